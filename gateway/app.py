@@ -38,6 +38,7 @@ from gateway.observe.state import AdmissionState, PoolState, ShareState
 from gateway.observe.usage import UsageDump, UsageReport
 from gateway.observe.view import OwnView
 from gateway.process_events import AcceptingChanged, ConfigReloaded, ReplicaSwitched
+from gateway.proof.tally import Tally
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.reloads import Reread, check_reload, read_again, reload_fault
@@ -141,10 +142,10 @@ class Gateway:
         """The receiver of all events."""
         return self._hub
 
-    def counts(self) -> tuple[Dump, UsageDump]:
-        """Return what the metrics and the usage table have counted."""
+    def counts(self) -> tuple[Dump, UsageDump, dict[str, Tally]]:
+        """Return what the metrics, the usage table and the measurement of hedging have counted."""
         self._hub.flush()
-        return self._metrics.instruments.dump(), self._observers.usage.dump()
+        return self._metrics.instruments.dump(), self._observers.usage.dump(), self._observers.proof(None)
 
     async def start_sharing(self) -> None:
         """Ask the engine for the first time, at most 100 ms, and exchange with the other heads until `close`."""

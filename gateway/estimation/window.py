@@ -33,7 +33,7 @@ _RAW_MAX: Final = 256  # samples of a kind buffered before they are added to bin
 
 
 class WindowState(msgspec.Struct, frozen=True):
-    """The samples of a window as plain values; those of several windows may be added bin by bin.
+    """The samples of a window as plain values.
 
     Attributes:
         age_s: time since the newest sample.

@@ -130,11 +130,15 @@ class ProofCounts:
 
     def values(self) -> Iterator[ProcessValue]:
         """Return the counts of each model and group, for a scrape."""
-        tallies = list(self.tallies().items())
-        for metric, text, read in _METRICS:
-            for name, tally in tallies:
-                for group, times in list(tally.groups.items()):
-                    yield ProcessValue(metric, text, "counter", read(times), {MODEL: name, "group": group.value})
+        return proof_values(self.tallies())
+
+
+def proof_values(tallies: Mapping[str, Tally]) -> Iterator[ProcessValue]:
+    """Yield the counts of each model and group, for a scrape."""
+    for metric, text, read in _METRICS:
+        for name, tally in tallies.items():
+            for group, times in list(tally.groups.items()):
+                yield ProcessValue(metric, text, "counter", read(times), {MODEL: name, "group": group.value})
 
 
 def goals(settings: Settings) -> dict[str, Goal]:

@@ -3,7 +3,7 @@
 Owns the document (`Learned`) and the rules by which a pool takes its part of it: the replica has the same name and
 source, and the newest sample is at most a day old. The state of the parts belongs to their modules: windows, predictor,
 token scale, learning. Budgets, breakers, quotas and cool-downs are not kept. The document contains no prompt, no key
-and no header. Samples and sums are counts, so that documents of several gateways can be added.
+and no header.
 
 Units: seconds; `saved_s` is wall time, everything else is relative to it.
 """

@@ -8,14 +8,14 @@ Without the loads of the others, common predictions of own engines would make al
 nothing is taken in. Units: seconds of the loop's clock, tokens.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gateway.estimation.window import RELATIVE_ACCURACY, Window, median_of
+from gateway.estimation.window import RELATIVE_ACCURACY, median_of
+from gateway.pool.exchanged import Exchanged, Slice
 from gateway.pool.pool import Pool
 from gateway.pool.shared_loads import SharedLoads
-from gateway.share.words import Answer, Ask, SliceAnswer, SliceAsk
+from gateway.share.words import Answer, Ask, SliceAnswer
 
 PERIOD_S: Final = 1.0
 _FORM: Final = f"learn1 {RELATIVE_ACCURACY}"  # of the names and their units; another meaning is another form
@@ -34,12 +34,7 @@ class SharedLearning:
 
     def __init__(self, pool: Pool, loads: SharedLoads) -> None:
         self.use(pool, loads)
-        self._key = ""
         self._due_s = -1.0
-        self._slice = Slice()
-        self._first_sent = 0
-        self._first_window = Window()
-        self._first: Counter[int] = Counter()
 
     def use(self, pool: Pool, loads: SharedLoads) -> None:
         """Go on with another pool that has the same learned state, after a change of its replicas."""
@@ -53,72 +48,47 @@ class SharedLearning:
             return ()
         self._due_s = now_s + max(PERIOD_S, 10 * period_s) - period_s / 2
         key = f"{_FORM} {'work' if self.pool.first_token.times_work else 'content'} {self.pool.name}"
-        if key != self._key:
-            self._key, self._slice, self._first_sent, self._first = key, Slice(), 0, Counter()
-            self._first_window = Window()
-            self._first_window.take_new()
-            self.pool.learning.take_new()
-        return (self._slice.ask(key, self._take_new(now_s)),)
+        learning = self.pool.learning
+        if learning.exchanged is None or learning.exchanged.key != key:
+            learning.exchanged = Exchanged(key, Slice(learning.restored_age_s))
+            learning.exchanged.first_window.take_new()
+            learning.take_new()
+        return (learning.exchanged.slice.ask(key, self._take_new(learning.exchanged, now_s)),)
 
     def answered(self, answers: Sequence[Answer], now_s: float) -> None:
         """Take in the samples of the others."""
+        exchanged = self.pool.learning.exchanged
         for answer in answers:
-            if isinstance(answer, SliceAnswer):
-                others = self._slice.others(answer)
+            if isinstance(answer, SliceAnswer) and exchanged is not None:
+                others = exchanged.slice.others(answer)
                 if others and not (self._batches and not self._loads.are_known):
-                    self._put(others, now_s)
+                    self._put(exchanged, others, now_s)
 
-    def _take_new(self, now_s: float) -> dict[str, int]:
+    def _take_new(self, exchanged: Exchanged, now_s: float) -> dict[str, int]:
         learning = self.pool.learning
         learning.predictor.fold_new(now_s)
         (events, censored), lengths = learning.take_new()
         first = learning.predictor.first_s
-        for ttft_s in first[self._first_sent :]:
-            self._first_window.add_event(ttft_s, now_s)
-        self._first_sent = len(first)
-        new_first = self._first_window.take_new()[0]
-        self._first.update(new_first)
+        for ttft_s in first[exchanged.first_sent :]:
+            exchanged.first_window.add_event(ttft_s, now_s)
+        exchanged.first_sent = len(first)
+        new_first = exchanged.first_window.take_new()[0]
+        exchanged.first.update(new_first)
         fit = zip(learning.predictor.take_new(), _UNITS, strict=True)
         added = {f"{_FIT}{place}": min(_SUM_MAX, round(value * unit)) for place, (value, unit) in enumerate(fit)}
         for letter, counts in ((_EVENTS, events), (_CENSORED, censored), (_ANSWERS, lengths), (_FIRST, new_first)):
             added |= {f"{letter}{index}": count for index, count in counts.items()}
         return {name: value for name, value in added.items() if value}
 
-    def _put(self, others: Mapping[str, int], now_s: float) -> None:
+    def _put(self, exchanged: Exchanged, others: Mapping[str, int], now_s: float) -> None:
         learning, predictor = self.pool.learning, self.pool.learning.predictor
         events, censored, lengths, first, fit = (_numbered(others, letter) for letter in "ecayf")
-        self._first.update(first)
-        if not predictor.has_fit and self._first.total() >= _BEGIN_SAMPLES:
-            predictor.begin(median_of(self._first))
+        exchanged.first.update(first)
+        if not predictor.has_fit and exchanged.first.total() >= _BEGIN_SAMPLES:
+            predictor.begin(median_of(exchanged.first))
         if fit.get(0):
             predictor.put(fit[0], [fit.get(place, 0) / unit for place, unit in enumerate(_UNITS)][1:])
         learning.put((events, censored), lengths, fit.get(0, 0) + sum(first.values()), now_s)
-
-
-class Slice:
-    """The state of one gateway in a slice: finds the additions of others since the last answer."""
-
-    def __init__(self) -> None:
-        self._since = 0
-        self._added: Counter[str] = Counter()  # since the last answer
-        self._seen: Mapping[str, int] = {}  # sums of the bin `since`
-
-    def ask(self, key: str, added: Mapping[str, int]) -> SliceAsk:
-        """Return the ask that adds to the present bin."""
-        self._added.update(added)
-        return SliceAsk(key, added, self._since)
-
-    def others(self, answer: SliceAnswer) -> dict[str, int]:
-        """Return what others have added since the last answer, or in the time that the engine keeps."""
-        found: Counter[str] = Counter()
-        for number, sums in answer.bins.items():
-            found.update(sums)
-            if number == self._since:
-                is_lost = any(sums.get(name, 0) < count for name, count in self._seen.items())
-                found.subtract({} if is_lost else self._seen)
-        found.subtract(self._added)
-        self._since, self._seen, self._added = answer.now, answer.bins.get(answer.now, {}), Counter()
-        return {name: count for name, count in found.items() if count > 0}
 
 
 def _numbered(counts: Mapping[str, int], letter: str) -> dict[int, int]:

@@ -18,9 +18,11 @@ from gateway.observe.instruments import Instruments
 from gateway.observe.usage import UsageTable
 from gateway.pool.learned import LearnedModel
 from gateway.process_events import WorkerChanged
+from gateway.proof.tally import Tally
 from gateway.share.hub import ShareHub
 from gateway.share.hub_engine import METHOD, answers_of
 from gateway.workers.channel import Channel, Handler, connect
+from gateway.workers.merging import merged_proof
 from gateway.workers.messages import Counts, Ended, Ready, SwitchHedging
 from gateway.workers.passing import Lane
 
@@ -82,6 +84,7 @@ class WorkerGroup:
         workers: all processes with an open channel.
         dead: counters and histograms of processes that have ended.
         dead_usage: usage of the same.
+        dead_proof: counts of the savings of hedging of the same, by model.
         learned: learned states of workers that have ended while the gateway stops.
         restarts: number of processes that ended before the gateway stopped.
         is_stopping: True once the workers are asked to end.
@@ -110,6 +113,7 @@ class WorkerGroup:
         self.workers: list[Worker] = []
         self.dead = Instruments()
         self.dead_usage = UsageTable()
+        self.dead_proof: dict[str, Tally] = {}
         self.learned: list[dict[str, LearnedModel]] = []
         self._unexplained: dict[int, Worker] = {}  # ended, by process, without the reason from the top process
         self.restarts = 0
@@ -254,6 +258,7 @@ class WorkerGroup:
         if worker.counts is not None:
             self.dead.add(worker.counts.instruments)
             self.dead_usage.add(worker.counts.usage)
+            self.dead_proof = merged_proof([worker.counts.proof, self.dead_proof])
         if not self.is_stopping:
             self.restarts += 1
             self._unexplained[worker.process] = worker

@@ -12,11 +12,19 @@ import msgspec
 from gateway.observe.instruments import Dump, Instruments
 from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.process import ProcessValue
+from gateway.observe.proof import proof_values
 from gateway.observe.state import AdmissionState, DiscoverySource, PoolState, ShareState
 from gateway.observe.usage import UsageReport, UsageTable
 from gateway.proof.tally import Tally
 from gateway.workers.group import WorkerGroup
-from gateway.workers.merging import merged_admission, merged_description, merged_pools, merged_process, merged_share
+from gateway.workers.merging import (
+    merged_admission,
+    merged_description,
+    merged_pools,
+    merged_process,
+    merged_proof,
+    merged_share,
+)
 from gateway.workers.messages import Counts, Describe, WorkerScrape
 
 _T = TypeVar("_T")
@@ -63,7 +71,8 @@ class GroupView:
         for dump in (self._own.instruments.dump(), self._group.dead.dump(), *self._counted()):
             instruments.add(dump)
             await asyncio.sleep(0)
-        process = merged_process([list(self._process()), *(scrape.process for scrape in scrapes)])
+        ended = list(proof_values(self._group.dead_proof))
+        process = merged_process([list(self._process()), *(scrape.process for scrape in scrapes), ended])
         return Scrape(
             instruments,
             merged_pools([scrape.pools for scrape in scrapes]),
@@ -90,14 +99,8 @@ class GroupView:
         return table.report(key, model)
 
     async def proof(self, hours: int | None) -> Mapping[str, Tally]:
-        total: dict[str, Tally] = {}
-        for answer in await self._ask("proof", hours):
-            for model, tally in _decode(answer, dict[str, Tally]).items():
-                if model in total:
-                    total[model].merge(tally)
-                else:
-                    total[model] = tally
-        return total
+        tallies = [_decode(answer, dict[str, Tally]) for answer in await self._ask("proof", hours)]
+        return merged_proof(tallies if hours else [*tallies, self._group.dead_proof])
 
     async def share(self) -> ShareState | None:
         return merged_share([_decode(answer, ShareState) for answer in await self._ask("share")])

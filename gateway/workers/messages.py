@@ -16,6 +16,7 @@ from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageDump
 from gateway.pool.learned import LearnedModel
 from gateway.process_events import ConfigReloaded, ReplicaSwitched
+from gateway.proof.tally import Tally
 
 PICKLE: Final = pickle.HIGHEST_PROTOCOL
 
@@ -79,10 +80,11 @@ class Ready(msgspec.Struct):
 
 
 class Counts(msgspec.Struct):
-    """Everything that a worker has counted."""
+    """Everything that a worker has counted; `proof` has the savings of hedging by model."""
 
     instruments: Dump
     usage: UsageDump
+    proof: dict[str, Tally] = {}
 
 
 class WorkerScrape(msgspec.Struct):

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.estimation.tokens import TokenScale
 from gateway.estimation.window import Bins
+from gateway.pool.exchanged import Slice
+from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
 from gateway.pool.pool import Pool
-from gateway.pool.shared_learning import Slice
 from gateway.share.words import SliceAnswer
+from gateway.workers.learned import merged_learned
 from pooled import pool as new_pool
 from together import Together
 
@@ -136,3 +139,60 @@ def test_what_was_seen_is_not_counted_again() -> None:
     assert slice_.others(SliceAnswer(8, {7: {"e1": 6, "e2": 9}, 8: {"e2": 1}})) == {}
     slice_.ask("k", {})
     assert slice_.others(SliceAnswer(8, {8: {"e3": 3}})) == {"e3": 3}
+
+
+def taught(together: Together, rng: random.Random, start_s: float, seconds: int) -> None:
+    """Let every gateway learn, and exchange, for some time."""
+    for second in range(seconds):
+        for pool in together.pools:
+            teach(pool, rng, 5, start_s + second)
+        together.exchange(start_s + second + 0.9)
+    together.settle(start_s + seconds + 1.0)
+
+
+def counts(pool: Pool, now_s: float) -> tuple[int, int]:
+    """First contents, and ratios."""
+    return pool.learning.state(now_s).contents, pool.learning.ratios.count(now_s)
+
+
+def test_a_reload_counts_nothing_again() -> None:
+    """New pools with the samples of old ones go on where the old ones were, their unsent samples included."""
+    together, rng = Together(2), random.Random(4)
+    taught(together, rng, 0.0, 20)
+    before = [counts(pool, 22.5) for pool in together.pools]
+    teach(together.pools[0], rng, 3, 22.6)
+    together.reload(0)
+    together.settle(23.0)
+    together.settle(24.5)
+    found = [counts(pool, 26.0) for pool in together.pools]
+    assert found == [(contents + 3, ratios + 3) for contents, ratios in before]
+
+
+def state_of(pool: Pool, now_s: float) -> dict[str, LearnedModel]:
+    """The learned state of a gateway with this pool."""
+    state = list(learned_pool(pool, now_s))[-1]
+    assert isinstance(state, LearnedPool)
+    return {"m": LearnedModel(TokenScale().state, {pool.name: state})}
+
+
+def test_samples_of_workers_are_counted_once() -> None:
+    """In the learned file, by a worker that replaces another one, and after restarts with that file."""
+    together, rng = Together(3), random.Random(5)
+    taught(together, rng, 0.0, 20)
+    expected = counts(together.pools[0], 22.5)
+    for _ in range(3):  # restarts
+        saved = merged_learned([state_of(pool, 22.5) for pool in together.pools])
+        [learned] = saved["m"].pools.values()
+        together = Together(3)
+        for pool in together.pools:
+            assert restore_pool(pool, learned, 0.0, 22.5)
+        together.settle(22.5)
+        assert [counts(pool, 24.0) for pool in together.pools] == [expected] * 3
+    taught(together, rng, 25.0, 5)
+    expected = counts(together.pools[0], 31.5)
+    saved = merged_learned([state_of(pool, 31.5) for pool in together.pools])
+    newcomer = together.join()
+    assert restore_pool(newcomer, next(iter(saved["m"].pools.values())), 0.0, 31.5)
+    together.settle(31.6)
+    together.settle(33.0)
+    assert [counts(pool, 34.0) for pool in together.pools] == [expected] * 4

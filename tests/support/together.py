@@ -35,6 +35,13 @@ class Together:
         self._parts.append(shared_parts([([self.pools[-1]], self.retries[-1])], {}))
         return self.pools[-1]
 
+    def reload(self, head: int) -> None:
+        """Replace the pool of a gateway by one that takes over what was learned."""
+        old, new = self.pools[head], pool(None, None, None)
+        new.learning.adopt_state(old.learning, [replica.name for replica in new.replicas])
+        self.pools[head] = new
+        self._parts[head] = shared_parts([([new], self.retries[head])], {})
+
     def exchange(self, now_s: float, heads: Sequence[int] | None = None, period_s: float = PERIOD_S) -> None:
         """Let each gateway, or some, ask once and get the answer at once."""
         for head in range(len(self.pools)) if heads is None else heads:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import simulated_sockets
 from gateway.cli.parser import ExitCode
 from held import held_replica
 from running import run_real
@@ -57,6 +58,33 @@ def test_a_killed_worker_breaks_its_own_streams_only(tmp_path: Path) -> None:
         assert {line["worker"] for line in lines if line["event"] == "request"} == {1, 2}
         reasons = [line["reason"] for line in lines if line["event"] == "worker_changed" and not line["ready"]]
         assert reasons == ["was ended by SIGKILL"]
+
+    run_real(main())
+
+
+def test_counts_of_a_killed_worker_remain(tmp_path: Path) -> None:
+    """Requests and what hedging saved, as of the last scrape."""
+
+    async def main() -> None:
+        async with simulated_sockets.serving(0, ttft="1ms", tokens=2) as replica:
+            measured = {"measure": {"losers": "1%"}}
+            async with site_before(replica.url, tmp_path, hedge=measured) as home:
+                for _ in range(4):
+                    assert await ended(*await stream(home.port))
+                proof = 'ttft_gateway_proof_requests_total{gen_ai_request_model="m",group="same"}'
+                assert await home.metric(proof) == 4
+                killed = await home.process(1)
+                os.kill(killed, signal.SIGKILL)
+
+                async def replaced() -> bool:
+                    return await home.process(1) not in (0, killed)
+
+                await until(replaced)
+                assert await home.metric(proof) == 4
+                [model] = (await home.get("/admin/proof"))["models"]
+                assert model["requests"] == 4
+                [hour] = (await home.get("/admin/proof?hours=1"))["models"] or [{"requests": 0}]
+                assert hour["requests"] < 4
 
     run_real(main())
 

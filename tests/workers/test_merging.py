@@ -1,12 +1,9 @@
 """The states of several workers as that of one gateway."""
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.estimation.tokens import TokenScale
-from gateway.estimation.window import Window
 from gateway.hedging.outcomes import Outcome
 from gateway.observe.instruments import Instruments
 from gateway.observe.process import ProcessValue
@@ -15,13 +12,19 @@ from gateway.observe.state import LeaseState, LimitState, MismatchState, QuotaSt
 from gateway.observe.usage import UsageTable
 from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
 from gateway.pool.pool import Pool
+from gateway.proof.tally import Group, Tally
 from gateway.workers.learned import merged_learned
-from gateway.workers.merging import merged_admission, merged_description, merged_pools, merged_process, merged_share
+from gateway.workers.merging import (
+    merged_admission,
+    merged_description,
+    merged_pools,
+    merged_process,
+    merged_proof,
+    merged_share,
+)
 from pooled import pool as make_pool
 from pooled import send
 from sample_events import ADMISSION, EVENTS, pool
-
-_TIMES_S = st.lists(st.floats(0.01, 5.0), min_size=1, max_size=40)
 
 
 def test_pools_add_up() -> None:
@@ -147,47 +150,27 @@ def _taught(times_s: list[float]) -> Pool:
     return pool
 
 
-@given(_TIMES_S, _TIMES_S)
-def test_learned_windows_add_bin_by_bin(first: list[float], second: list[float]) -> None:
-    """The windows of two workers have the samples of both, to the bin, and a pool can begin with the sum."""
-    merged = merged_learned([_learned(_taught(first)), _learned(_taught(second)), {}])
-    [learned] = merged["m"].pools.values()
-    for position, name in enumerate(learned.replicas):
-        window = Window()
-        for times_s in (first, second):
-            for ttft_s in times_s[position::2]:
-                window.add_event((90.0 + ttft_s) - 90.0, 100.0)
-        expected, found = window.state(100.0), learned.replicas[name].windows.ttft
-        assert (expected is None) == (found is None)
-        if expected is not None and found is not None:
-            assert (found.bins, found.events) == (expected.bins, expected.events)
+def test_the_state_of_several_workers_is_no_sum() -> None:
+    """Each has what all have exchanged; of the times of a replica, those of the worker with the most count."""
+    few, many = _learned(_taught([0.1] * 3)), _learned(_taught([0.2] * 40))
+    [merged] = merged_learned([few, many, {}])["m"].pools.values()
+    assert [merged] == list(many["m"].pools.values())
+    [again] = merged_learned([many] * 8)["m"].pools.values()
+    assert again == merged
     pool = make_pool(None, None)
-    assert restore_pool(pool, learned, 0.0, 100.0)
-    assert merged_learned([merged, merged])["m"].pools.keys() == merged["m"].pools.keys()
+    assert restore_pool(pool, merged, 0.0, 100.0)
+    assert pool.learning.ttft["a"].count(100.0) == 20
 
 
-def test_windows_that_are_added_again_and_again_stay_small() -> None:
-    """Samples that are added after each of many restarts are scaled down, in their proportions."""
-    learned = _learned(_taught([0.1, 0.1, 0.1, 2.0] * 10))
-    for _ in range(20):
-        learned = merged_learned([learned] * 8)
-    [pool] = learned["m"].pools.values()
-    window = pool.replicas["a"].windows.ttft
-    assert window is not None
-    assert window.events == [100_000]
-    other = pool.replicas["b"].windows.ttft
-    assert other is not None
-    assert other.events == [50_000, 50_000]
-
-
-def test_the_mean_of_equal_fits_is_the_same_fit() -> None:
-    """A state that all workers began with does not grow when it is added."""
-    learned = _learned(_taught([0.1, 0.2, 0.15, 0.3] * 10))
-    [pool] = merged_learned([learned, learned, learned])["m"].pools.values()
-    [one] = learned["m"].pools.values()
-    assert pool.learning.contents == one.learning.contents
-    for found, expected in zip(pool.learning.predictor.fit.matrix, one.learning.predictor.fit.matrix, strict=True):
-        assert abs(found - expected) <= 1e-9 * expected
+def test_a_replica_with_another_source_is_another_one() -> None:
+    """Its times at the worker with another address do not count."""
+    [old] = _learned(_taught([0.1] * 8))["m"].pools.values()
+    [new] = _learned(_taught([0.2] * 20))["m"].pools.values()
+    moved = replace(new.replicas["a"], source="http://elsewhere")
+    new = replace(new, replicas={**new.replicas, "a": moved})
+    states = [{"m": LearnedModel(TokenScale().state, {"m": pool})} for pool in (old, new)]
+    [merged] = merged_learned(states)["m"].pools.values()
+    assert merged.replicas["a"] == moved
 
 
 def test_the_exchange_is_that_of_the_worker_in_trouble() -> None:
@@ -201,3 +184,14 @@ def test_the_exchange_is_that_of_the_worker_in_trouble() -> None:
     assert merged is not None
     assert (merged.up, merged.fault) == (False, "Connection refused")
     assert merged_share([]) is None
+
+
+def test_counts_of_hedging_add_up() -> None:
+    """Those of an ended worker too, unless they are of another SLO; no counts are changed."""
+    first, second, other = Tally(2.0, 10.0), Tally(2.0, 10.0), Tally(3.0, 10.0)
+    for tally in (first, second, other):
+        tally.add(Group.SAME, 0.5)
+    total = merged_proof([{"m": first}, {"m": second}, {"m": other}, {"n": other}])
+    assert {model: tally.requests for model, tally in total.items()} == {"m": 2, "n": 1}
+    assert first.requests == 1
+    assert not merged_proof([])

@@ -1,0 +1,66 @@
+"""The part of a pool's samples that other gateways have, and that it has of theirs. Pure.
+
+It belongs to the samples: a reload that keeps them keeps it, so that nothing is counted again. Units: seconds.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.estimation.window import Window
+from gateway.share.words import BIN_S, SliceAnswer, SliceAsk
+
+
+class Slice:
+    """The state of one gateway in a slice: finds the additions of others since the last answer.
+
+    Args:
+        known_age_s: time before the first answer until which the gateway has the additions of all; None if it has none.
+    """
+
+    def __init__(self, known_age_s: float | None = None) -> None:
+        self._known_age_s = known_age_s
+        self._since = 0
+        self._added: Counter[str] = Counter()  # since the last answer
+        self._seen: Mapping[str, int] = {}  # sums of the bin `since`
+
+    def ask(self, key: str, added: Mapping[str, int]) -> SliceAsk:
+        """Return the ask that adds to the present bin."""
+        self._added.update(added)
+        return SliceAsk(key, added, self._since)
+
+    def others(self, answer: SliceAnswer) -> dict[str, int]:
+        """Return what others have added since the last answer, or in the time that the engine keeps."""
+        found: Counter[str] = Counter()
+        for number, sums in self._unknown(answer).items():
+            found.update(sums)
+            if number == self._since:
+                is_lost = any(sums.get(name, 0) < count for name, count in self._seen.items())
+                found.subtract({} if is_lost else self._seen)
+        found.subtract(self._added)
+        self._since, self._seen, self._added = answer.now, answer.bins.get(answer.now, {}), Counter()
+        return {name: count for name, count in found.items() if count > 0}
+
+    def _unknown(self, answer: SliceAnswer) -> Mapping[int, Mapping[str, int]]:
+        known_age_s, self._known_age_s = self._known_age_s, None
+        if known_age_s is None:
+            return answer.bins
+        known = answer.now - known_age_s / BIN_S  # of the bin in which it lies, too: a bin is not divided
+        return {number: sums for number, sums in answer.bins.items() if number > known}
+
+
+@dataclass(eq=False)
+class Exchanged:
+    """The state of the exchange of one pool's samples.
+
+    Attributes:
+        key: key of the slice, which contains the event that is timed.
+        first_sent: number of first TTFTs that were sent.
+        first: first TTFTs of all gateways by bin.
+    """
+
+    key: str
+    slice: Slice
+    first_sent: int = 0
+    first_window: Window = field(default_factory=Window)
+    first: Counter[int] = field(default_factory=Counter)
