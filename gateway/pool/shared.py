@@ -23,12 +23,9 @@ def shared_parts(
     """
     quotas = {part.ledger: part for part in old if isinstance(part, SharedQuota)}
     loads = {part.pool: part for part in old if isinstance(part, SharedLoads)}
-    learnings = {part.pool.learning.ratios: part for part in old if isinstance(part, SharedLearning)}
     parts: list[Part] = [quotas.get(ledger) or SharedQuota(name, ledger) for name, ledger in ledgers.items()]
     for pools, retries in models:
         for number, pool in enumerate(pools):
             shared = loads.get(pool) or SharedLoads(pool, None if number else retries)
-            learning = learnings.get(pool.learning.ratios) or SharedLearning(pool, shared)
-            learning.use(pool, shared)
-            parts += [shared, learning]
+            parts += [shared, SharedLearning(pool, shared)]
     return parts

@@ -33,14 +33,10 @@ class SharedLearning:
     """
 
     def __init__(self, pool: Pool, loads: SharedLoads) -> None:
-        self.use(pool, loads)
-        self._due_s = -1.0
-
-    def use(self, pool: Pool, loads: SharedLoads) -> None:
-        """Go on with another pool that has the same learned state, after a change of its replicas."""
         self.pool = pool
         self._loads = loads
         self._batches = any(replica.batches for replica in pool.replicas)
+        self._due_s = -1.0
 
     def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
         """Return the new samples once a second."""
