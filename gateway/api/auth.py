@@ -18,6 +18,7 @@ class Keyring:
 
     Attributes:
         has_keys: True if callers need a key.
+        has_rules: True if a key may not use all models.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class Keyring:
         self._allowed = allowed
         self._hosts = HostCheck() if hosts is None else hosts
         self.has_keys = bool(keys)
+        self.has_rules = bool(allowed)
 
     def name(self, headers: Headers) -> str:
         """Return the name of the caller's key.

@@ -5,7 +5,7 @@ rejected body is not read any further. Does not look into a body. Units: seconds
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -14,7 +14,6 @@ from gateway.api.turns import Turn, Turns
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
 from gateway.limits.body_memory import BodyMemory, HeldBody
 from gateway.race.context import Runtime
-from providers.base import Headers
 
 OnFailure = Callable[[GatewayError], None]
 
@@ -46,7 +45,7 @@ class Arrival:
     Args:
         limits: the limits.
         key_name: name of the caller's API key.
-        headers: headers of the request.
+        by_name: headers of the request, by names in lower case.
         on_failure: called with `RequestTimeout` or `Overloaded` if the rest of the body is no longer awaited.
 
     Raises:
@@ -56,7 +55,9 @@ class Arrival:
 
     __slots__ = ("_held", "_is_refused", "_limits", "_on_failure", "_pieces", "_size", "_timer", "_turn")
 
-    def __init__(self, limits: BodyLimits, key_name: str, headers: Headers, on_failure: OnFailure) -> None:
+    def __init__(
+        self, limits: BodyLimits, key_name: str, by_name: Mapping[bytes, bytes], on_failure: OnFailure
+    ) -> None:
         self._limits = limits
         self._on_failure = on_failure
         self._size = 0
@@ -65,12 +66,11 @@ class Arrival:
         self._turn: Turn | None = None  # of a large body
         self._is_refused = False  # another body got its room
         self._held: HeldBody | None = None
-        for name, value in headers:
-            if name == b"content-length":
-                announced = int(value[:_DIGITS_MAX])
-                if value[_DIGITS_MAX:] or announced > limits.bytes_max:
-                    raise BodyTooLarge(f"the request body is {announced} bytes; send at most {limits.bytes_max}")
-                break
+        if b"content-length" in by_name:
+            value = by_name[b"content-length"]
+            announced = int(value[:_DIGITS_MAX])
+            if value[_DIGITS_MAX:] or announced > limits.bytes_max:
+                raise BodyTooLarge(f"the request body is {announced} bytes; send at most {limits.bytes_max}")
         memory = limits.memory
         if memory.held >= memory.bytes_max and not memory.arriving:  # nothing can be refused in favour of this body
             raise self._over_memory(1)

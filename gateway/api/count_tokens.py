@@ -54,7 +54,7 @@ class CountExchange(ClientExchange):
         self._key_name = serving.keyring.name(head.headers)
         self._connection.admit(known=serving.keyring.has_keys)
         self._entry = serving.counts.enter(self._key_name)
-        return Arrival(serving.bodies, self._key_name, head.headers, self._reject)
+        return Arrival(serving.bodies, self._key_name, head.by_name, self._reject)
 
     def _answer(self, body: bytes) -> None:
         serving, headers = self._serving, self.head.headers

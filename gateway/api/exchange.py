@@ -105,7 +105,7 @@ class ClientExchange(ABC):
         self._connection = connection
         self._runtime = runtime
         self._api = api
-        given_id, self.trace_id = caller_ids(head.headers)
+        given_id, self.trace_id = caller_ids(head.by_name)
         self.gave_id = given_id is not None
         self.request_id = own_id if given_id is None else given_id
         self.more_body = True

@@ -21,7 +21,7 @@ async def answer_health(scope: Scope, send: Send, *, ready: bool) -> None:
     body, status = _LIVE, 200
     if scope["path"] == "/readyz":
         body, status = (_READY, 200) if ready else (_DRAINING, 503)
-    request_id = caller_ids(scope["headers"]).request_id or f"req_{secrets.token_hex(10)}"
+    request_id = caller_ids(dict(scope["headers"])).request_id or f"req_{secrets.token_hex(10)}"
     headers = [
         (b"content-length", str(len(body)).encode()),
         (b"content-type", b"application/json"),

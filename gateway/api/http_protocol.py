@@ -210,6 +210,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self.url,
                 version,
                 headers,
+                by_name,
                 keep_alive,
                 expects_continue,
             )

@@ -105,7 +105,7 @@ class _RequestIds:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                request_id = caller_ids(scope["headers"]).request_id or f"req_{secrets.token_hex(10)}"
+                request_id = caller_ids(dict(scope["headers"])).request_id or f"req_{secrets.token_hex(10)}"
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 

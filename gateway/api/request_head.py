@@ -1,5 +1,6 @@
 """The head of a request, as the HTTP parser read it. No units."""
 
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 import httptools
@@ -16,6 +17,7 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
         target: target as sent.
         version: "1.1" or "1.0".
         headers: headers, with names in lower case.
+        by_name: the same; of a repeated header, the last one.
         keep_alive: True if another request may follow on the connection.
         expects_continue: True if the client waits for a 100 before it sends the body.
     """
@@ -24,6 +26,7 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     target: bytes
     version: str
     headers: Headers
+    by_name: Mapping[bytes, bytes]
     keep_alive: bool = True
     expects_continue: bool = False
 

@@ -1,7 +1,7 @@
 """Writes one response to a client's connection: head, framing, and the pausing of an upstream for a slow client.
 
-The events of one read of an upstream leave in one write, the first ones together with the head. The upstream is paused
-while the transport is above its limit for unsent bytes, and while more than 64 kB of one read wait. Units: bytes.
+The events of one read of an upstream leave in one write, the first ones together with the head, so the size of a read
+bounds what waits here. The upstream is paused while the transport is above its limit for unsent bytes. Units: bytes.
 """
 
 import asyncio
@@ -17,8 +17,7 @@ from providers.base import Headers
 
 _LOG = logging.getLogger(__name__)
 
-BUFFER_BYTES_MAX: Final = 64 * 1024  # of one read of an upstream; beyond this the upstream is paused
-_JOINED_BYTES_MAX: Final = 64 * 1024  # a larger body is not copied to be written together with its head
+JOINED_BYTES_MAX: Final = 64 * 1024  # a larger body is not copied to be written together with its head
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 _STATUS_LINES: Final = {
     status: b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"")) for status in range(100, 600)
@@ -68,7 +67,6 @@ class ResponseWriter:
 
     __slots__ = (
         "_burst",
-        "_bytes",
         "_has_chunks",
         "_head",
         "_is_bodiless",
@@ -109,7 +107,6 @@ class ResponseWriter:
         self._is_chunked = False
         self._head = b""  # not yet written
         self._pending: list[bytes] = []
-        self._bytes = 0
         self._scheduled = False
         self._paused = False  # the race is paused
         self._stalled = False  # the transport is above its limit for unsent bytes
@@ -129,10 +126,9 @@ class ResponseWriter:
         """
         self.started = True
         fields = [*self.own_headers, *headers]
-        is_announced = False
-        for name, _ in headers:
-            if name == b"connection":  # of an error that ends the connection
-                is_announced, self.keep_alive = True, False
+        is_announced = status >= 400 and any(name == b"connection" for name, _ in headers)
+        if is_announced:  # an error that ends the connection
+            self.keep_alive = False
         if body_bytes is not None:
             fields.append((b"content-length", b"%d" % body_bytes))
         fields += self.headers
@@ -154,7 +150,6 @@ class ResponseWriter:
         if self.ended:
             return  # an error replaced the response
         self._pending.append(data)
-        self._bytes += len(data)
         self.body_sent = self.body_sent or content
         if not self._scheduled:
             self._scheduled = True
@@ -162,8 +157,6 @@ class ResponseWriter:
                 self._burst.at_end.append(self.flush)
             else:
                 self._loop.call_soon(self.flush)
-        if self._bytes > BUFFER_BYTES_MAX and not self._paused:
-            self._pause()
 
     def end(self) -> None:
         """End the response."""
@@ -180,19 +173,15 @@ class ResponseWriter:
         self._scheduled = False
         if self.is_over:
             return
-        data, size = b"", self._bytes
-        if size and not self._is_bodiless:
-            data, *more = self._pending
-            if more:
-                data = b"".join(self._pending)
-            if self._is_chunked:
-                data = b"%x\r\n%b\r\n" % (size, data)
+        data = b"" if self._is_bodiless else b"".join(self._pending)
         self._pending = []
-        self._bytes = 0
-        if self.ended and self._is_chunked:
-            data += b"0\r\n\r\n"
+        if self._is_chunked:
+            if data:
+                data = b"%x\r\n%b\r\n" % (len(data), data)
+            if self.ended:
+                data += b"0\r\n\r\n"
         if self._head:
-            if size > _JOINED_BYTES_MAX:
+            if len(data) > JOINED_BYTES_MAX:
                 self._transport.write(self._head)
             else:
                 data = self._head + data

@@ -78,7 +78,7 @@ class RacedExchange(ClientExchange):
         if serving.keyring.has_keys:
             self._connection.admit(known=True)
         self._entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
-        return Arrival(serving.bodies, key_name, head.headers, self._reject)
+        return Arrival(serving.bodies, key_name, head.by_name, self._reject)
 
     def _answer(self, body: bytes) -> None:
         routes, response, key_name = self._routes, self.response, self._key_name

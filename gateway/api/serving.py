@@ -68,6 +68,7 @@ class Serving(msgspec.Struct, frozen=True):
         model = self.models.get(requested)
         if model is None and self.limits.default_model is not None:
             model = self.models[self.limits.default_model]
-        if model is None or not self.keyring.may_use(key_name, model.name):
-            raise self.keyring.model_error(key_name, requested, self.models)
+        keyring = self.keyring
+        if model is None or (keyring.has_rules and not keyring.may_use(key_name, model.name)):
+            raise keyring.model_error(key_name, requested, self.models)
         return model

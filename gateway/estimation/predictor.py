@@ -9,6 +9,7 @@ Units: seconds; tokens; a level is a factor, stored as its logarithm.
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
@@ -268,7 +269,7 @@ class Predictor:
         for ttft_s, u, p in self._first:
             y = max(TTFT_MIN_S, ttft_s)
             if abs(math.log(y / b)) <= _RESIDUAL_MAX:
-                self._fit.add(y, 1.0, _without_rounding_noise(u), _without_rounding_noise(p))
+                self._fit.add(y, 1.0, u if u >= _TOKENS_MIN else 0.0, p if p >= _TOKENS_MIN else 0.0)
         self._first.clear()
 
     def _add_batch(self) -> None:
@@ -276,20 +277,20 @@ class Predictor:
         b, s, c = self._coefficients
         levels = self._levels
         level_mean = statistics.fmean(levels.values()) if levels else 0.0
-        residuals: dict[str, list[float]] = {}
+        residuals = defaultdict[str, list[float]](list)
         for replica, ttft_s, uncached, pending, is_event in self._raw:
-            y = max(TTFT_MIN_S, ttft_s)
+            y, base = ttft_s, b + s * uncached + c * pending
+            if y < TTFT_MIN_S:
+                y = TTFT_MIN_S
+            if base < TTFT_MIN_S:
+                base = TTFT_MIN_S
             level = levels.setdefault(replica, 0.0)
-            residual = math.log(y / max(TTFT_MIN_S, b + s * uncached + c * pending)) - level
+            residual = math.log(y / base) - level
             if is_event or residual > 0.0:
-                residuals.setdefault(replica, []).append(residual)
-            if is_event and abs(residual) <= _RESIDUAL_MAX:
-                self._fit.add(
-                    y * math.exp(level_mean - level),
-                    1.0,
-                    _without_rounding_noise(uncached),
-                    _without_rounding_noise(pending),
-                )
+                residuals[replica].append(residual)
+            if is_event and -_RESIDUAL_MAX <= residual <= _RESIDUAL_MAX:
+                u, p = uncached if uncached >= _TOKENS_MIN else 0.0, pending if pending >= _TOKENS_MIN else 0.0
+                self._fit.add(y * math.exp(level_mean - level), 1.0, u, p)
                 self._samples += 1
                 self._unfitted += 1
         for replica, values in residuals.items():
@@ -319,10 +320,6 @@ def _restored_coefficients(state: PredictorState) -> Triple:
     if not 0.0 <= max(b, s, c) <= _PREDICTED_S_MAX:
         raise ValueError("the fit is not one of times")
     return b, s, c
-
-
-def _without_rounding_noise(tokens: float) -> float:
-    return tokens if tokens >= _TOKENS_MIN else 0.0
 
 
 def _clipped(residual: float) -> float:

@@ -51,7 +51,7 @@ class StallDetector:
     def sent(self, attempt: int, predicted_s: float, now_s: float) -> None:
         """Add an attempt that was sent."""
         due_s, late_after_s = now_s + predicted_s, _LATE_PREDICTIONS * predicted_s
-        late_s = now_s + (max(_LATE_MIN_S, late_after_s))
+        late_s = now_s + (late_after_s if late_after_s > _LATE_MIN_S else _LATE_MIN_S)
         self._waiting[attempt] = (due_s, late_s, now_s)
         if due_s < self.due_s and len(self._waiting) <= _OLDEST_MAX:
             self.due_s = due_s

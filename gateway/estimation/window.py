@@ -12,7 +12,7 @@ Units: samples in the caller's unit, clamped to 1e-4..1e4 (0.1 ms to 2.8 h as se
 import math
 from array import array
 from bisect import bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Final
@@ -25,6 +25,8 @@ SAMPLE_MIN: Final = 1e-4
 SAMPLE_MAX: Final = 1e4
 
 _MAPPING: Final = LogarithmicMapping(RELATIVE_ACCURACY)
+_LN2: Final = math.log(2)
+_PER_DOUBLING: Final = _LN2 / math.log1p(2 * RELATIVE_ACCURACY / (1 - RELATIVE_ACCURACY))  # bins, in _MAPPING
 _KEY_MIN: Final = _MAPPING.key(SAMPLE_MIN)
 _KEY_MAX: Final = _MAPPING.key(SAMPLE_MAX)
 _VALUES: Final = array("d", map(_MAPPING.value, range(_KEY_MIN, _KEY_MAX + 1)))
@@ -235,9 +237,9 @@ class _Tally:
     __slots__ = ("_binned", "_new", "_open", "bins", "raw")
 
     def __init__(self) -> None:
-        self.bins: dict[int, int] = {}
+        self.bins = defaultdict[int, int](int)
         self._binned = 0  # sum of the bins
-        self._open: dict[int, int] = {}  # the part of the bins that belongs to the open slice
+        self._open = defaultdict[int, int](int)  # the part of the bins that belongs to the open slice
         self.raw: list[float] = []
         self._new: dict[int, int] | None = None  # for other gateways; None if there are none
 
@@ -261,7 +263,7 @@ class _Tally:
         new = self._new
         for x in self.raw:
             if SAMPLE_MIN < x < SAMPLE_MAX:
-                index = _MAPPING.key(x) - _KEY_MIN
+                index = math.ceil(math.log(x) / _LN2 * _PER_DOUBLING) - _KEY_MIN  # as _MAPPING.key, without its calls
             else:
                 index = len(_VALUES) - 1 if x >= SAMPLE_MAX else 0  # NaN, too, is no logarithm's argument
             self.add_to_bin(index, 1)
@@ -278,8 +280,8 @@ class _Tally:
     def add_to_bin(self, index: int, count: int) -> None:
         """Add samples to a bin of the open slice."""
         if count:
-            self._open[index] = self._open.get(index, 0) + count
-            self.bins[index] = self.bins.get(index, 0) + count
+            self._open[index] += count
+            self.bins[index] += count
             self._binned += count
 
     def close(self) -> _Counts:

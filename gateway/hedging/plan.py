@@ -78,7 +78,8 @@ class Plan(msgspec.Struct, frozen=True):
             delay_s_min: minimum of the result.
         """
         delay = self.delay if coin < self.share else self.late
-        return max(delay_s_min, delay if self.curve is None else delay * predicted_s)
+        delay_s = delay if self.curve is None else delay * predicted_s
+        return delay_s if delay_s > delay_s_min else delay_s_min
 
     def target_delay_s(self, target_s: float, predicted_s: float, *, coin: float, delay_s_min: float) -> float:
         """Return the time from an attempt's start until its timer fires, if only a TTFT target matters, in seconds.

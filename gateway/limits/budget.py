@@ -112,7 +112,11 @@ class CreditBudget:
             self._now_s = now_s
         self._accrual += earned
         credit, cap = self._credit + earned, _CAP_COSTS * self._cost_mean + self._accrual
-        self._credit = min(cap, credit) if self.heads == 1 else self._clipped(credit, cap)
+        if self.heads > 1:
+            credit = self._clipped(credit, cap)
+        elif credit > cap:
+            credit = cap
+        self._credit = credit
 
     def reserve(self, now_s: float, cost: float = 1.0) -> Ticket | None:
         """Take the credits of one hedge; return None if there are too few.
@@ -228,8 +232,8 @@ class RetryBudget:
             self._now_s = now_s
             if self.heads == 1:
                 credit, unclear_credit = self._credit + earned, self._unclear_credit + earned
-                self._credit = min(credit_max, credit)
-                self._unclear_credit = min(credit_max, unclear_credit)
+                self._credit = credit if credit < credit_max else credit_max
+                self._unclear_credit = unclear_credit if unclear_credit < credit_max else credit_max
                 return
             earned /= self.heads
             own_max = _RETRIES_SAVED / self.heads + self._own_accrual()

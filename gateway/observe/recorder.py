@@ -100,7 +100,7 @@ class Recorder:
             self._on_attempt(event, attempt)
         if event.denials or event.recoveries or event.queued_s or event.malformed:
             self._on_troubled_request(event)
-        self._count_key(event.key_name, status_class)
+        (self._keys.get((event.key_name, status_class)) or self._key_series(event.key_name, status_class)).value += 1
 
     def forget(self, model: str, replica: str) -> None:
         """Drop the series of a replica that was removed, after its last request."""
@@ -147,7 +147,7 @@ class Recorder:
             code = event.code if event.code in self._codes else _OTHER
             self._instruments.rejected.at(code or "").value += 1
             if event.key_name is not None:
-                self._count_key(event.key_name, event.status // 100)
+                self._key_series(event.key_name, event.status // 100).value += 1
             if event.queued_s and event.model is not None:
                 self._instruments.queue.at(event.model).observe(event.queued_s)
         elif isinstance(event, ComponentFailed):
@@ -169,14 +169,15 @@ class Recorder:
             instruments.queue.at(model).observe(event.queued_s)
         instruments.malformed.at(model).value += event.malformed
 
-    def _count_key(self, key_name: str, status_class: int) -> None:
+    def _key_series(self, key_name: str, status_class: int) -> Counter:
+        """Return the series of a key's requests; above the bound, those of further keys count as one."""
         series = self._keys.get((key_name, status_class))
         if series is None:
             name = key_name if len(self._keys) < _KEY_SERIES_MAX else _OTHER
             series = self._instruments.key_requests.at(name, f"{status_class}xx")
             if name is key_name:
                 self._keys[(key_name, status_class)] = series
-        series.value += 1
+        return series
 
 
 class _RequestSeries:

@@ -140,9 +140,14 @@ class Loads:
             self._gap_s += _GAP_WEIGHT * (now_s - self._request_s - self._gap_s)
             gap_s = self._gap_s / self.heads  # each gateway gets about as many requests
             share_s = len(self.of) * gap_s
-            self.unseen_s = max(_UNSEEN_S, _UNSEEN_REQUESTS * share_s)
-            self.probe_every_s = max(_PROBE_S, _PROBE_REQUESTS * gap_s)
-            self._learning.predictor.memory_s = max(_MEMORY_S, _MEMORY_REQUESTS * share_s)
+            unseen_s, probe_s, memory_s = (
+                _UNSEEN_REQUESTS * share_s,
+                _PROBE_REQUESTS * gap_s,
+                _MEMORY_REQUESTS * share_s,
+            )
+            self.unseen_s = unseen_s if unseen_s > _UNSEEN_S else _UNSEEN_S
+            self.probe_every_s = probe_s if probe_s > _PROBE_S else _PROBE_S
+            self._learning.predictor.memory_s = memory_s if memory_s > _MEMORY_S else _MEMORY_S
         self._request_s = now_s
 
     @property

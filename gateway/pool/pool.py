@@ -339,7 +339,8 @@ class Pool(PoolParts):
     def _on_first_token(self, attempt: AttemptView, forecast: Forecast, now_s: float) -> None:
         """Learn from content, or from the sign of work that is timed in its place."""
         name, ttft_s, load = attempt.replica.name, now_s - attempt.start_s, self.loads.of[attempt.replica]
-        load.pending = max(0.0, load.pending - forecast.uncached)
+        pending = load.pending - forecast.uncached
+        load.pending = pending if pending > 0.0 else 0.0
         load.stalls.first_content(forecast.number, now_s)
         if forecast.tickets is not None and not forecast.exact:
             self.learning.add_hedge(forecast.tickets.expected, ttft_s, won=True)
@@ -354,7 +355,8 @@ class Pool(PoolParts):
 
     def _earning(self) -> float:
         """Return the factor for earned credits: below 1 while the whole pool is slow."""
-        return min(1.0, _SLOW_LEVEL / self.learning.predictor.level_median)
+        level = self.learning.predictor.level_median
+        return 1.0 if level <= _SLOW_LEVEL else _SLOW_LEVEL / level
 
     def _hedge_cost(self, facts: RequestFacts, asking: Replica, backup: Replica, now_s: float) -> float:
         uncached = self.loads.uncached(facts, backup, now_s)

@@ -9,7 +9,6 @@ Units: seconds of the loop's clock, tokens.
 """
 
 import math
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -76,24 +75,35 @@ class Quickest:
         if ring.is_large:
             groups, rand = ring.random(rand, facts.prefixes)
             replicas = next(groups)
-        law = self._learning.predictor.law(now_s) if self._are_usual(replicas, facts, now_s) else None
+        loads, quotas = self._loads, self._quotas
+        if now_s < loads.ramping_until_s or (quotas.of and not all(quotas.is_free(r, facts, now_s) for r in replicas)):
+            return None
+        law = self._learning.predictor.law(now_s)
         if law is None:
             return None
         (b, s, c), levels = law
-        loads, tokens, prefixes = self._loads, facts.prompt_tokens, facts.prefixes
+        tokens, prefixes = facts.prompt_tokens, facts.prefixes
         is_breaking = now_s < loads.breaking_until_s
         choices: list[Choice] = []
         unseen: Choice | None = None
         unseen_s, streams = math.inf, 0
         for replica in replicas:
-            load, name = loads.of[replica], replica.name
+            load, name, breaker = loads.of[replica], replica.name, replica.breaker
+            stalls, due_s = load.stalls, load.stalls.due_s
+            if (
+                replica.out
+                or breaker.state is not _CLOSED
+                or now_s < breaker.cooling_until_s
+                or ((stalls.late or now_s > due_s) and stalls.is_suspect(now_s))
+            ):
+                return None
             uncached = loads.uncached(facts, replica, now_s) if prefixes else tokens
             ttft_s = b + s * uncached + c * load.pending
             if name in levels:
                 ttft_s *= levels[name]
-            ttft_s = max(ttft_s, TTFT_MIN_S)
+            if ttft_s < TTFT_MIN_S:
+                ttft_s = TTFT_MIN_S
             own_s = ttft_s + load.breaks.cost_s(now_s) if is_breaking else ttft_s
-            due_s = load.stalls.due_s
             expected_s = own_s + (now_s - due_s) if now_s > due_s else own_s
             choice = Choice(expected_s, own_s, ttft_s, uncached, replica, load)
             choices.append(choice)
@@ -109,17 +119,3 @@ class Quickest:
         if not is_over_share(best.replica, count, streams):
             return best
         return min((each for each in turned if each.expected_s <= NEAR_TIE * best.expected_s), key=_STREAMS)
-
-    def _are_usual(self, replicas: Sequence[Replica], facts: RequestFacts, now_s: float) -> bool:
-        """Return True if nothing but predictions decides between replicas."""
-        loads = self._loads
-        if now_s < loads.ramping_until_s:
-            return False
-        for replica in replicas:
-            breaker, stalls = replica.breaker, loads.of[replica].stalls
-            if replica.out or breaker.state is not _CLOSED or now_s < breaker.cooling_until_s:
-                return False
-            if (stalls.late or now_s > stalls.due_s) and stalls.is_suspect(now_s):
-                return False
-        quotas = self._quotas
-        return not quotas.of or all(quotas.is_free(replica, facts, now_s) for replica in replicas)

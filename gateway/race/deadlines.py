@@ -91,7 +91,8 @@ class AttemptDeadlines:
 
     def next_due_s(self) -> float:
         """Return the loop time at which something is due next."""
-        return min(self.hedge_s, self.failover_s, self.give_up_s)
+        due_s = self.hedge_s if self.hedge_s < self.failover_s else self.failover_s
+        return due_s if due_s < self.give_up_s else self.give_up_s
 
     def due(self, now_s: float) -> Due | None:
         """Return what is due now, most final first."""
@@ -163,5 +164,5 @@ def deadlines_of(
     failover_s, deadline_s = timeout_s, facts.deadline_s
     if deadline_s is not None and not call.streaming:  # leave time for another attempt
         failover_s = min(timeout_s, deadline_s / 2)
-    give_up_s = max(timeouts.ttft_max_s, failover_s)
+    give_up_s = timeouts.ttft_max_s if timeouts.ttft_max_s > failover_s else failover_s
     return AttemptDeadlines(start_s, timeout_s=timeout_s, failover_s=failover_s, give_up_s=give_up_s)

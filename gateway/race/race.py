@@ -218,10 +218,13 @@ class Race:
         self._client.begin(response_headers(self._attempts, attempt))
         write = self._client.write
         try:
-            self._recovery = watch(self._model, self._attempts.call, attempt, write)
+            recovery = self._recovery = watch(self._model, self._attempts.call, attempt, write)
         except Exception as error:  # as in Runtime.safely
             self._runtime.report("recovery", error)
-        attempt.forward(write if self._recovery is None else self._recovery.sink)
+        else:
+            if recovery is not None:
+                write = recovery.record_early if recovery.early_only else recovery.record
+        attempt.forward(write)
 
     def _join(self, raw: bytes) -> None:
         """Pass on one event of an attempt that carries a broken stream on."""
@@ -296,8 +299,11 @@ class Race:
         if self._recovery is not None and self._recovery.catching_up:
             self._recovery.settle(_ABANDONED, now_s)
         attempts, winner = self._attempts, self._winner
-        unknown: list[Charge] = []
-        billed = self._runtime.safely("accounting", charges, unknown, attempts, winner)
+        billed: list[Charge] = []
+        try:
+            billed = charges(attempts, winner)
+        except Exception as bug:  # as in Runtime.safely
+            self._runtime.report("accounting", bug)
         self._runtime.emit(ended(attempts, winner, self._recovery, billed, now_s, status, error))
         attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
 

@@ -143,11 +143,6 @@ class Recovery:
 
     # while the stream is intact
 
-    @property
-    def sink(self) -> Callable[[bytes], None]:
-        """The function that takes the winner's events."""
-        return self.record_early if self.early_only else self.record
-
     def record(self, raw: bytes) -> None:
         """Keep events and send them to the client."""
         self._kept += raw

@@ -11,8 +11,12 @@ import msgspec
 from providers.base import Body, Call
 from providers.tolerant_json import dumps
 
+_Replaced = tuple[tuple[int, int], bytes]
+"""The span of a value, and the bytes to put there."""
+
 _COPIED_MAX = 256 * 1024  # bytes of a body that is copied for each upstream request
-_ASK_USAGE = b'{"include_usage":true}'
+_STREAM = b'"stream":true,'
+_ASK_USAGE = b'"stream_options":{"include_usage":true},'
 _encode = msgspec.json.Encoder().encode
 _options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
 
@@ -30,12 +34,23 @@ def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> Body:
         call = _without(call, ("stream", "stream_options"))
     elif not call.options:
         call = _without(call, ("stream_options",))
-    values = {"model": _encode(model)}
+    spans, added = call.spans, b""
+    replaced: list[_Replaced] = []
+    if "model" in spans:
+        replaced.append((spans["model"], _encode(model)))
+    else:
+        added = b'"model":%b,' % _encode(model)
     if stream and not call.streaming:
-        values["stream"] = b"true"
+        if "stream" in spans:
+            replaced.append((spans["stream"], b"true"))
+        else:
+            added += _STREAM
     if stream and ask_usage and call.options and not call.include_usage:
-        values["stream_options"] = _usage_asked(call) if "stream_options" in call.spans else _ASK_USAGE
-    return _replaced(call, values)
+        if "stream_options" in spans:
+            replaced.append((spans["stream_options"], _usage_asked(call)))
+        else:
+            added += _ASK_USAGE
+    return _replaced(call, replaced, added)
 
 
 def edited(call: Call, values: Mapping[str, bytes]) -> Call:
@@ -103,23 +118,16 @@ def _usage_asked(call: Call) -> bytes:
     return _encode({**options, "include_usage": True})
 
 
-def _replaced(call: Call, values: dict[str, bytes]) -> Body:
-    """Return the body with these values in their spans; absent keys follow the opening brace.
+def _replaced(call: Call, replaced: list[_Replaced], added: bytes) -> Body:
+    """Return the body with other values in these spans, and with fields added after the opening brace.
 
     Of a large body the client's bytes are not copied: many requests with images would need all their memory twice.
     """
-    spans = call.spans
     is_large = len(call.body) > _COPIED_MAX
     body: bytes | memoryview = memoryview(call.body) if is_large else call.body
-    added, found = b"", []
-    for key, value in values.items():
-        if key in spans:
-            found.append((spans[key], value))
-        else:
-            added += b'"%b":%b,' % (key.encode(), value)
     at = call.insert_at
-    pieces: list[bytes | memoryview] = [body[:at], added if spans else added[:-1]]
-    for (start, end), value in sorted(found) if len(found) > 1 else found:
+    pieces: list[bytes | memoryview] = [body[:at], added if call.spans else added[:-1]]
+    for (start, end), value in sorted(replaced) if replaced[1:] else replaced:
         pieces += (body[at:start], value)
         at = end
     pieces += (body[at:],)

@@ -64,7 +64,7 @@ async def receive(bodies: BodyLimits, headers: Headers, sender: Sender, key_name
 async def opened(bodies: BodyLimits, headers: Headers, sender: Sender, key_name: str = "a") -> tuple[bytes, Arrival]:
     """Do the same, and return the body that the caller closes."""
     failed: asyncio.Future[GatewayError] = asyncio.get_running_loop().create_future()
-    arrival = Arrival(bodies, key_name, headers, failed.set_result)
+    arrival = Arrival(bodies, key_name, dict(headers), failed.set_result)
     try:
         piece, more = await sender.receive(failed, at_once=True)
         while (body := arrival.receive([piece] if piece else [], is_last=not more)) is None:

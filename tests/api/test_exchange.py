@@ -44,7 +44,7 @@ class Echo(ClientExchange):
             raise BadRequest("no")
         if self.head.path == "/large":
             raise BodyTooLarge("too large")
-        return Arrival(self._site.bodies, "a", self.head.headers, self._reject)
+        return Arrival(self._site.bodies, "a", self.head.by_name, self._reject)
 
     def _answer(self, body: bytes) -> None:
         self._site.said.append("answer")

@@ -39,7 +39,7 @@ def sent(play: Callable[[ResponseWriter], None]) -> Response:
     async def run() -> Response:
         loop = asyncio.get_running_loop()
         client = PretendedClient()
-        head = RequestHead("POST", b"/", "1.1", ())
+        head = RequestHead("POST", b"/", "1.1", (), {})
         runtime = Runtime(loop, lambda _event: None, lambda: 0.0, TimerQueue(loop))
         response = ResponseWriter(client.transport, head, (), runtime, lambda: None)
         response.race = Race()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from ddsketch import DDSketch
+from ddsketch.mapping import LogarithmicMapping
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,3 +120,11 @@ def test_reading_does_not_change_what_is_read() -> None:
             window.bins(0.0)
     assert sum(window.bins(0.0).events) == 600
     assert window.count(0.0) == 600
+
+
+@given(st.floats(SAMPLE_MIN, SAMPLE_MAX, exclude_min=True, exclude_max=True))
+def test_a_sample_is_in_the_bin_of_the_sketch(sample: float) -> None:
+    """A sample is in the bin that DDSketch's own mapping gives it."""
+    window, mapping = Window(), LogarithmicMapping(RELATIVE_ACCURACY)
+    window.add_event(sample, 0.0)
+    assert window.bins(0.0).values == [mapping.value(mapping.key(sample))]

@@ -98,7 +98,7 @@ class _Exchange(ClientExchange):
         self._seen = seen
 
     def _open(self) -> Arrival:
-        return Arrival(self._bodies, "a", self.head.headers, self._reject)
+        return Arrival(self._bodies, "a", self.head.by_name, self._reject)
 
     def _answer(self, body: bytes) -> None:
         url = httptools.parse_url(self.head.target)

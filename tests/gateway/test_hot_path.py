@@ -43,9 +43,9 @@ class Recorded(NamedTuple):
 
 
 _RECORDED = {
-    (3, 13): Recorded(request=Calls(486.2, 676.2), token=Calls(20.23, 69.74), read=Calls(28.99, 71.54)),
-    (3, 12): Recorded(request=Calls(486.2, 682.8), token=Calls(20.23, 71.71), read=Calls(28.99, 73.61)),
-    (3, 11): Recorded(request=Calls(469.5, 666.1), token=Calls(18.21, 69.69), read=Calls(28.31, 72.93)),
+    (3, 13): Recorded(request=Calls(416.7, 606.8), token=Calls(17.25, 66.76), read=Calls(25.43, 67.98)),
+    (3, 12): Recorded(request=Calls(416.8, 613.3), token=Calls(17.25, 68.73), read=Calls(25.43, 70.05)),
+    (3, 11): Recorded(request=Calls(424.0, 620.6), token=Calls(17.23, 68.71), read=Calls(26.74, 71.35)),
 }
 _VERSION = sys.version_info[:2]
 _SHARE = 0.03 if _VERSION in _RECORDED else 1 / 3
@@ -76,10 +76,10 @@ def _about(recorded: Calls) -> object:
 
 
 def test_many_replicas_and_models_cost_hardly_more() -> None:
-    """A request among 200 replicas costs at most 2.2 calls more a replica; sixty models at most 1.1 times one."""
-    few = cost(Fleet(), _COUNT).calls
-    assert cost(Fleet(replicas=200), _COUNT).calls <= few + 2.2 * 197
-    assert cost(Fleet(models=60), _COUNT).calls <= 1.1 * few
+    """A request among 200 replicas makes at most 1.2 times the calls of one among 3; sixty models at most 1.1 times."""
+    few = cost(Fleet(), _COUNT).product_calls  # the harness's clock compares more timers, which is no cost of a gateway
+    assert cost(Fleet(replicas=200), _COUNT).product_calls <= 1.2 * few
+    assert cost(Fleet(models=60), _COUNT).product_calls <= 1.1 * few
 
 
 def test_measuring_what_hedging_saves_costs_hardly_more() -> None:

@@ -25,7 +25,7 @@ _PARENT = f"00-{_TRACE}-b7ad6b7169203331-01"
 )
 def test_request_id(sent: str, *, taken: bool) -> None:
     """An id is taken if it is short and visible ASCII without quotes or spaces."""
-    assert caller_ids([(b"x-request-id", sent.encode("latin-1"))]).request_id == (sent if taken else None)
+    assert caller_ids({b"x-request-id": sent.encode("latin-1")}).request_id == (sent if taken else None)
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,11 @@ def test_request_id(sent: str, *, taken: bool) -> None:
 )
 def test_trace_id(parent: str, trace: str | None) -> None:
     """The trace id is that of a valid `traceparent`."""
-    assert caller_ids([(b"traceparent", parent.encode())]).trace_id == trace
+    assert caller_ids({b"traceparent": parent.encode()}).trace_id == trace
 
 
 def test_without_ids() -> None:
     """A request without the headers has neither id; of a repeated header the last one counts."""
-    assert caller_ids([(b"host", b"x")]) == (None, None)
-    assert caller_ids([(b"x-request-id", b"a"), (b"x-request-id", b"b")]).request_id == "b"
+    assert caller_ids({b"host": b"x"}) == (None, None)
+    repeated = [(b"x-request-id", b"a"), (b"x-request-id", b"b")]
+    assert caller_ids(dict(repeated)).request_id == "b"
