@@ -111,6 +111,7 @@ class Gateway:
         self.discovery = Discovery(tasks, self._runtime, self._apply_rows, os.environ)
         self.learned_state = OwnState(lambda: self._topology.models)
         self.learned = LearnedFile(settings.learned_file, self.learned_state, self._runtime.emit)
+        self._observers.values.append(self.learned.values)
         self._metrics = self._observers.metrics(self._states, self._admission_state, self.discovery.states)
         self.view = OwnView(
             self._metrics,

@@ -15,7 +15,7 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ import msgspec
 from gateway.daemon_thread import on_thread
 from gateway.events import Event
 from gateway.learned_state import LearnedState, Restored
+from gateway.observe.process import ProcessValue
 from gateway.pool.learned import VERSION, Learned
 from gateway.process_events import LearnedFileFailed, LearnedRestored
 
@@ -67,6 +68,10 @@ class LearnedFile:
             return None
         age_s = None if self._saved_s is None else round(self._loop.time() - self._saved_s, 3)
         return {"file": str(self._file), "saved_age_s": age_s, "fault": self._fault}
+
+    def values(self) -> Iterator[ProcessValue]:
+        """Return the values for a scrape; none if nothing is kept."""
+        return iter(()) if self._file is None else file_values(self._fault)
 
     async def restore(self) -> None:
         """Give the pools the state of the file, once, before the first request."""
@@ -154,6 +159,12 @@ class _Unusable(Exception):
 
 class _Foreign(Exception):
     """The file is not one of learned state; the text is the reason and the action."""
+
+
+def file_values(fault: str | None) -> Iterator[ProcessValue]:
+    """Yield the values for a scrape."""
+    text = "1 if the file of learned state can be used"
+    yield ProcessValue("ttft_gateway_learned_file_up", text, "gauge", float(fault is None))
 
 
 def _read(file: Path) -> Learned | None:

@@ -67,6 +67,7 @@ class BucketState(msgspec.Struct, frozen=True):
         observed: True if the limit comes from responses, False if from the configuration.
         enforce: True if primaries are rejected while the bucket is empty.
         age_s: time since the last response that stated the limit; None for a configured limit.
+        others_s: usage that responses showed and the gateway did not cause, in seconds of the limit's refill.
     """
 
     resource: Resource
@@ -76,6 +77,7 @@ class BucketState(msgspec.Struct, frozen=True):
     observed: bool
     enforce: bool
     age_s: float | None
+    others_s: float = 0.0
 
 
 class QuotaBucket(Protocol):
@@ -135,6 +137,7 @@ class Bucket:
         "_margin",
         "_now_s",
         "_observed_s",
+        "_others_s",
         "_refill",
         "amount",
         "enforce",
@@ -155,6 +158,7 @@ class Bucket:
         self.observed_by = 0
         self._observed_s = self._now_s = -math.inf
         self._left = limit.amount
+        self._others_s = 0.0
         self._refill = limit.amount / limit.window_s
         self._full_at_s = -math.inf
 
@@ -201,7 +205,9 @@ class Bucket:
 
     def drain(self, now_s: float) -> None:
         """Empty the bucket, whatever its own count."""
-        self._left = min(0.0, self.left(now_s))
+        left = self.left(now_s)
+        self._others_s += max(0.0, left) * self.window_s / self.amount
+        self._left = min(0.0, left)
 
     def observe(self, stated: RateLimit, number: int, waited_s: float, sent_since: float, now_s: float) -> None:
         """Correct the remaining amount by the limits in a response.
@@ -227,6 +233,8 @@ class Bucket:
         if stated_left > counted_left and self.observed_by:
             rise_s = min(_RISE_SHARE * self.window_s, _RISE_S_MAX)
             stated_left = counted_left + (stated_left - counted_left) * min(1.0, (now_s - self._observed_s) / rise_s)
+        if self.observed_by:
+            self._others_s += (counted_left - stated_left) / rate
         self._left = stated_left
         self._observed_s = now_s
         self.observed_by = number
@@ -239,4 +247,5 @@ class Bucket:
         """Return a snapshot."""
         age_s = now_s - self._observed_s if self.is_observed else None
         left = self.left(now_s)
-        return BucketState(self.resource, self.window_s, self.amount, left, self.is_observed, self.enforce, age_s)
+        limit = (self.resource, self.window_s, self.amount)
+        return BucketState(*limit, left, self.is_observed, self.enforce, age_s, self._others_s)

@@ -99,6 +99,7 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
         never_hedged=_never_hedged(pool, replica),
         takes_hedges=replica.hedgeable,
         cancel_stops_billing=replica.cancel_stops_billing,
+        level=pool.learning.predictor.levels.get(replica.name, 1.0),
         hedge_delay_s=usual_delay_s(pool, replica, now_s),
         ttfb_p50_s=ttfb.quantile(0.5, now_s),
         ttfb_p99_s=ttfb.quantile(0.99, now_s),

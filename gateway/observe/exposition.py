@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from gateway.observe.instruments import MODEL, REPLICA, Line
 from gateway.observe.metrics import Scrape
-from gateway.observe.quotas import COOLING, LEFT, cooling_lines, left_lines
+from gateway.observe.quotas import COOLING, LEFT, OTHERS, cooling_lines, left_lines, others_lines
 from gateway.observe.state import AdmissionState, DiscoveryState, ModelAdmission, PoolState, ReplicaState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -44,6 +44,11 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaState], float | None]], 
         lambda replica: 1.0 if replica.draining else None,
     ),
     ("ttft_gateway_suspect", "1 if the replica has stopped answering", lambda replica: float(replica.suspect)),
+    (
+        "ttft_gateway_replica_level",
+        "Slowness of the replica, as a factor of the predicted TTFT",
+        lambda replica: None if replica.draining else replica.level,
+    ),
     (
         "ttft_gateway_hedge_delay_seconds",
         "Time without content before a hedge is considered",
@@ -93,6 +98,7 @@ def _slices(scrape: Scrape) -> Iterator[Metric]:
         yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
     yield from _sliced(_POSSIBLE, "1 if requests sent to the replica can be hedged", "gauge", _possible_lines(pools))
     yield from _sliced(LEFT, "Remaining share of a rate limit", "gauge", left_lines(pools))
+    yield from _sliced(OTHERS, "Usage by others, in seconds of the limit's refill", "gauge", others_lines(pools))
     yield from _sliced(COOLING, "Time until a quota may be used again", "gauge", cooling_lines(pools))
     for name, text, read_source in _DISCOVERY_GAUGES:
         yield from _sliced(name, text, "gauge", _discovery_lines(name, read_source, scrape.discovery))

@@ -3,7 +3,7 @@
 The text of a scrape belongs to exposition.py. Units: seconds.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gateway.observe.instruments import Instruments
@@ -57,10 +57,16 @@ class Metrics:
         self._admission = admission
         self._discovery = discovery
         self.instruments = Instruments()
-        recorder = Recorder(self.instruments)
+        self._recorder = recorder = Recorder(self.instruments)
         self.on_event, self.forget = recorder.on_event, recorder.forget
 
     async def scrape(self) -> Scrape:
         """Read all values."""
         pools = await read_pools(self._state)
-        return Scrape(self.instruments, pools, self._admission(), tuple(self._process()), tuple(self._discovery()))
+        process = (*self._process(), *self.reload_values())
+        return Scrape(self.instruments, pools, self._admission(), process, tuple(self._discovery()))
+
+    def reload_values(self) -> Iterator[ProcessValue]:
+        """Yield the result of the last reload."""
+        name, text = "ttft_gateway_config_last_reload_successful", "0 if the last reload was rejected"
+        yield ProcessValue(name, text, "gauge", float(self._recorder.last_reload_successful))

@@ -11,6 +11,7 @@ from gateway.pool.pool import Pool
 
 LEFT = "ttft_gateway_quota_left_share"
 COOLING = "ttft_gateway_quota_cooling_seconds"
+OTHERS = "ttft_gateway_quota_others_seconds"
 
 
 def quota_states(pool: Pool, now_s: float) -> tuple[QuotaState, ...]:
@@ -29,6 +30,7 @@ def quota_states(pool: Pool, now_s: float) -> tuple[QuotaState, ...]:
                     observed=bucket.observed,
                     enforced=bucket.enforce,
                     age_s=bucket.age_s,
+                    others_s=bucket.others_s,
                 )
                 for bucket in ledger.state(now_s)
             ),
@@ -54,6 +56,7 @@ def describe_quota(quota: QuotaState) -> dict[str, object]:
                 "from": "responses" if limit.observed else "configuration",
                 "enforced": limit.enforced,
                 "age_s": None if limit.age_s is None else round(limit.age_s, 3),
+                "others_s": None if limit.age_s is None else round(limit.others_s, 1),
             }
             for limit in quota.limits
         ],
@@ -69,6 +72,14 @@ def left_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
             shares[limit.resource] = min(shares.get(limit.resource, 1.0), max(0.0, limit.left / limit.limit))
         for resource, share in shares.items():
             yield LEFT, {"quota": quota.quota, "resource": resource}, share
+
+
+def others_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
+    """Yield the usage by others of each quota's resource: of the shortest limit in responses."""
+    for quota in _distinct(pools):
+        observed = sorted((limit for limit in quota.limits if limit.observed), key=lambda limit: -limit.window_s)
+        for limit in {limit.resource: limit for limit in observed}.values():
+            yield OTHERS, {"quota": quota.quota, "resource": limit.resource}, limit.others_s
 
 
 def cooling_lines(pools: Iterable[PoolState]) -> Iterator[Line]:

@@ -61,7 +61,11 @@ _RAISED_CODES = (  # codes set where an error is raised; the rest are in the err
 
 
 class Recorder:
-    """Feeds the counters and histograms from events; the series of each combination of labels are looked up once."""
+    """Feeds the counters and histograms from events; the series of each combination of labels are looked up once.
+
+    Attributes:
+        last_reload_successful: False if the last reload was rejected; True before the first.
+    """
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
@@ -70,6 +74,7 @@ class Recorder:
         self._codes: set[str | None] = set()
         self._keys: dict[tuple[str, int], Counter] = {}
         self._unfolded = 0
+        self.last_reload_successful = True
 
     def on_event(self, event: Event) -> None:
         """Count one event (a `gateway.events.Listener`)."""
@@ -153,7 +158,8 @@ class Recorder:
         elif isinstance(event, ComponentFailed):
             self._instruments.component_failures.at(event.component).value += 1
         elif isinstance(event, ConfigReloaded):
-            self._instruments.reloads.at("applied" if event.error is None else "rejected").value += 1
+            self.last_reload_successful = event.error is None
+            self._instruments.reloads.at("applied" if self.last_reload_successful else "rejected").value += 1
         elif isinstance(event, AcceptingChanged) and not event.accepting:
             self._instruments.accept_stops.at().value += 1
         elif isinstance(event, ShareAway):

@@ -27,6 +27,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
         takes_hedges: True if hedges may go to it.
         draining: True if it was removed and completes its requests.
         cancel_stops_billing: True if cancelling a request stops its bill; None if that is unknown.
+        level: current slowness, as a factor of the predicted TTFT; 1 is usual.
         hedge_delay_s: time without a first content after which an attempt is considered for a hedge; None without
             hedging. Under a policy that predicts, the delay for an empty prompt.
         ttfb_p50_s, ttfb_p99_s: time to response headers in the recent window; None without samples.
@@ -44,6 +45,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
     takes_hedges: bool = True
     draining: bool = False
     cancel_stops_billing: bool | None = True
+    level: float = 1.0
     hedge_delay_s: float | None = None
     ttfb_p50_s: float | None = None
     ttfb_p99_s: float | None = None
@@ -62,6 +64,7 @@ class LimitState(msgspec.Struct, frozen=True):
         observed: True if the limit comes from responses, False if from the configuration.
         enforced: True if primaries are rejected once the limit is used up.
         age_s: time since a response stated the limit; None for a configured limit.
+        others_s: usage that responses showed and the gateway did not cause, in seconds of the limit's refill.
     """
 
     resource: str
@@ -71,6 +74,7 @@ class LimitState(msgspec.Struct, frozen=True):
     observed: bool
     enforced: bool
     age_s: float | None
+    others_s: float = 0.0
 
 
 class QuotaState(msgspec.Struct, frozen=True):

@@ -71,8 +71,9 @@ class GroupView:
         for dump in (self._own.instruments.dump(), self._group.dead.dump(), *self._counted()):
             instruments.add(dump)
             await asyncio.sleep(0)
+        own = [*self._process(), *self._own.reload_values()]
         ended = list(proof_values(self._group.dead_proof))
-        process = merged_process([list(self._process()), *(scrape.process for scrape in scrapes), ended])
+        process = merged_process([own, *(scrape.process for scrape in scrapes), ended])
         return Scrape(
             instruments,
             merged_pools([scrape.pools for scrape in scrapes]),

@@ -31,6 +31,7 @@ _NOT_ADDED: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "ttft_gateway_build_info": max,
     "process_start_time_seconds": min,
     "process_max_fds": min,
+    "ttft_gateway_config_last_reload_successful": min,
     "ttft_gateway_share_up": min,
     "ttft_gateway_share_heads": max,
 }
@@ -160,7 +161,8 @@ def _limit(states: Sequence[LimitState]) -> LimitState:
     """
     observed = [state for state in states if state.age_s is not None]
     if observed and not states[0].enforced:
-        return min(observed, key=lambda state: state.age_s or 0.0)
+        newest = min(observed, key=lambda state: state.age_s or 0.0)
+        return replace(newest, others_s=max(state.others_s for state in observed))
     return min(states, key=lambda state: state.left)
 
 

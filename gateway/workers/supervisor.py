@@ -138,6 +138,7 @@ class Supervisor:
         self._started = asyncio.Event()
         self._reported = False
         self._learned = LearnedFile(settings.learned_file, self, self._observers.hub.emit)
+        self._observers.values.append(self._learned.values)
         view = GroupView(
             self._group,
             metrics,

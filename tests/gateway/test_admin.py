@@ -177,6 +177,7 @@ def test_models() -> None:
         "takes_hedges": True,
         "draining": False,
         "cancel_stops_billing": True,
+        "level": 7.5,
         "hedge_delay_s": None,
         "ttfb_p50_s": None,
         "ttfb_p99_s": None,

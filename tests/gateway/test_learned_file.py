@@ -196,11 +196,13 @@ def test_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             await process.learned.save(0.01)
             assert len(hanging) == len(process.events) == 1
             assert "the disk does not answer in time" in str(process.events)
+            assert [value.value for value in process.learned.values()] == [0.0]
             hanging[0].set_exception(OSError("late"))
         await process.learned.save()
         described = process.learned.describe()
         assert described is not None
         assert described["fault"] is None
+        assert [value.value for value in process.learned.values()] == [1.0]
         assert len(process.events) == 1
 
     run_real(main())

@@ -31,6 +31,19 @@ def test_less_than_we_thought_is_believed_at_once() -> None:
     assert known.left(1.0) == 100.0
 
 
+def test_usage_by_others_is_what_responses_show_beyond_our_count() -> None:
+    """In seconds of the refill: 10 requests a second are 600 a minute, of which our own requests are no part."""
+    known = bucket(500.0)
+    assert known.state(0.0).others_s == 0.0
+    known.take(20.0, 0.0)
+    known.observe(stated(390.0), 2, 0.0, 0.0, 1.0)  # 500 - 20 + 10 without others
+    assert known.state(1.0).others_s == pytest.approx(10.0)
+    known.observe(stated(400.0), 3, 0.0, 0.0, 2.0)
+    assert known.state(2.0).others_s == pytest.approx(10.0)
+    known.drain(2.0)  # a 429, although there should be 400 left
+    assert known.state(2.0).others_s == pytest.approx(50.0)
+
+
 def test_more_than_we_thought_is_believed_in_a_quarter_of_the_window() -> None:
     """A higher reading may be old: it is adopted over 15 s of responses, and at once after a long silence."""
     known = bucket(0.0)

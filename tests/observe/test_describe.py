@@ -85,6 +85,7 @@ def test_a_quota_shows_its_remaining_amount_and_the_source() -> None:
                     "from": "configuration",
                     "enforced": True,
                     "age_s": None,
+                    "others_s": None,
                 },
                 {
                     "resource": "tokens",
@@ -94,6 +95,7 @@ def test_a_quota_shows_its_remaining_amount_and_the_source() -> None:
                     "from": "responses",
                     "enforced": False,
                     "age_s": 0.0,
+                    "others_s": 0.0,
                 },
             ],
             "tokens": {"reserved": 100, "settled": 0, "released": 0},

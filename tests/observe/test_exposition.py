@@ -9,6 +9,7 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from checkout import DOCS
+from gateway.learned_file import file_values
 from gateway.observe import exposition
 from gateway.observe.instruments import Instruments
 from gateway.observe.metrics import Metrics
@@ -76,6 +77,7 @@ def test_gauges_show_the_current_state() -> None:
     assert scrape.named("ttft_gateway_breaker_state") == {"a": 0, "b": 1, "c": 2}
     assert scrape.named("ttft_gateway_replica_out") == {"a": 0, "b": 0, "c": 1}
     assert scrape.named("ttft_gateway_suspect") == {"a": 0, "b": 1, "c": 0}
+    assert scrape.named("ttft_gateway_replica_level") == {"a": 1, "b": 7.5, "c": 1}
     assert scrape.named("ttft_gateway_hedge_delay_seconds") == {"a": 0.25}
     possible = [line for line in scrape.text.splitlines() if line.startswith("ttft_gateway_hedging_possible{")]
     assert possible == [
@@ -90,6 +92,7 @@ def test_a_shared_quota_is_shown_once() -> None:
     assert [line for line in text.splitlines() if line.startswith("ttft_gateway_quota")] == [
         'ttft_gateway_quota_left_share{quota="main",resource="tokens"} 0.1',
         'ttft_gateway_quota_left_share{quota="main",resource="requests"} 0.0',
+        'ttft_gateway_quota_others_seconds{quota="main",resource="tokens"} 4.5',
         'ttft_gateway_quota_cooling_seconds{quota="main"} 1.5',
     ]
 
@@ -173,7 +176,13 @@ def test_every_metric_is_documented() -> None:
     proof.goals = {REQUEST.model: Goal(2.0, 10.0)}
     proof.on_event(REQUEST)
     shared = share_values(is_up=True, heads=2)
-    values = [*ProcessValues("1.2.3", lambda: 7)(), *worker_values({1: 12}, 1), *shared, *proof.values()]
+    values = [
+        *ProcessValues("1.2.3", lambda: 7)(),
+        *worker_values({1: 12}, 1),
+        *shared,
+        *proof.values(),
+        *file_values(None),
+    ]
     metrics = Metrics(lambda: [pool("llama"), DRAINING], lambda: ADMISSION, lambda: values, lambda: FOUND)
     for piece in exposition._slices(run_virtual(metrics.scrape())):
         if piece.samples:

@@ -202,8 +202,13 @@ def test_reloads_and_stops_of_accepting() -> None:
     """A rejected reload, of which SIGHUP shows nothing, is counted, as is the start of a failure to accept."""
     stopped = AcceptingChanged(0.0, "127.0.0.1:8080", accepting=False, error="Too many open files")
     works = AcceptingChanged(9.0, "127.0.0.1:8080", accepting=True)
-    scrape = Scrape(ConfigReloaded(0.0, 1, 2, 0), ConfigReloaded(0.0, 1, 2, 0, "no"), stopped, works)
+    good, bad = ConfigReloaded(0.0, 1, 2, 0), ConfigReloaded(0.0, 1, 2, 0, "no")
+    scrape = Scrape(good, bad, stopped, works)
     assert scrape.named("ttft_gateway_config_reloads_total") == {"applied": 1, "rejected": 1}
+    results = [
+        Scrape(*events)["ttft_gateway_config_last_reload_successful", {}] for events in ((), (bad,), (bad, good))
+    ]
+    assert results == [1, 0, 1]
     assert scrape["ttft_gateway_accept_stops_total", {}] == 1
 
 

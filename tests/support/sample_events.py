@@ -123,11 +123,11 @@ def pool(model: str, *, hedging_on: bool = True) -> PoolState:
     """A pool of three replicas."""
     replicas = (
         ReplicaState("a", in_flight=3, breaker="closed", samples=100, hedge_delay_s=0.25, ttft_p50_s=0.1),
-        ReplicaState("b", in_flight=0, breaker="half_open", suspect=True, never_hedged="billed"),
+        ReplicaState("b", in_flight=0, breaker="half_open", suspect=True, never_hedged="billed", level=7.5),
         ReplicaState("c", in_flight=1, breaker="open", out=True),
     )
     limits = (
-        LimitState("tokens", 60.0, 1_000.0, 400.0, observed=True, enforced=False, age_s=0.5),
+        LimitState("tokens", 60.0, 1_000.0, 400.0, observed=True, enforced=False, age_s=0.5, others_s=4.5),
         LimitState("tokens", 86_400.0, 9_000.0, 900.0, observed=True, enforced=False, age_s=0.5),
         LimitState("requests", 60.0, 100.0, -20.0, observed=False, enforced=True, age_s=None),
     )

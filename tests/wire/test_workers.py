@@ -120,6 +120,7 @@ def test_signals_and_switches_reach_every_worker(tmp_path: Path, monkeypatch: py
             assert refused["error"]["code"] == "config_refused"
             assert (await home.get("/admin/hedging"))["on"] is False
             assert await home.metric('ttft_gateway_config_reloads_total{result="applied"}') == 1
+            assert await home.metric("ttft_gateway_config_last_reload_successful") == 0
             home.gateway.process.send_signal(signal.SIGHUP)
             states = [(await asyncio.to_thread(manager.recv, 100)).partition(b"\n")[0] for _ in range(3)]
             assert states == [b"READY=1", b"RELOADING=1", b"READY=1"]

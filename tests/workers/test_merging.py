@@ -45,15 +45,15 @@ def test_limits_count_what_all_workers_have_spent() -> None:
     """Each worker counts all: the least that is left of a limit counts; of limits in responses, the newest."""
     limit = LimitState("requests", 60.0, 100.0, 90.0, observed=False, enforced=True, age_s=None)
     late = replace(limit, left=80.0)
-    seen = replace(limit, resource="tokens", observed=True, enforced=False, age_s=5.0, left=20.0)
-    newer = replace(seen, age_s=1.0, left=30.0)
+    seen = replace(limit, resource="tokens", observed=True, enforced=False, age_s=5.0, left=20.0, others_s=2.0)
+    newer = replace(seen, age_s=1.0, left=30.0, others_s=1.0)
     states = [
         replace(pool("m"), quotas=(QuotaState("q", cooling_s, limits, 10, 6, 4),))
         for cooling_s, limits in ((0.0, (limit, seen)), (2.5, (late, newer)))
     ]
     [merged] = merged_pools([[state] for state in states])
     [quota] = merged.quotas
-    assert [each.left for each in quota.limits] == [80.0, 30.0]
+    assert [(each.left, each.others_s) for each in quota.limits] == [(80.0, 0.0), (30.0, 2.0)]
     assert (quota.cooling_s, quota.reserved, quota.settled, quota.released) == (2.5, 20, 12, 8)
 
 
