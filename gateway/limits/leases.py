@@ -375,6 +375,9 @@ class LeasedBucket(Lease):
         """Return the part of a spend that this bucket counts."""
         return counted(self.resource, spend)
 
+    def was_not_counted(self, cost: float) -> None:
+        """Do nothing: usage by others is not counted."""
+
     def observe(self, stated: RateLimit, number: int, waited_s: float, sent_since: float, now_s: float) -> None:
         """Do nothing: observed limits have buckets of their own."""
 

@@ -110,6 +110,9 @@ class Ledger:
         """Give back the reservation of a request that the provider did not count."""
         if self._close(ticket, Spend(0, 0, 0), now_s):
             self._released += ticket.spend.tokens
+            for bucket in self._buckets:
+                if bucket.observed_by >= ticket.number:
+                    bucket.was_not_counted(bucket.cost(ticket.spend))
 
     @property
     def totals(self) -> Totals:

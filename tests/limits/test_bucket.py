@@ -44,6 +44,24 @@ def test_usage_by_others_is_what_responses_show_beyond_our_count() -> None:
     assert known.state(2.0).others_s == pytest.approx(50.0)
 
 
+def test_our_own_429_is_no_usage_by_others() -> None:
+    """At 1.25 times the limit a fifth of the requests is rejected and costs nothing; no other client uses the quota."""
+    ledger, provider_left = Ledger(), 0.0
+    for number in range(1500):
+        now_s = 0.08 * number
+        provider_left += 0.8
+        ticket = ledger.reserve(Spend(0, 0), now_s)
+        accepted = provider_left >= 1
+        provider_left -= float(accepted)
+        ledger.observe(ticket, [stated(provider_left)], now_s)
+        if accepted:
+            ledger.settle(ticket, Spend(0, 0), now_s)
+        else:
+            ledger.release(ticket, now_s)
+    [limit] = ledger.state(120.0)
+    assert limit.others_s == pytest.approx(0.0, abs=10.0)
+
+
 def test_more_than_we_thought_is_believed_in_a_quarter_of_the_window() -> None:
     """A higher reading may be old: it is adopted over 15 s of responses, and at once after a long silence."""
     known = bucket(0.0)
