@@ -38,6 +38,7 @@ REFERENCE: Final = (
     "docs/metrics.md",
     "docs/providers.md",
     "docs/renamed.md",
+    "docs/runbook.md",
     "docs/simulated-replica.md",
 )
 # Word -> replacement. Each of these is nearly always said of software here; verbs that people share with software are
