@@ -2,76 +2,17 @@
 
 import asyncio
 import gc
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from gateway.api.admission import Admission, ModelQueue, Permit
-from gateway.api.entry import Entry, RequestSize
-from gateway.errors import GatewayError, OverKeyLimit, Overloaded
-from gateway.events import ComponentFailed, Event, RequestEnded, RequestRejected
-from gateway.limits.caller_limits import CallerLimits, KeyLimiter
-from gateway.limits.fair_queue import FairQueue
-from gateway.race.context import Caller, Runtime
-from gateway.race.timers import TimerQueue
-from providers.base import Usage
+from admission_house import FOREVER_S, House, Work
+from gateway.api.admission import Permit
+from gateway.api.entry import RequestSize
+from gateway.errors import Overloaded
+from gateway.events import ComponentFailed, RequestRejected
 from running import run_virtual
-from sample_events import REQUEST
-
-FOREVER_S = 1e6
-DONE = replace(REQUEST, usage=Usage(prompt_tokens=10, completion_tokens=5))
-
-
-@dataclass(eq=False)
-class Work:
-    """A request of a given duration, and a record of everything that happened to it."""
-
-    house: "House"
-    length_s: float
-    caller: Caller
-    place: Permit | None = None
-    runtime: Runtime | None = None
-    begun_s: float | None = None
-    ended: list[str] = field(default_factory=list)
-    error: GatewayError | None = None
-    timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self.begun_s = self.house.loop.time()
-        self.house.running += 1
-        self.house.most = max(self.house.most, self.house.running)
-        self.timer = self.house.loop.call_later(self.length_s, self.end, "complete")
-
-    def end(self, how: str) -> None:
-        """End, as a race does: once."""
-        if not self.ended and self.begun_s is not None and self.runtime is not None and self.timer is not None:
-            self.timer.cancel()
-            self.ended.append(how)
-            self.house.running -= 1
-            self.runtime.emit(DONE)
-
-    def client_gone(self) -> None:
-        """The client disconnected."""
-        self.end("client_gone")
-
-    def shut_down(self) -> None:
-        """The drain is over."""
-        self.end("drained")
-
-    def refuse(self, error: GatewayError) -> None:
-        """It got an error instead."""
-        self.ended.append("refused")
-        self.error = error
-
-    def leave(self) -> None:
-        """Disconnect the client as `response.serve` and the routes do."""
-        if self.place is not None:
-            self.place.client_gone()
-            self.place.close()
 
 
 class Buggy(Work):
@@ -80,51 +21,6 @@ class Buggy(Work):
     def start(self) -> None:
         """Raise."""
         raise ZeroDivisionError
-
-
-class House:
-    """A model "m" with a concurrency limit, and the events emitted for it."""
-
-    def __init__(self, slots: int = 1, places: int = 100, timeout_s: float = 5.0, **limits: int) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.events: list[Event] = []
-        self.running = self.most = 0
-        self.fair_queue: FairQueue[Permit] = FairQueue(slots, places)
-        self.account = KeyLimiter(CallerLimits(**limits))
-        accounts = {"limited": self.account} if limits else {}
-        self.admission = Admission(
-            accounts,
-            {"m": ModelQueue(self.fair_queue, timeout_s)},
-            Runtime(self.loop, self.events.append, lambda: 0.0, TimerQueue(self.loop)),
-        )
-
-    def ask(
-        self, length_s: float = 1.0, key: str = "a", size: RequestSize | None = None, kind: type[Work] = Work
-    ) -> Work:
-        """A request comes."""
-        work = kind(self, length_s, Caller("r", key, self.loop.time()))
-        try:
-            entry = self.admission.enter(key)
-            work.place = self._admitted(work.caller, size or RequestSize(100.0, 100.0), entry)
-        except GatewayError as error:
-            work.refuse(error)
-            return work
-        work.runtime = work.place.runtime
-        work.place.run(work, work.refuse)
-        return work
-
-    def _admitted(self, caller: Caller, size: RequestSize, entry: Entry | None) -> Permit:
-        try:
-            return self.admission.admit(caller, "m", size, entry)
-        except GatewayError as error:
-            if entry is not None:
-                entry.reject(error.status)
-            raise
-
-    @property
-    def told(self) -> list[tuple[int, str | None, float]]:
-        """Status, code and wait of what was refused after it had begun to wait."""
-        return [(e.status, e.code, e.queued_s) for e in self.events if isinstance(e, RequestRejected)]
 
 
 ARRIVALS = st.lists(
@@ -329,70 +225,6 @@ def test_a_request_that_cannot_begin_gives_its_slot_back() -> None:
         await asyncio.sleep(FOREVER_S)
         assert following.ended == ["complete"]
         assert house.fair_queue.in_flight == 0
-
-    run_virtual(main())
-
-
-def test_a_key_over_its_limit_is_told_so() -> None:
-    """A 429 with the key's own numbers; it takes neither a slot nor a place."""
-
-    async def main() -> None:
-        house = House(requests_per_min=2, tokens_per_min=1_000)
-        first = house.ask(key="limited")
-        assert first.place is not None
-        assert dict(first.place.headers) == {
-            b"x-ratelimit-limit-requests": b"2",
-            b"x-ratelimit-remaining-requests": b"1",
-            b"x-ratelimit-reset-requests": b"30s",
-            b"x-ratelimit-limit-tokens": b"1000",
-            b"x-ratelimit-remaining-tokens": b"800",
-            b"x-ratelimit-reset-tokens": b"12s",
-        }
-        house.ask(key="limited")
-        refused = house.ask(key="limited")
-        assert isinstance(refused.error, OverKeyLimit)
-        headers = dict(refused.error.headers())
-        assert (headers[b"retry-after"], headers[b"x-ratelimit-remaining-requests"]) == (b"30", b"0")
-        assert (house.fair_queue.in_flight, house.fair_queue.waiting, house.account.in_flight) == (1, 1, 2)
-        await asyncio.sleep(FOREVER_S)
-        assert house.account.in_flight == 0
-
-    run_virtual(main())
-
-
-@pytest.mark.parametrize(
-    ("ended", "left"),
-    [
-        (DONE, 985),  # as reported
-        (replace(DONE, usage=None, events=7), 893),  # the estimated prompt, and what went out
-        (replace(DONE, usage=None, events=0), 1_000),  # nothing came
-    ],
-)
-def test_tokens_are_settled(ended: RequestEnded, left: int) -> None:
-    """A key is charged the reported usage, else an estimate; the request itself stays counted."""
-
-    async def main() -> None:
-        house = House(requests_per_min=2, tokens_per_min=1_000)
-        work = house.ask(FOREVER_S, key="limited")
-        assert work.runtime is not None
-        work.runtime.emit(ended)
-        requests, tokens = house.account.status(house.loop.time())
-        assert (requests.remaining, tokens.remaining) == (1, left)
-
-    run_virtual(main())
-
-
-def test_who_was_not_served_is_charged_nothing() -> None:
-    """A wait in vain gives the key's tokens and its request back."""
-
-    async def main() -> None:
-        house = House(requests_per_min=2, tokens_per_min=1_000, places=1)
-        house.ask(FOREVER_S)
-        waits, refused = house.ask(key="limited"), house.ask(key="limited")
-        assert refused.error is not None
-        await asyncio.sleep(5.0)
-        assert waits.error is not None
-        assert [status.remaining for status in house.account.status(5.0)] == [2, 1_000]
 
     run_virtual(main())
 

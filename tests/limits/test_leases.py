@@ -6,78 +6,13 @@ import pytest
 
 from gateway.limits.bucket import Bucket, Limit, Spend
 from gateway.limits.leased_limits import LeasedLimits
-from gateway.limits.leased_slots import LeasedSlots
-from gateway.limits.leases import LeasedBucket, LeasedRate, Leases
+from gateway.limits.leases import LeasedBucket
 from gateway.limits.rates import Slots
-from gateway.share.fleet import ASK_WAIT_S, Holder, Sharing, WhenAway
+from gateway.share.fleet import ASK_WAIT_S, WhenAway
 from gateway.share.hub import ShareHub
-from gateway.share.words import BucketAnswer, BucketAsk, SlotsAnswer, SlotsAsk
+from gateway.share.words import BucketAnswer, BucketAsk
+from lease_table import Table
 from providers.base import Resource
-
-
-class Table:
-    """A fleet whose asks wait until the test has the engine answer, loses them, or lets time pass."""
-
-    def __init__(self, when_away: WhenAway = WhenAway.SHARE, heads: int = 1) -> None:
-        self.fleet = Sharing(when_away)
-        self.fleet.is_alone = False
-        self.fleet.heads = heads
-        self.wanting: dict[Holder, None] = {}
-        self.fleet.want = lambda holder: self.wanting.setdefault(holder, None)
-        self.leases = Leases(self.fleet)
-        self.hub = ShareHub()
-        self.now_s = 100.0
-        self.asks: list[BucketAsk | SlotsAsk] = []
-
-    def rate(self, limit: int = 60) -> LeasedRate:
-        return LeasedRate(self.leases, "k", limit)
-
-    def answer(self, head: str = "me") -> None:
-        """Let the engine answer what was asked."""
-        for holder in self.take_asks():
-            [answer] = self.hub.answer(self.now_s, head, [self.asks[-1]]).answers
-            holder.answered(answer, self.now_s)
-
-    @property
-    def last(self) -> BucketAsk:
-        """The last ask of a bucket."""
-        return next(ask for ask in reversed(self.asks) if isinstance(ask, BucketAsk))
-
-    def lose(self) -> None:
-        """Lose what was asked."""
-        for holder in self.take_asks():
-            holder.lost(self.now_s)
-
-    def take_asks(self) -> list[Holder]:
-        holders, self.wanting = list(self.wanting), {}
-        for holder in holders:
-            ask = holder.ask(self.now_s)
-            assert isinstance(ask, BucketAsk | SlotsAsk)
-            self.asks.append(ask)
-        return holders
-
-    def leave(self) -> None:
-        """Let the engine be away from now on."""
-        self.fleet.leave(self.now_s)
-        self.fleet.is_away = True
-
-    def spend(self, rate: LeasedRate, number: int, cost: float = 1.0) -> int:
-        """Let requests come at once; return how many have room."""
-        admitted = 0
-        for _ in range(number):
-            if rate.wait_s(cost, self.now_s) == ASK_WAIT_S:
-                self.answer()
-            if rate.wait_s(cost, self.now_s) == 0:
-                rate.take(cost, self.now_s)
-                admitted += 1
-            self.answer()
-        return admitted
-
-    def others_take(self, amount: float) -> None:
-        self.hub.answer(self.now_s, "other", [BucketAsk("k", 60, 60, amount)])
-
-
-# the hand
 
 
 def test_the_first_request_asks_and_later_ones_have_it_in_hand() -> None:
@@ -233,9 +168,6 @@ def test_a_lower_limit_of_another_head_is_reported() -> None:
     assert table.leases.mismatches == {}
 
 
-# alone
-
-
 def test_alone_a_head_uses_its_hand_and_its_part() -> None:
     """Of four heads, each has 0.9 / 4 of what was left and of the refill, and no request waits for the engine."""
     table = Table(heads=4)
@@ -335,101 +267,6 @@ def test_a_short_time_alone_gives_its_part_once() -> None:
         admitted += table.spend(rate, 1_000)
         table.fleet.is_alone = False
     assert admitted <= 0.46 * 600 + 10
-
-
-# slots
-
-
-def test_slots_are_asked_for_and_given_back() -> None:
-    """One spare slot is kept for 2 s."""
-    table = Table()
-    slots = LeasedSlots(table.leases, "c", 4)
-    assert slots.is_asking(table.now_s)
-    table.answer()
-    assert (slots.allowed, slots.is_asking(table.now_s)) == (2, True)
-    table.answer()
-    slots.taken = 2
-    slots.release()
-    slots.release()
-    table.leases.tick(table.now_s)
-    assert not table.wanting
-    table.now_s += 2.0
-    table.leases.tick(table.now_s)
-    table.answer()
-    assert slots.allowed == 0
-    table.leases.tick(table.now_s)
-    assert table.leases.held == {}
-
-
-def test_a_slot_that_another_head_lacks_goes_back_at_once() -> None:
-    """Also from a queue, down to an equal part."""
-    table = Table(heads=2)
-    slots = LeasedSlots(table.leases, "c", 4)
-    for _ in range(4):
-        slots.is_asking(table.now_s)
-        table.answer()
-        slots.taken = int(slots.allowed)
-    assert slots.taken == 4
-    asked = SlotsAsk("c", 4, 0, 1)
-    table.hub.answer(table.now_s, "other", [asked])
-    table.now_s += 0.06
-    assert slots.is_asking(table.now_s)
-    table.answer()
-    assert [slots.passes_on() for _ in range(3)] == [False, False, True]
-    slots.release()
-    table.answer()
-    [answer] = table.hub.answer(table.now_s, "other", [asked]).answers
-    assert answer == SlotsAnswer(1, 3, 4)
-
-
-def test_a_queue_gets_slots_that_others_release() -> None:
-    """The tick asks for them, and the queue is notified."""
-    table = Table()
-    slots = LeasedSlots(table.leases, "c", 2)
-    told: list[float] = []
-    waiting = 1
-    slots.serve(lambda: waiting, lambda: told.append(slots.allowed))
-    table.hub.answer(table.now_s, "other", [SlotsAsk("c", 2, 2)])
-    assert slots.is_asking(table.now_s)
-    table.answer()
-    assert (slots.allowed, slots.is_asking(table.now_s)) == (0, False)
-    table.leases.tick(table.now_s)
-    table.answer()
-    assert told == []
-    table.hub.answer(table.now_s, "other", [SlotsAsk("c", 2, 1)])
-    table.leases.tick(table.now_s)
-    table.answer()
-    assert told == [1]
-
-
-@pytest.mark.parametrize(("when_away", "allowed"), [(WhenAway.SHARE, 2), (WhenAway.ALONE, 8), (WhenAway.REFUSE, 0)])
-def test_slots_while_the_engine_is_away(when_away: WhenAway, allowed: int) -> None:
-    """A part of those that were free, at least one; slots in use stay."""
-    table = Table(when_away, heads=4)
-    slots = LeasedSlots(table.leases, "c", 8)
-    slots.is_asking(table.now_s)
-    table.lose()
-    table.leave()
-    for _ in range(3):
-        assert not slots.is_asking(table.now_s)
-    assert slots.allowed == pytest.approx(allowed, abs=1)
-    assert slots.is_refused is (when_away is WhenAway.REFUSE)
-
-
-def test_after_a_loss_a_head_states_what_it_holds() -> None:
-    """Also more than the engine granted, if it was alone."""
-    table = Table(heads=2)
-    slots = LeasedSlots(table.leases, "c", 4)
-    slots.is_asking(table.now_s)
-    table.answer()
-    slots.taken = 3
-    table.now_s += 2.0
-    table.leases.tick(table.now_s)
-    table.answer()
-    assert (slots.allowed, table.asks[-1]) == (3, SlotsAsk("c", 4, 3, 0, 0))
-
-
-# which limits are leased
 
 
 def test_what_needs_no_lease_has_none() -> None:

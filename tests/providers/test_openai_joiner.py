@@ -2,51 +2,25 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.inbound.parsed import NumberLimits
-from gateway.inbound.request import parse
-from providers.base import Api, Call, Continuation
-from providers.openai.transcript import OpenAIRecoverer, OpenAITranscript
-
-Piece = tuple[int, dict[str, Any], str | None]
-"""Choice, delta, finish_reason."""
-
-DONE = b"data: [DONE]\n\n"
-RECOVERER = OpenAIRecoverer()
-
-
-def call(api: Api = Api.CHAT, **fields: object) -> Call:
-    """A client's call."""
-    asked: dict[str, object] = {"messages": [{"role": "user", "content": "hi"}]}
-    if api is Api.COMPLETIONS:
-        asked = {"prompt": 'He said "hi"\n'}
-    body = {"model": "m", "stream": True, **asked, **fields}
-    body = {key: value for key, value in body.items() if value is not None}
-    return parse(api, json.dumps(body, ensure_ascii=False).encode(), [], NumberLimits(16, 10_000), frozenset()).call
-
-
-def event(chunk: dict[str, Any]) -> bytes:
-    """One event."""
-    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
-
-
-def chunk(stream: str, *choices: Piece, **more: object) -> bytes:
-    """An event of a stream."""
-    said = [{"index": index, "delta": delta, "finish_reason": finish} for index, delta, finish in choices]
-    return event({"id": stream, "created": len(stream), "model": f"model-{stream}", "choices": said, **more})
-
-
-def transcript(*events: bytes, of: Call | None = None) -> OpenAITranscript:
-    """The transcript of these events."""
-    made = RECOVERER.transcript(of or call())
-    made.add(b"".join(events))
-    return made
+from openai_transcripts import (
+    DONE,
+    RECOVERER,
+    call,
+    chunk,
+    content,
+    continued,
+    event,
+    stream,
+    tool,
+    transcript,
+)
 
 
 def joined(first: Sequence[bytes], second: Sequence[bytes]) -> bytes | None:
@@ -107,44 +81,6 @@ def answer(rng: random.Random) -> dict[tuple[object, ...], str]:
     return said
 
 
-def stream(rng: random.Random, said: dict[tuple[object, ...], str], name: str) -> list[bytes]:
-    """The answer as a server could cut it up: characters apart or in halves, choices interleaved, role alone or not."""
-    queues: dict[int, list[Piece]] = {}
-    apart = rng.random() < 0.5
-    for place, text in said.items():
-        index = place[0]
-        assert isinstance(index, int)
-        queue = queues.setdefault(index, [(index, {"role": "assistant", "content": ""}, None)] if apart else [])
-        if place[1] == "finish":
-            queue.append((index, {}, text))
-        elif place[-1] == "name":
-            start = {"index": place[1], "id": f"call-{name}-{place[1]}", "type": "function"}
-            queue.append((index, {"tool_calls": [{**start, "function": {"name": text, "arguments": ""}}]}, None))
-        else:
-            for part in _parts(rng, text):
-                piece = {"index": place[1], "function": {"arguments": part}}
-                delta = {"tool_calls": [piece]} if place[-1] == "arguments" else {str(place[1]): part}
-                queue.append((index, delta, None))
-        if not apart:
-            queue[0][1]["role"] = "assistant"
-    events = []
-    while queues:
-        index = rng.choice(sorted(queues))
-        events.append(chunk(name, queues[index].pop(0)))
-        if not queues[index]:
-            del queues[index]
-    return [*events, chunk(name, usage={"prompt_tokens": 3, "completion_tokens": 4}), DONE]
-
-
-def _parts(rng: random.Random, text: str) -> Iterator[str]:
-    """A text in pieces; a character may be cut between its two halves."""
-    units = text.encode("utf-16-le")
-    while units:
-        size = 2 * rng.randint(1, 5)
-        yield units[:size].decode("utf-16-le", "surrogatepass")
-        units = units[size:]
-
-
 @given(st.integers(0, 2**32))
 def test_any_two_streams_of_one_answer_make_one(seed: int) -> None:
     """Wherever the first stream is cut, and however the second is: all texts once, one head, one role, one end."""
@@ -180,11 +116,6 @@ def test_a_difference_is_never_passed_over(seed: int, near: bool) -> None:
         assert {place: text for place, text in texts(body).items() if place[-1] != "id"} == other
 
 
-def content(text: str, stream: str = "a", index: int = 0) -> bytes:
-    """A piece of a choice's text."""
-    return chunk(stream, (index, {"content": text}, None))
-
-
 def test_texts_are_read_in_runs_and_alone() -> None:
     """Texts of events that are else alike are read together: each once, in order, whatever is in them."""
     pieces = ["a", "b", '"', '"', "\\", "é", "é", "", "c\n", "c\n", "d", '{"', "\ud83d", "\ude42"]
@@ -195,15 +126,6 @@ def test_texts_are_read_in_runs_and_alone() -> None:
         new = made.joiner().feed(content("".join(pieces) + "!", "b"))
         assert new is not None
         assert json.loads(new[6:])["choices"][0]["delta"] == {"content": "!"}
-
-
-def tool(arguments: str, stream: str, index: int = 0, name: str | None = None) -> bytes:
-    """A piece of a tool call."""
-    piece: dict[str, Any] = {"index": index, "function": {"arguments": arguments}}
-    if name is not None:
-        piece |= {"id": f"call-{stream}-{index}", "type": "function"}
-        piece["function"]["name"] = name
-    return chunk(stream, (0, {"tool_calls": [piece]}, None))
 
 
 @pytest.mark.parametrize(
@@ -315,91 +237,6 @@ def test_events_before_content_are_not_sent_twice() -> None:
     assert new is not None
     assert new.count(b"data: ") == 3
     assert b'"role"' not in new
-
-
-def continued(made: OpenAITranscript) -> Continuation:
-    """Its continuation, which there must be."""
-    found = made.continuation()
-    assert found is not None
-    return found
-
-
-@given(spaces=st.sampled_from(["", " ", "\n", ": "]), model=st.sampled_from(["m", None]), text=st.text(min_size=1))
-@example(spaces="", model="m", text=" x\n\n")
-def test_a_continuation_asks_for_the_rest(spaces: str, model: str | None, text: str) -> None:
-    """The client's own body goes on with the answer's beginning, whatever its layout, and its spans stay right."""
-    turns = [{"role": "user", "content": "hé {[,"}]
-    said = {"model": model or "other", "messages": turns, "max_tokens": 9}
-    body = json.dumps(said, separators=("," + spaces.strip(":"), ":" + spaces.strip(":")), ensure_ascii=False).encode()
-    asked = parse(Api.CHAT, body, [], NumberLimits(16, 100), frozenset()).call
-    found = transcript(content(text), of=asked).continuation()
-    if not text.rstrip():
-        assert found is None
-        return
-    assert found is not None
-    told = json.loads(found.call.body)
-    kept = text.rstrip()
-    assert told == {
-        **said,
-        "max_tokens": 8 if kept == text else 9,
-        "messages": [*turns, {"role": "assistant", "content": kept}],
-        "continue_final_message": True,
-        "add_generation_prompt": False,
-    }
-    for key, (start, end) in found.call.spans.items():
-        assert json.loads(found.call.body[start:end]) == told[key]
-    new = found.joiner.feed(content(text[len(kept) :] + "new", "b"))
-    assert new is not None
-    assert json.loads(new[6:]) == json.loads(content("new")[6:])
-
-
-def test_completions_are_continued_by_their_prompt() -> None:
-    """The answer's beginning is appended to a prompt that is a text; other prompts are not continued."""
-    said = event({"id": "a", "choices": [{"index": 0, "text": 'x "\n ', "finish_reason": None}]})
-    found = continued(transcript(said, of=call(Api.COMPLETIONS)))
-    assert json.loads(found.call.body)["prompt"] == 'He said "hi"\nx "\n '
-    assert transcript(said, of=call(Api.COMPLETIONS, prompt=["hi"])).continuation() is None
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"n": 2},
-        {"tools": [{"type": "function", "function": {"name": "f"}}]},
-        {"response_format": {"type": "json_object"}},
-        {"guided_json": {}, "guided_regex": "a*"},
-        {"structured_outputs": {"regex": "a*"}},
-        {"store": True},
-        {"max_tokens": 1},
-        {"continue_final_message": True},
-        {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "I"}]},
-    ],
-    ids=repr,
-)
-def test_what_is_not_continued(fields: dict[str, Any]) -> None:
-    """A call whose rest a server would parse differently from the whole is not continued."""
-    assert transcript(content("abc"), of=call(**fields)).continuation() is None
-
-
-@pytest.mark.parametrize(
-    "event_",
-    [
-        chunk("a", (0, {"reasoning_content": "hm"}, None)),
-        chunk("a", (0, {"refusal": "no"}, None)),
-        tool("{", "a", name="f"),
-        chunk("a", (0, {}, "stop")),
-    ],
-    ids=["reasoning", "refusal", "tool", "finished"],
-)
-def test_only_plain_text_is_continued(event_: bytes) -> None:
-    """Nothing is continued of which the client has more than unfinished text."""
-    assert transcript(content("abc"), event_).continuation() is None
-
-
-def test_a_continuation_says_text_only() -> None:
-    """A server that takes the rest for reasoning, or for a tool call, is not joined."""
-    for said in (chunk("b", (0, {"reasoning_content": "hm"}, None)), tool("{", "b", name="f")):
-        assert continued(transcript(content("abc"))).joiner.feed(said) is None
 
 
 def test_usage_adds_up() -> None:

@@ -1,16 +1,17 @@
 """The hub and the functions in a server answer every ask equally."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shared_fixtures
 from gateway.share.hub import ShareHub
 from gateway.share.words import Ask, BucketAsk, GaugeAnswer, GaugeAsk, News, NewsAsk, Reply, SliceAsk, SlotsAsk
-from redis_server import redis_server
 from share_engines import ServerEngine
+
+server = shared_fixtures.server
 
 EIGHTHS = st.integers(-40, 800).map(lambda number: number / 8)  # exact in every order of additions
 KEYS = st.sampled_from(["k1", "k2"])
@@ -57,15 +58,6 @@ STEPS = st.lists(
     st.tuples(st.sampled_from([0.0, 0.125, 0.5, 1.0, 4.5, 130.0]), st.sampled_from("abc"), st.lists(ASKS, max_size=4)),
     max_size=12,
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
-    """The functions in a real server."""
-    with redis_server(tmp_path_factory.mktemp("redis")) as process:
-        engine = ServerEngine(process.socket)
-        yield engine
-        engine.close()
 
 
 @given(STEPS)

@@ -1,0 +1,142 @@
+"""The admin application with a pretended gateway, called without a socket."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from gateway.admin import Admin, Controls
+from gateway.errors import ReloadFailed
+from gateway.observe.metrics import Metrics
+from gateway.observe.proof import ProofCounts
+from gateway.observe.state import PoolState
+from gateway.observe.usage import UsageTable
+from gateway.observe.view import OwnView
+from gateway.process_events import ConfigReloaded, HedgingSwitched
+from running import run_virtual
+from sample_events import pool
+
+Message = dict[str, Any]
+SINCE = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class Exchange:
+    """One HTTP exchange with an ASGI app, as the server sees it; its body arrives piece by piece."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.pieces: asyncio.Queue[bytes] = asyncio.Queue()
+        self.inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self.begun = asyncio.Event()
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self.complete = False
+
+    async def run(self, app: Any, method: str, path: str, headers: Mapping[str, str], query: bytes = b"") -> None:
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query,
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "client": ("127.0.0.1", 50_000),
+            "server": ("127.0.0.1", 8081),
+        }
+        await app(scope, self.inbox.get, self._send)
+
+    async def _send(self, message: Message) -> None:
+        await self.reading.wait()
+        if message["type"] == "http.response.start":
+            self.begun.set()
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        else:
+            self.complete = not message.get("more_body", False)
+            self.pieces.put_nowait(message["body"])
+
+    def send_body(self, body: bytes, *, more: bool = False) -> None:
+        self.inbox.put_nowait({"type": "http.request", "body": body, "more_body": more})
+
+    def leave(self) -> None:
+        self.inbox.put_nowait({"type": "http.disconnect"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+@dataclass
+class AdminUnderTest:
+    """An admin app over two models; switching is stored, and sent to the feed as by the gateway."""
+
+    key: str | None = None
+    off: set[str] = field(default_factory=set)
+    models: tuple[str, ...] = ("llama", "org/qwen")
+    fault: str | None = None
+    switched: list[tuple[str, str | None, bool]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.state)
+        self.usage = UsageTable(lambda: SINCE)
+        self.proof = ProofCounts(lambda _: None)
+        view = OwnView(self.metrics, self.state, self.describe, self.usage.report, proof=self.proof.tallies)
+        self.admin = Admin(view, Controls(self.switch, self.switch_replica, self.reload))
+        self.admin.key = self.key
+
+    def state(self) -> Iterable[PoolState]:
+        return [pool(model, hedging_on=model not in self.off) for model in self.models]
+
+    def describe(self, name: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
+        return {"model": name, "pools": ["a picture", *quantiles]} if name in self.models else None
+
+    async def switch(self, model: str | None, *, on: bool) -> None:
+        for name in self.models if model is None else (model,):
+            (self.off.discard if on else self.off.add)(name)
+        self.admin.on_event(HedgingSwitched(0.0, model, on))
+
+    async def switch_replica(self, replica: str, model: str | None, *, out: bool) -> None:
+        self.switched.append((replica, model, out))
+
+    async def reload(self) -> ConfigReloaded:
+        if self.fault is not None:
+            raise ReloadFailed(self.fault)
+        return ConfigReloaded(0.0, models=2, kept=3, new=1)
+
+    def ask(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = NONE, query: bytes = b""
+    ) -> Answer:
+        """A whole exchange."""
+
+        async def exchange() -> Answer:
+            open_exchange = Exchange()
+            open_exchange.send_body(body)
+            await open_exchange.run(self.admin.app, method, path, headers, query)
+            pieces = [open_exchange.pieces.get_nowait() for _ in range(open_exchange.pieces.qsize())]
+            return Answer(open_exchange.status, open_exchange.headers, b"".join(pieces))
+
+        return run_virtual(exchange())
+
+    def refusal(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = NONE) -> tuple[int, str]:
+        """Status and code of an error, whose body has OpenAI's shape."""
+        answer = self.ask(method, path, body, headers)
+        assert set(answer.json) == {"error"}
+        assert set(answer.json["error"]) == {"message", "type", "param", "code"}
+        return answer.status, answer.json["error"]["code"]

@@ -1,0 +1,68 @@
+"""A head with leased limits, an engine, and a clock that the test sets."""
+
+from gateway.limits.leases import LeasedRate, Leases
+from gateway.share.fleet import ASK_WAIT_S, Holder, Sharing, WhenAway
+from gateway.share.hub import ShareHub
+from gateway.share.words import BucketAsk, SlotsAsk
+
+
+class Table:
+    """A fleet whose asks wait until the test has the engine answer, loses them, or lets time pass."""
+
+    def __init__(self, when_away: WhenAway = WhenAway.SHARE, heads: int = 1) -> None:
+        self.fleet = Sharing(when_away)
+        self.fleet.is_alone = False
+        self.fleet.heads = heads
+        self.wanting: dict[Holder, None] = {}
+        self.fleet.want = lambda holder: self.wanting.setdefault(holder, None)
+        self.leases = Leases(self.fleet)
+        self.hub = ShareHub()
+        self.now_s = 100.0
+        self.asks: list[BucketAsk | SlotsAsk] = []
+
+    def rate(self, limit: int = 60) -> LeasedRate:
+        return LeasedRate(self.leases, "k", limit)
+
+    def answer(self, head: str = "me") -> None:
+        """Let the engine answer what was asked."""
+        for holder in self.take_asks():
+            [answer] = self.hub.answer(self.now_s, head, [self.asks[-1]]).answers
+            holder.answered(answer, self.now_s)
+
+    @property
+    def last(self) -> BucketAsk:
+        """The last ask of a bucket."""
+        return next(ask for ask in reversed(self.asks) if isinstance(ask, BucketAsk))
+
+    def lose(self) -> None:
+        """Lose what was asked."""
+        for holder in self.take_asks():
+            holder.lost(self.now_s)
+
+    def take_asks(self) -> list[Holder]:
+        holders, self.wanting = list(self.wanting), {}
+        for holder in holders:
+            ask = holder.ask(self.now_s)
+            assert isinstance(ask, BucketAsk | SlotsAsk)
+            self.asks.append(ask)
+        return holders
+
+    def leave(self) -> None:
+        """Let the engine be away from now on."""
+        self.fleet.leave(self.now_s)
+        self.fleet.is_away = True
+
+    def spend(self, rate: LeasedRate, number: int, cost: float = 1.0) -> int:
+        """Let requests come at once; return how many have room."""
+        admitted = 0
+        for _ in range(number):
+            if rate.wait_s(cost, self.now_s) == ASK_WAIT_S:
+                self.answer()
+            if rate.wait_s(cost, self.now_s) == 0:
+                rate.take(cost, self.now_s)
+                admitted += 1
+            self.answer()
+        return admitted
+
+    def others_take(self, amount: float) -> None:
+        self.hub.answer(self.now_s, "other", [BucketAsk("k", 60, 60, amount)])

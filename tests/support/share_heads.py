@@ -1,0 +1,59 @@
+"""Heads that ask an engine, on a clock that the test sets."""
+
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+from gateway.share.words import (
+    Answer,
+    Ask,
+    BucketAnswer,
+    BucketAsk,
+    GaugeAnswer,
+    GaugeAsk,
+    SlotsAnswer,
+    SlotsAsk,
+)
+from share_engines import SharedEngine
+
+T = TypeVar("T", bound=Answer)
+Engines: TypeAlias = Callable[[], SharedEngine]
+
+
+class Heads:
+    """Heads of one engine, at a time that the test sets."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self.hub = engines()
+        self.now_s = 1_000.0
+
+    def lose(self) -> None:
+        """Lose all that the engine has."""
+        self.hub = self._engines()
+
+    def ask(self, head: str, ask: Ask, kind: type[T]) -> T:
+        [answer] = self.hub.answer(self.now_s, head, [ask]).answers
+        assert isinstance(answer, kind)
+        return answer
+
+    def bucket(
+        self,
+        head: str = "a",
+        want: float = 0.0,
+        least: float = 0.0,
+        beyond: float = 0.0,
+        hint: float | None = None,
+        epoch: int = 0,
+        *,
+        amount: float = 60.0,
+        window_s: float = 60.0,
+        drained: bool = False,
+    ) -> BucketAnswer:
+        ask = BucketAsk("k", amount, window_s, want, least, beyond, hint, epoch, drained)
+        return self.ask(head, ask, BucketAnswer)
+
+    def slots(self, head: str, held: int, want: int = 0, others: int | None = None, limit: int = 4) -> SlotsAnswer:
+        return self.ask(head, SlotsAsk("k", limit, held, want, others), SlotsAnswer)
+
+    def gauge(self, head: str, **rows: tuple[int, ...]) -> GaugeAnswer:
+        return self.ask(head, GaugeAsk("pool", rows), GaugeAnswer)
