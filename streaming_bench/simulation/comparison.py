@@ -156,7 +156,7 @@ class SeedSamples:
 def policy_settings(scenario: Scenario, plan: ComparisonPlan) -> PolicySettings:
     """Return the settings of the plan, else of the scenario, else the gateway's defaults."""
     defaults, delay_s_min = hedge_parameters(HedgeSettings(), Crossing.NEVER), scenario.hedge_delay_min_s
-    settings = replace(
+    settings = structs.replace(
         defaults,
         budget=defaults.budget if plan.budget is None else plan.budget,
         max_hedges=plan.max_hedges,
