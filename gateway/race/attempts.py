@@ -43,7 +43,7 @@ from providers.errors import Unsupported, UpstreamError
 
 _PRIMARY: Final = Role.PRIMARY  # looked up once: in its class, a member is slow on Python 3.11
 _HEDGED: Final = (None, Denial.KEY)  # a key's denial is reported if the request is late
-_AGAIN_S_MIN: Final = 0.001  # shortest time between two hedge decisions about one attempt, whatever the settings
+_AGAIN_S_MIN: Final = 0.0001  # shortest time between two hedge decisions about one attempt, whatever the settings
 _CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by the gateway, not by the replica
 
 

@@ -9,7 +9,7 @@ Units: seconds; shares are fractions of 1.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -38,6 +38,9 @@ _BURST_S: Final = 2.0  # capacity of the bucket, as a time of refill
 _RELEARN_EVERY: Final = 50  # requests between two readings of the sketch, which the library reads every time
 
 
+NewPool = Callable[[Sequence[Replica], HedgeParameters, Mapping[str, Ledger]], Pool]
+
+
 class PolicySettings(msgspec.Struct, frozen=True):
     """Settings under which policies are compared.
 
@@ -45,16 +48,20 @@ class PolicySettings(msgspec.Struct, frozen=True):
         hedging: settings of the gateway's policies; `policy` is replaced.
         library_rps: request rate configured for the library.
         window_s: length of the window of the survival curve; None for the gateway's.
+        new_pool: makes the pool instead of `make_pool`, from the same settings; None for the policy of this name.
     """
 
     hedging: HedgeParameters
     library_rps: float
     window_s: float | None = None
+    new_pool: NewPool | None = None
 
 
 def make_pool(name: str, replicas: Sequence[Replica], settings: PolicySettings, ledgers: Mapping[str, Ledger]) -> Pool:
     """Return a pool that hedges by the policy with this name."""
     hedging = settings.hedging
+    if settings.new_pool is not None:
+        return settings.new_pool(replicas, hedging, ledgers)
     if name == "library":
         hedging = replace(hedging, policy=Policy.QUANTILE, answered_by=FirstEvent.HEADERS, max_hedges=1)
         return LibraryPool(replicas, hedging, ledgers, settings.library_rps)
