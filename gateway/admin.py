@@ -36,6 +36,7 @@ from gateway.pages.files import LIVE, add_pages
 from gateway.process_events import ConfigReloaded
 from gateway.proof.report import report
 from gateway.share.news import Reach
+from gateway.proof.shadow import shadow_report
 
 _BODY_BYTES_MAX = 4096  # the request bodies have two or three fields
 _BODY_S_MAX = 5.0
@@ -219,7 +220,10 @@ class Admin:
             message = f"found hours={hours[:20]!r}; write a whole number from 1 to {_HOURS_MAX}"
             raise BadRequest(message, param="hours", code="invalid_value")
         tallies = await self._view.proof(None if hours is None else int(hours))
-        return _json({"models": [report(name, tally) for name, tally in tallies.items() if model in (None, name)]})
+        found = [(name, tally) for name, tally in tallies.items() if model in (None, name)]
+        models = [report(name, tally) for name, tally in found if tally.shadow is None]
+        shadow = [shadow_report(name, tally) for name, tally in found if tally.shadow is not None]
+        return _json({"models": models, "shadow": shadow})
 
     async def _admission_route(self) -> Response:
         return _json(await self._view.admission())

@@ -15,6 +15,7 @@ import msgspec
 from gateway.hedging.charges import Charge
 from gateway.hedging.measure import Measured
 from gateway.hedging.outcomes import Denial, Outcome
+from gateway.hedging.shadow import Shadow
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
@@ -149,6 +150,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
         trace_id: id of the caller's trace; None without one.
         measured: measurement of what its hedge saved; None without one.
         ttft_target_s: TTFT target of its hedging; None without one.
+        shadow: hedge that the policy `shadow` would have sent; None without one.
     """
 
     at_s: float
@@ -178,6 +180,14 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
     trace_id: str | None = None
     measured: Measured | None = None
     ttft_target_s: float | None = None
+    shadow: Shadow | None = None
+
+    @property
+    def shadow_s(self) -> float | None:
+        """Time from the request's arrival to the hedge that the policy `shadow` would have sent; None without one."""
+        if self.shadow is None:
+            return None
+        return self.queued_s + self.gateway_s + self.attempts[self.shadow.attempt].start_s + self.shadow.after_s
 
 
 class RequestRejected(msgspec.Struct, frozen=True):

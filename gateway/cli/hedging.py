@@ -17,6 +17,7 @@ _CURES = (
     "write `cancel_stops_billing: true` at a replica whose provider does not bill cancelled requests, "
     "or `allow_billed_hedges: true` to accept the bill"
 )
+_POLICIES = {"shadow": "shadow (decided, not sent)"}
 _BACKUP_ONLY = "backup_only: used for hedges and failovers"
 _FAILOVER_ONLY = "backup_only: used for failovers"
 _BARRED = {
@@ -37,15 +38,15 @@ def hedging_summary(settings: Settings, model: ModelSettings) -> str:
         return "hedging off"
     if hedge.budget <= 0:
         return "hedging off, because its budget is 0%"
-    reasons = _reasons(settings, model, model.replicas)
+    reasons, policy = _reasons(settings, model, model.replicas), _POLICIES.get(hedge.policy, hedge.policy)
     if not reasons:
-        return f"hedging {hedge.policy}, budget {100 * hedge.budget:g}%, if the replicas that are found permit it"
+        return f"hedging {policy}, budget {100 * hedge.budget:g}%, if the replicas that are found permit it"
     if None not in reasons.values():
         where = "hedging happens in fallbacks only" if is_hedged(settings, model) else "hedging cannot happen"
         return f"{where}: {_cause(model, set(reasons.values()))}"
     never = [name for name, reason in reasons.items() if reason is not None]
     exception = f", except for requests to {_names(never)}" if never else ""
-    return f"hedging {hedge.policy}, budget {100 * hedge.budget:g}%{exception}"
+    return f"hedging {policy}, budget {100 * hedge.budget:g}%{exception}"
 
 
 def hedging_details(settings: Settings, model: ModelSettings) -> Iterator[str]:

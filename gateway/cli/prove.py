@@ -17,17 +17,19 @@ import msgspec
 from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
 from gateway.cli.terminal import fail
 from gateway.proof.report import Figure, ProofReport, Range
+from gateway.proof.shadow import ShadowReport
 
 _WAIT_S_MAX = 10.0
 _BYTES_MAX = 4_000_000
 _PLOTS = (".png", ".svg")
-_NOT_MEASURED = "no model is measured; set hedge.measure (docs/proof.md), and wait for requests"
+_NOT_MEASURED = "no model is measured; set hedge.measure or policy: shadow (docs/proof.md), and wait for requests"
 
 
 class Proof(msgspec.Struct):
     """The document of the admin address."""
 
     models: list[ProofReport]
+    shadow: list[ShadowReport] = []
 
 
 def prove(arguments: argparse.Namespace) -> ExitCode:
@@ -43,7 +45,7 @@ def prove(arguments: argparse.Namespace) -> ExitCode:
     if arguments.json:
         print(json.dumps(msgspec.to_builtins(proof), indent=2))
     else:
-        print("\n\n".join(map(as_text, proof.models)) or _NOT_MEASURED)
+        print("\n\n".join([*map(as_text, proof.models), *map(shadow_text, proof.shadow)]) or _NOT_MEASURED)
     return _plot(proof.models, arguments.plot) if arguments.plot else ExitCode.OK
 
 
@@ -97,12 +99,43 @@ def as_text(report: ProofReport) -> str:
     return "\n".join(lines)
 
 
+def shadow_text(report: ShadowReport) -> str:
+    """Format the report of a model in shadow as a table."""
+    rows = [
+        (f"SLO misses (> {report.slo_ms:g} ms)", report.misses),
+        ("p95, ms", report.p95_ms),
+        ("p99, ms", report.p99_ms),
+        (f"mean up to {report.limit_ms / 1000:g} s, ms", report.mean_ms),
+    ]
+    share = report.hedges / max(1, report.requests)
+    money = "" if report.cost is None else f", money {report.cost:g}"
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.reasons.items()) or "none"
+    wait = "" if report.late_ms is None else f"; first token {report.late_ms:,.4g} ms after the hedge on average"
+    return "\n".join(
+        (
+            f"{report.model}: shadow, no hedge was sent; {report.requests:,} requests in {_span(report.hours)}",
+            f"{'':<26}{'without':>12}  with hedging, if waits are",
+            f"{'':<26}{'observed':>12}{'independent':>14}{'correlated':>14}",
+            *(
+                f"{name:<26}{_plain(row.observed):>12}{_plain(row.independent):>14}{_plain(row.correlated):>14}"
+                for name, row in rows
+            ),
+            f"hedges: {report.hedges:,} ({share:.1%}): {reasons}{wait}",
+            f"their cost: {report.tokens:,} tokens{money}; {report.unpredicted:,} counted as no saving",
+        )
+    )
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
 def _span(hours: float) -> str:
     return f"{hours:g} h" if hours >= 1 else f"{60 * hours:.0f} min"
 
 
 def _value(found: Range | None) -> str:
-    return "-" if found is None else f"{found.value:,.4g}" if found.value < 1e4 else f"{found.value:,.0f}"
+    return _plain(None if found is None else found.value)
 
 
 def _saved(figure: Figure, report: ProofReport) -> str:

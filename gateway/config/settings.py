@@ -42,7 +42,7 @@ from gateway.config.values import (
 from providers.catalog import CATALOG, Auth
 
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
-Policy = Literal["adaptive", "quantile", "static", "off"]
+Policy = Literal["adaptive", "quantile", "static", "shadow", "off"]
 FirstToken = Literal["any", "work", "answer"]
 BudgetUnitName = Literal["tokens", "cost"]
 Recovery = Literal["off", "auto", "replay", "continue"]

@@ -73,12 +73,9 @@ class HedgeBudget:
             uncached: prompt tokens that the backup has to compute.
             answer_tokens: expected length of the answer, in tokens.
         """
-        billed_on = [replica for replica in (current, backup) if replica.bills_cancelled]
         if self.unit is BudgetUnit.TOKENS:
-            return uncached + (answer_tokens if billed_on else 0.0)
-        prompt = (backup.prices or _FREE).cost(prompt_tokens, prompt_tokens - uncached, 0.0)
-        answers = [(replica.prices or _FREE).cost(0.0, 0.0, answer_tokens) for replica in billed_on]
-        return prompt + max(answers, default=0.0)
+            return uncached + (answer_tokens if current.bills_cancelled or backup.bills_cancelled else 0.0)
+        return hedge_money(current, backup, prompt_tokens, uncached, answer_tokens)
 
     def affords(self, cost: float, now_s: float) -> bool:
         """Return True if both budgets can pay for a hedge."""
@@ -126,6 +123,16 @@ class HedgeBudget:
         else:
             second = f"{cost_left:.0f} tokens ({cost:.0f} needed)"
         return f"the hedge budget is too low: {requests_left:.1f} requests (1 needed), {second}"
+
+
+def hedge_money(
+    current: Replica, backup: Replica, prompt_tokens: float, uncached: float, answer_tokens: float
+) -> float:
+    """Return the cost of a hedge in money; the arguments are those of `HedgeBudget.hedge_cost`."""
+    prompt = (backup.prices or _FREE).cost(prompt_tokens, prompt_tokens - uncached, 0.0)
+    billed_on = [replica for replica in (current, backup) if replica.bills_cancelled]
+    answers = [(replica.prices or _FREE).cost(0.0, 0.0, answer_tokens) for replica in billed_on]
+    return prompt + max(answers, default=0.0)
 
 
 def _cached_weight(prices: Prices | None) -> float:

@@ -47,6 +47,7 @@ class Denial(enum.Enum):
     BILLED = "billed"  # every other replica bills cancelled requests
     BILLING_UNKNOWN = "billing_unknown"  # every other replica bills cancelled requests, or may
     HOLDOUT = "holdout"  # withheld, to measure what hedging saves
+    SHADOW = "shadow"  # withheld: the policy decides, and sends nothing
     HIDDEN_REASONING = "hidden_reasoning"  # answers begin with hidden reasoning
 
 

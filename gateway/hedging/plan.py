@@ -38,6 +38,7 @@ class Policy(enum.Enum):
     ADAPTIVE = "adaptive"  # from the learned curve and the budget, checked again by the gate
     QUANTILE = "quantile"  # a quantile of the replica's recent TTFT
     STATIC = "static"  # the configured delay
+    SHADOW = "shadow"  # as ADAPTIVE, and no backup is sent
     OFF = "off"
 
 

@@ -24,6 +24,7 @@ EXPLANATIONS: Final[Mapping[Denial, str]] = {
     Denial.BILLING_UNKNOWN: "every other replica bills cancelled requests, or may",
     Denial.HIDDEN_REASONING: "its answers begin with hidden reasoning, without an informative sign of work",
     Denial.HOLDOUT: "the hedge was withheld, to measure what hedging saves",
+    Denial.SHADOW: "the hedge was decided and not sent, because the policy is shadow",
     Denial.NO_REPLICA: "no other healthy replica is available",
 }
 

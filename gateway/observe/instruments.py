@@ -227,6 +227,11 @@ class Instruments:
         self.malformed = _counter("ttft_gateway_malformed_events", "Malformed upstream events that were skipped", MODEL)
         self.hedges_fired = _counter("ttft_gateway_hedges_fired", "Backups started", MODEL)
         self.hedges = _counter("ttft_gateway_hedges", "Backups that have ended", MODEL, "result")
+        self.shadow = _counter("ttft_gateway_shadow_hedges", "Hedges that were decided and not sent", MODEL, "reason")
+        self.shadow_tokens = _counter("ttft_gateway_shadow_tokens", "Tokens that they would have cost", MODEL)
+        self.shadow_wait = _histogram(
+            "ttft_gateway_shadow_wait_seconds", "Time from a hedge that was not sent to the first token", _TTFT_S, MODEL
+        )
         self.denials = _counter("ttft_gateway_hedges_denied", "Late requests that were denied a hedge", MODEL, "reason")
         self.recoveries = _counter(
             "ttft_gateway_recoveries", "Attempts to continue a broken stream", MODEL, "kind", "result"

@@ -10,7 +10,7 @@ Units: milliseconds in lines, from the events' seconds.
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -36,6 +36,7 @@ from gateway.events import (
 from gateway.hedging.charges import Charge, Disposition, costs
 from gateway.hedging.measure import Measured
 from gateway.hedging.outcomes import Denial, Outcome
+from gateway.hedging.shadow import Shadow, ShadowReason
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
@@ -113,6 +114,26 @@ class RecoveryLine(msgspec.Struct, gc=False):
     tokens_again: int
 
 
+class ShadowLine(msgspec.Struct, omit_defaults=True, gc=False):
+    """A hedge that the policy `shadow` would have sent, in a request's line; None is omitted.
+
+    Attributes:
+        after_ms: time from the start of the late attempt to the hedge.
+        wait_ms: time from the hedge to the first token.
+        expected_ms, saving_ms: predicted TTFT of the backup, and expected saving.
+    """
+
+    replica: str
+    reason: ShadowReason
+    attempt: int
+    after_ms: float | None
+    tokens: int
+    cost: float | None = None
+    wait_ms: float | None = None
+    expected_ms: float | None = None
+    saving_ms: float | None = None
+
+
 class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     """A request's line; fields that are None, empty, or zero by default are omitted."""
 
@@ -147,6 +168,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     worker: int | None = None
     measured: Measured | None = None
     ttft_target_ms: float | None = None
+    shadow: ShadowLine | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -276,7 +298,15 @@ def _request_line(event: RequestEnded, time: datetime, worker: int | None) -> Re
         worker,
         event.measured,
         target_ms,
+        None if event.shadow is None else _shadow_line(event, event.shadow),
     )
+
+
+def _shadow_line(event: RequestEnded, shadow: Shadow) -> ShadowLine:
+    first_s = event.ttft_s if event.work_s is None else event.work_s
+    wait_s = None if first_s is None else max(0.0, first_s - (event.shadow_s or 0.0))
+    after_ms, *others = _ms((shadow.after_s, wait_s, shadow.expected_s, shadow.gain_s))
+    return ShadowLine(shadow.replica, shadow.reason, shadow.attempt, after_ms, shadow.tokens, shadow.cost, *others)
 
 
 def _attempt_line(attempt: AttemptReport) -> AttemptLine:
@@ -331,12 +361,18 @@ def _request_text(line: RequestLine) -> str:
         parts.append("beyond_boundary=" + ",".join(line.beyond_boundary))
     if line.never_hedged is not None:
         parts.append(f"never_hedged={line.never_hedged.value}")
-    if line.measured is not None and line.measured.drawn:
-        parts.append(f"measured={line.measured.instrument.value}")
+    parts += _withheld_parts(line)
     parts += [f"{disposition.value}={cost:.6g}" for disposition, cost in line.cost.items()]
     parts += [_recovery_text(recovery) for recovery in line.recoveries]
     parts += [_attempt_text(attempt) for attempt in line.attempts]
     return " ".join(parts)
+
+
+def _withheld_parts(line: RequestLine) -> Iterator[str]:
+    if line.measured is not None and line.measured.drawn:
+        yield f"measured={line.measured.instrument.value}"
+    if line.shadow is not None:
+        yield f"shadow={line.shadow.replica} (after {line.shadow.after_ms:g}ms, {line.shadow.reason.value})"
 
 
 def _recovery_line(recovery: RecoveryReport) -> RecoveryLine:

@@ -17,11 +17,12 @@ from gateway.events import AttemptReport, Event, Listener, RequestEnded, Role
 from gateway.hedging.charges import Disposition
 from gateway.hedging.measure import Instrument
 from gateway.hedging.outcomes import Outcome
+from gateway.hedging.shadow import Shadow
 from gateway.observe.instruments import MODEL
 from gateway.observe.process import ProcessValue
 from gateway.process_events import HedgingMeasured
 from gateway.proof.report import Figure, ProofReport, report
-from gateway.proof.tally import Group, GroupTimes, Tally
+from gateway.proof.tally import Group, GroupTimes, ShadowTimes, Tally
 from providers.base import Api
 
 HOURS: Final = 24
@@ -41,10 +42,16 @@ class Goal(NamedTuple):
     Attributes:
         slo_s: TTFT above which a request is a miss.
         limit_s: TTFT timeout, at which TTFTs are restricted.
+        is_shadow: True if the model's policy is `shadow`.
     """
 
     slo_s: float
     limit_s: float
+    is_shadow: bool = False
+
+    def tally(self) -> Tally:
+        """Return counts of no request."""
+        return Tally(self.slo_s, self.limit_s, shadow=ShadowTimes() if self.is_shadow else None)
 
 
 class Counted:
@@ -60,8 +67,8 @@ class Counted:
         self.goal = goal
         self.last_s = self._since_s = self._hour_s = now_s
         self.line_s = now_s + _HOUR_S
-        self._hour = Tally(*goal)
-        self._before = Tally(*goal)  # the requests before this hour
+        self._hour = goal.tally()
+        self._before = goal.tally()  # the requests before this hour
         self._hours: deque[tuple[float, Tally]] = deque(maxlen=HOURS - 1)  # those before this one
 
     def add(self, event: RequestEnded) -> None:
@@ -70,12 +77,12 @@ class Counted:
         if event.at_s >= self._hour_s + _HOUR_S:
             self._before.merge(self._hour)
             self._hours.append((self._hour_s, self._hour))
-            self._hour, self._hour_s = Tally(*self.goal), event.at_s
+            self._hour, self._hour_s = self.goal.tally(), event.at_s
         count_request(event, self._hour)
 
     def tally(self, hours: int | None) -> Tally:
         """Return the counts of the last hours, at most 24, or all; None for all."""
-        total, start_s = Tally(*self.goal), self._since_s
+        total, start_s = self.goal.tally(), self._since_s
         if hours is None:
             total.merge(self._before)
         else:
@@ -122,7 +129,8 @@ class ProofCounts:
             counted.add(event)
             if event.at_s >= counted.line_s:
                 counted.line_s = event.at_s + _HOUR_S
-                self._emit(_line(event.at_s, report(event.model, counted.tally(None))))
+                if not counted.goal.is_shadow:
+                    self._emit(_line(event.at_s, report(event.model, counted.tally(None))))
 
     def tallies(self, hours: int | None = None) -> dict[str, Tally]:
         """Return the counts of each model, on the last hours, or since the first request."""
@@ -142,20 +150,21 @@ def proof_values(tallies: Mapping[str, Tally]) -> Iterator[ProcessValue]:
 
 
 def goals(settings: Settings) -> dict[str, Goal]:
-    """Return the SLO and the limit of each model whose hedging is measured."""
+    """Return the SLO and the limit of each model whose hedging is measured, or in shadow."""
     limit_s = settings.timeouts.ttft_failover_s
-    measured = {model.name: settings.hedge_of(model).measure for model in settings.models}
+    hedging = {model.name: settings.hedge_of(model) for model in settings.models}
     return {
-        name: Goal(min(measure.slo_s, math.nextafter(limit_s, 0.0)), limit_s)
-        for name, measure in measured.items()
-        if measure.losers or measure.holdout
+        name: Goal(min(hedge.measure.slo_s, math.nextafter(limit_s, 0.0)), limit_s, hedge.policy == "shadow")
+        for name, hedge in hedging.items()
+        if hedge.measure.losers or hedge.measure.holdout or hedge.policy == "shadow"
     }
 
 
 def count_request(event: RequestEnded, tally: Tally) -> None:
     """Add one request to the counts, if its TTFT depends on hedging."""
     attempts = event.attempts
-    if len(attempts) == 1 and event.measured is None and event.status == _OK and event.api in _TIMED:  # most requests
+    is_plain = event.measured is None and event.shadow is None
+    if len(attempts) == 1 and is_plain and event.status == _OK and event.api in _TIMED:  # most requests
         ttft_s = event.ttft_s if event.work_s is None else event.work_s
         tally.add(Group.SAME, tally.limit_s if ttft_s is None else ttft_s)
         return
@@ -170,7 +179,10 @@ def count_request(event: RequestEnded, tally: Tally) -> None:
         if (charge := attempt.charge).disposition is Disposition.LOSER:
             tally.add_cost(charge.prompt_tokens + charge.completion_tokens, charge.cost)
     measured = event.measured
-    if measured is None:
+    if event.shadow is not None and tally.shadow is not None:
+        tally.add(Group.SAME, ttft_s)
+        _count_shadow(event, event.shadow, first_s, tally, tally.shadow)
+    elif measured is None:
         was_beaten = len(attempts) > 1 and attempts[0].outcome is Outcome.LOST
         tally.add(Group.UNMEASURED if was_beaten else Group.SAME, ttft_s)
     elif measured.instrument is Instrument.HOLDOUT:
@@ -182,6 +194,27 @@ def count_request(event: RequestEnded, tally: Tally) -> None:
         if measured.observed:
             started_s = event.queued_s + event.gateway_s + beaten.start_s
             tally.add_read(ttft_s, max(ttft_s, started_s + _shown_after_s(beaten)))
+
+
+def _count_shadow(event: RequestEnded, shadow: Shadow, first_s: float | None, tally: Tally, times: ShadowTimes) -> None:
+    """Add a request for which a hedge would have been sent; `first_s`: time of its first token, None without one."""
+    late, hedge_s = event.attempts[shadow.attempt], event.shadow_s or 0.0
+    ttft_s = min(tally.limit_s, math.inf if first_s is None else first_s)
+    independent_s = correlated_s = ttft_s
+    if shadow.drawn_s is not None:
+        independent_s = min(ttft_s, hedge_s + shadow.drawn_s)
+    token_s = late.content_s if late.work_s is None else late.work_s
+    if token_s is not None and late.predicted_s and shadow.expected_s is not None:
+        correlated_s = min(ttft_s, hedge_s + shadow.expected_s * token_s / late.predicted_s)
+    times.late.add(ttft_s, tally.slo_s)
+    times.independent.add(independent_s, tally.slo_s)
+    times.correlated.add(correlated_s, tally.slo_s)
+    times.reasons[shadow.reason.value] = times.reasons.get(shadow.reason.value, 0) + 1
+    times.unpredicted += shadow.drawn_s is None
+    times.waited_s += max(0.0, ttft_s - hedge_s)
+    times.tokens += shadow.tokens
+    if shadow.cost is not None:
+        times.cost = (times.cost or 0.0) + shadow.cost
 
 
 def _line(now_s: float, found: ProofReport) -> HedgingMeasured:

@@ -21,6 +21,7 @@ from gateway.events import (
 )
 from gateway.hedging.charges import Disposition
 from gateway.hedging.outcomes import Outcome
+from gateway.hedging.shadow import Shadow
 from gateway.observe.instruments import Counter, Instruments
 from gateway.process_events import AcceptingChanged, ConfigReloaded, ShareAway
 from providers.base import Api
@@ -103,6 +104,8 @@ class Recorder:
                 series.per_token.observe((event.total_s - ttft_s) / (tokens - 1))
         for attempt in event.attempts:
             self._on_attempt(event, attempt)
+        if event.shadow is not None:
+            self._on_shadow(event, event.shadow)
         if event.denials or event.recoveries or event.queued_s or event.malformed:
             self._on_troubled_request(event)
         (self._keys.get((event.key_name, status_class)) or self._key_series(event.key_name, status_class)).value += 1
@@ -142,6 +145,14 @@ class Recorder:
             self._instruments.wasted_s.at(event.model, attempt.replica).value += attempt.end_s
         if attempt.role is Role.BACKUP:
             self._instruments.hedges.at(event.model, _hedge_result(attempt, event.winner)).value += 1
+
+    def _on_shadow(self, event: RequestEnded, shadow: Shadow) -> None:
+        """Count a hedge that was not sent; a request without a first token has no wait."""
+        self._instruments.shadow.at(event.model, shadow.reason.value).value += 1
+        self._instruments.shadow_tokens.at(event.model).value += shadow.tokens
+        first_s = event.ttft_s if event.work_s is None else event.work_s
+        if first_s is not None:
+            self._instruments.shadow_wait.at(event.model).observe(max(0.0, first_s - (event.shadow_s or 0.0)))
 
     def _on_rare_event(self, event: Event) -> None:
         if isinstance(event, HedgeFired):

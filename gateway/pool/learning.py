@@ -65,6 +65,7 @@ class Learning:
 
     def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:
         self._settings = settings
+        self._policy = Policy.ADAPTIVE if settings.policy is Policy.SHADOW else settings.policy
         self.predictor = Predictor()
         self.ratios = self._window()
         self.ttft = {name: self._window() for name in replicas}
@@ -224,7 +225,7 @@ class Learning:
 
     def plan(self, replica: str, now_s: float) -> Plan | None:
         """Return the plan for an attempt on a replica; None while there are too few samples."""
-        policy = self._settings.policy
+        policy = self._policy
         if policy is Policy.OFF:
             return _NEVER
         if policy is Policy.STATIC:
@@ -245,7 +246,7 @@ class Learning:
 
     def last_plan(self, replica: str) -> Plan | None:
         """Return the last plan, without making one; for display."""
-        return self._plans.get("" if self._settings.policy is Policy.ADAPTIVE else replica)
+        return self._plans.get("" if self._policy is Policy.ADAPTIVE else replica)
 
     def _adaptive(self, now_s: float) -> Plan | None:
         """Make a new plan if there are enough new samples, else return the last one."""

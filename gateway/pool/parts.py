@@ -49,7 +49,8 @@ class PoolParts:
         self.settings = settings
         self.is_single = len(self.replicas) < 2
         self.max_hedges = 0 if settings.policy is Policy.OFF else settings.max_hedges  # of a request
-        self.measures = settings.measure != NOT_MEASURED
+        self.is_shadow = settings.policy is Policy.SHADOW
+        self.withholds = self.is_shadow or settings.measure != NOT_MEASURED  # some granted hedges
         self.prefills = any(replica.prefills for replica in replicas)  # some can continue a given answer
         self.hedging_on = True  # the on-call switch
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
@@ -126,5 +127,5 @@ class PoolParts:
 
     def _can_hedge(self, facts: RequestFacts, now_s: float) -> bool:
         """Return True if a request could be hedged at once, or never."""
-        is_off = facts.hedge_off is not None or not self.hedging_on or self.max_hedges == 0
+        is_off = facts.hedge_off is not None or not self.hedging_on or self.is_shadow or self.max_hedges == 0
         return is_off or self.budget.affords_prompt(facts.prompt_tokens, now_s)

@@ -21,6 +21,7 @@ from gateway.hedging.measure import Measured, draw
 from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample, was_answering
 from gateway.hedging.plan import Policy
 from gateway.hedging.possible import EXPLANATIONS
+from gateway.hedging.shadow import Shadow, drawn_ttft_s, reason_of, shadow_of
 from gateway.pool.loads import ReplicaLoad
 from gateway.pool.parts import PoolParts
 from gateway.routing.replicas import Breaker, BreakerState, Replica
@@ -158,6 +159,23 @@ class Pool(PoolParts):
         tickets = self.budget.reserve(cost, now_s, decision.expected)
         self.learning.second_hedges.count(second=len(tried) > 1)
         return Hedge(replica, tickets, why_hedged(late.name, waited_s, predicted_s, decision.gain_s))
+
+    def shadow(
+        self, facts: RequestFacts, late: AttemptView, number: int, hedge: Hedge, waited_s: float, rand: float
+    ) -> Shadow:
+        """Describe a hedge that was granted for attempt `number` of its request, and is not sent."""
+        now_s, backup = late.start_s + waited_s, hedge.replica
+        expected_s = self.picker.predict(facts, backup, now_s)
+        return shadow_of(
+            hedge,
+            late.replica,
+            number,
+            after_s=waited_s,
+            reason=reason_of(hedge, suspect=self.loads.is_suspect(late.replica, now_s)),
+            tokens=(facts.prompt_tokens, self.loads.uncached(facts, backup, now_s), self.answer_tokens(facts)),
+            expected_s=expected_s,
+            drawn_s=drawn_ttft_s(self.learning.last_plan(late.replica.name), expected_s, rand),
+        )
 
     # the measurement of what hedges save
 

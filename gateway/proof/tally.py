@@ -79,6 +79,42 @@ class GroupTimes(msgspec.Struct, gc=False):
             self.bins[index] = self.bins.get(index, 0) + count
 
 
+class ShadowTimes(msgspec.Struct, gc=False):
+    """The requests for which the policy `shadow` would have sent a hedge.
+
+    Attributes:
+        late: their TTFTs.
+        independent, correlated: their TTFTs with the hedge, as predicted in two ways (`gateway.proof.shadow`).
+        reasons: their number by reason.
+        unpredicted: number of those without a prediction of the backup.
+        waited_s: sum of the times from the hedge to the first token.
+        tokens: tokens that the hedges would have cost.
+        cost: money for them; None if no replica has prices.
+    """
+
+    late: GroupTimes = msgspec.field(default_factory=GroupTimes)
+    independent: GroupTimes = msgspec.field(default_factory=GroupTimes)
+    correlated: GroupTimes = msgspec.field(default_factory=GroupTimes)
+    reasons: dict[str, int] = {}
+    unpredicted: int = 0
+    waited_s: float = 0.0
+    tokens: int = 0
+    cost: float | None = None
+
+    def merge(self, other: "ShadowTimes") -> None:
+        """Add the counts of another span or gateway."""
+        self.late.merge(other.late)
+        self.independent.merge(other.independent)
+        self.correlated.merge(other.correlated)
+        for reason, count in other.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + count
+        self.unpredicted += other.unpredicted
+        self.waited_s += other.waited_s
+        self.tokens += other.tokens
+        if other.cost is not None:
+            self.cost = (self.cost or 0.0) + other.cost
+
+
 class Tally(msgspec.Struct, gc=False):
     """Counts of one model.
 
@@ -91,6 +127,7 @@ class Tally(msgspec.Struct, gc=False):
         hedges: number of backups.
         tokens: tokens billed for attempts that lost.
         cost: money for them; None if no replica has prices.
+        shadow: requests that would have been hedged; None if the policy is not `shadow`.
     """
 
     slo_s: float
@@ -102,6 +139,7 @@ class Tally(msgspec.Struct, gc=False):
     hedges: int = 0
     tokens: int = 0
     cost: float | None = None
+    shadow: ShadowTimes | None = None
 
     def times(self, group: Group) -> GroupTimes:
         """Return the TTFTs of a group."""
@@ -139,6 +177,9 @@ class Tally(msgspec.Struct, gc=False):
         self.saved_squares += other.saved_squares
         self.hedges += other.hedges
         self.add_cost(other.tokens, other.cost)
+        if other.shadow is not None:
+            self.shadow = self.shadow or ShadowTimes()
+            self.shadow.merge(other.shadow)
 
     @property
     def requests(self) -> int:

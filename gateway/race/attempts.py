@@ -19,12 +19,13 @@ from gateway.hedging.contract import Denied, Hedge, HedgeTickets, Primary, Reque
 from gateway.hedging.measure import Measured
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.possible import EXPLANATIONS
+from gateway.hedging.shadow import Shadow
 from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.deadlines import deadlines_of
 from gateway.race.failures import RetryHint, classify, concerns_request
-from gateway.race.living import LivingLoser, may_live
+from gateway.race.living import LivingLoser, let_live
 from gateway.race.recovery import Recovery
 from gateway.race.retry_plan import (
     FIRST_CHOICE,
@@ -37,6 +38,7 @@ from gateway.race.retry_plan import (
     beyond_boundary,
     why_started,
 )
+from gateway.race.withholding import withhold
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Call
 from providers.errors import Unsupported, UpstreamError
@@ -59,6 +61,8 @@ class Attempts:
         denied_why: text of the last denial with its numbers, None without one.
         beyond: names of replicas that were not tried because of a boundary.
         measured: measurement of the first granted hedge; None without one.
+        shadow: hedge that the policy `shadow` would have sent; None without one.
+        is_withheld: True if a granted hedge was not sent; no other one is.
         living: attempt that has lost and is still read; None without one.
         on_loser_ended: called after its end; None while nothing waits for it.
     """
@@ -77,10 +81,12 @@ class Attempts:
         "errors",
         "facts",
         "hedges",
+        "is_withheld",
         "living",
         "measured",
         "on_loser_ended",
         "sent",
+        "shadow",
     )
 
     def __init__(self, model: Model, call: Call, facts: RequestFacts, caller: Caller, runtime: Runtime) -> None:
@@ -99,6 +105,8 @@ class Attempts:
         self.denied_why: str | None = None
         self.beyond: tuple[str, ...] = ()
         self.measured: Measured | None = None
+        self.shadow: Shadow | None = None
+        self.is_withheld = False
         self.living: LivingLoser | None = None
         self.on_loser_ended: Callable[[], None] | None = None
 
@@ -165,7 +173,7 @@ class Attempts:
         """Send a backup for a late attempt if its pool approves; None if it does not."""
         pool, runtime = late.pool, self._runtime
         late.deadlines.hedge_s = math.inf
-        if self.hedges >= pool.max_hedges or (self.measured is not None and self.measured.withheld):
+        if self.hedges >= pool.max_hedges or self.is_withheld:
             return None
         limit = attempt_limit(self.sent, self.facts, now_s)
         if limit is not None and self.facts.hedge_off is None:  # else the pool reports why
@@ -182,11 +190,15 @@ class Attempts:
                 self.denials.append(decision.reason)
                 runtime.emit(HedgeDenied(now_s, request_id, name, decision.reason, waited_s))
             return None
-        if pool.measures and self._withholds(late, live, decision.tickets, now_s):
-            self.denials.append(Denial.HOLDOUT)
-            self.denied_why = EXPLANATIONS[Denial.HOLDOUT]
-            runtime.emit(HedgeDenied(now_s, request_id, name, Denial.HOLDOUT, waited_s))
-            return None
+        if pool.withholds:
+            number, is_first = self.sent.index(late), self.measured is None and not self.hedges and len(live) == 1
+            held = withhold(self.facts, late, number, decision, now_s, runtime, is_first=is_first)
+            self.measured, self.shadow = self.measured or held.measured, held.shadow
+            if held.reason is not None:
+                self.is_withheld, self.denied_why = True, EXPLANATIONS[held.reason]
+                self.denials.append(held.reason)
+                runtime.emit(HedgeDenied(now_s, request_id, name, held.reason, waited_s))
+                return None
         self.hedges += 1
         backup = self._launch(racer, pool, decision.replica, Role.BACKUP, decision.why, decision.tickets)
         runtime.emit(HedgeFired(now_s, request_id, name, late.replica.name, decision.replica.name, waited_s))
@@ -283,25 +295,11 @@ class Attempts:
 
     # inside
 
-    def _withholds(self, late: Attempt, live: Sequence[Attempt], tickets: HedgeTickets, now_s: float) -> bool:
-        """Draw the measurement of the first granted hedge; return True if the hedge must not be sent."""
-        is_first = self.measured is None and not self.hedges and len(live) == 1 and now_s < late.deadlines.timeout_s
-        if not is_first or late.deadlines.timeout_s == math.inf:  # only times of first tokens are measured
-            return False
-        number, rand = self.sent.index(late), self._runtime.rand()
-        self.measured = self._runtime.safely("measure", late.pool.measure, None, late, number, rand)
-        if self.measured is None or not self.measured.withheld:
-            return False
-        self._runtime.safely("measure", late.pool.budget.settle, None, tickets)  # else it would buy another hedge
-        return True
-
     def _lets_live(self, measured: Measured, loser: Attempt, winner: Attempt) -> bool:
         """Read a loser on if it may live; it reports to `loser_ended`."""
-        if loser is not self.sent[measured.attempt] or not may_live(measured, loser, winner, self._runtime):
-            return False
-        self._runtime.safely("measure", loser.pool.on_lives, None, loser, winner)
-        self.living = LivingLoser(self, loser, winner, self._runtime)
-        return True
+        if loser is self.sent[measured.attempt]:
+            self.living = let_live(self, measured, loser, winner, self._runtime)
+        return loser is self.sent[measured.attempt] and self.living is not None
 
     def _disprove(self, now_s: float) -> None:
         """Count unclear rejections against their replicas: another one answers the same request."""

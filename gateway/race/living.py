@@ -19,13 +19,6 @@ from providers.errors import UpstreamError
 LIVING_MAX: Final = 1024  # of a process; further losers are cancelled
 
 
-def may_live(measured: Measured, loser: Attempt, winner: Attempt, runtime: Runtime) -> bool:
-    """Return True if the loser of a race is read on, given the measurement of its request."""
-    is_drawn = measured.drawn and measured.instrument is Instrument.LOSERS
-    is_beaten = loser.live and winner.role is Role.BACKUP and winner.last_s < loser.deadlines.timeout_s
-    return is_drawn and is_beaten and len(runtime.living) < LIVING_MAX
-
-
 class Owner(Protocol):
     """The attempts of the request."""
 
@@ -95,3 +88,13 @@ class LivingLoser:
             self._runtime.living.remove(self)
             self._wakeup.cancel()
             self._owner.loser_ended(self, error, observed=observed)
+
+
+def let_live(owner: Owner, measured: Measured, loser: Attempt, winner: Attempt, runtime: Runtime) -> LivingLoser | None:
+    """Read the loser of a race on, given the measurement of its request; None if it may not live."""
+    is_drawn = measured.drawn and measured.instrument is Instrument.LOSERS
+    is_beaten = loser.live and winner.role is Role.BACKUP and winner.last_s < loser.deadlines.timeout_s
+    if not is_drawn or not is_beaten or len(runtime.living) >= LIVING_MAX:
+        return None
+    runtime.safely("measure", loser.pool.on_lives, None, loser, winner)
+    return LivingLoser(owner, loser, winner, runtime)

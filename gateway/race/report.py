@@ -157,6 +157,7 @@ def ended(
         caller.trace_id,
         attempts.measured,
         None if forecast is None else forecast.target_s,
+        attempts.shadow,
     )
 
 

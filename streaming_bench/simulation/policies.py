@@ -25,7 +25,7 @@ from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
 
-POLICY_NAMES: Final = ("adaptive", "quantile", "ttfb", "static", "library", "fan_out", "off")
+POLICY_NAMES: Final = ("adaptive", "quantile", "ttfb", "static", "library", "fan_out", "shadow", "off")
 
 UNLIMITED_BUDGET: Final = 10.0  # never binds, not even when all replicas are slow and credit accrues slowly
 

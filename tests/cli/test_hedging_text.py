@@ -36,6 +36,10 @@ def settings(model: dict[str, object]) -> Settings:
 
 
 CASES: dict[str, tuple[dict[str, object], str]] = {
+    "shadow": (
+        {"replicas": replicas("vllm", "sglang"), "hedge": {"policy": "shadow"}},
+        "hedging shadow (decided, not sent), budget 10%",
+    ),
     "engines": ({"replicas": replicas("vllm", "sglang")}, "hedging adaptive, budget 10%"),
     "policy": ({"replicas": replicas("groq"), "hedge": {"policy": "off"}}, "hedging off"),
     "budget": (

@@ -11,8 +11,11 @@ import pytest
 
 from gateway.__main__ import main
 from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
+from gateway.observe.proof import Goal, count_request
 from gateway.proof.report import ProofReport, report
+from gateway.proof.shadow import ShadowReport, shadow_report
 from gateway.proof.tally import Group, Tally
+from sample_events import SHADOWED
 
 
 def measured(read: int) -> ProofReport:
@@ -33,10 +36,11 @@ class Site(BaseHTTPRequestHandler):
 
     found: ProofReport
     asked: list[str]
+    shadow: tuple[ShadowReport, ...] = ()
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
-        body = msgspec.json.encode({"models": [self.found]})
+        body = msgspec.json.encode({"models": [self.found], "shadow": self.shadow})
         self.send_response(200 if self.headers["authorization"] == "Bearer k" else 401)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -68,6 +72,21 @@ def test_table(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "SLO misses (> 2000 ms)             100           0  100 (100 to 100)" in text
     assert "5,000 tokens, money 0.5, 0.005 for each avoided miss" in text
     assert Site.asked == ["/admin/proof?model=llama&hours=2"]
+
+
+def test_a_model_in_shadow(admin: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The observed figures, and those that are predicted in two ways."""
+    tally = Goal(0.18, 10.0, is_shadow=True).tally()
+    tally.span_s = 7200.0
+    for _ in range(100):
+        count_request(SHADOWED, tally)
+    monkeypatch.setattr(Site, "shadow", (shadow_report("gpt", tally),))
+    assert main(["prove", "--admin", admin]) is ExitCode.OK
+    text = capsys.readouterr().out
+    assert "gpt: shadow, no hedge was sent; 100 requests in 2 h" in text
+    assert "SLO misses (> 180 ms)              100             0           100" in text
+    assert "hedges: 100 (100.0%): 100 late; first token 49.8 ms after the hedge on average" in text
+    assert "their cost: 12,000 tokens, money 25; 0 counted as no saving" in text
 
 
 def test_too_little_data(admin: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from gateway.api.hosts import HostCheck
 from gateway.observe.exposition import CONTENT_TYPE
 from gateway.observe.proof import Goal
 from running import run_virtual
-from sample_events import HEDGED, REQUEST
+from sample_events import HEDGED, REQUEST, SHADOWED
 from scrapes import text_of
 
 
@@ -117,10 +117,21 @@ def test_proof() -> None:
     assert (row["model"], row["requests"], row["effect"], row["enough"]) == ("llama", 1, "direct", False)
     assert row["missing"].startswith("0 of 20 measured requests")
     assert row["misses"] == {"without": None, "with": {"value": 0.0, "low": 0.0, "high": 0.0}, "saved": None}
-    assert site.ask("GET", "/admin/proof", query=b"model=org/qwen&hours=24").json == {"models": []}
+    assert site.ask("GET", "/admin/proof", query=b"model=org/qwen&hours=24").json == {"models": [], "shadow": []}
     assert site.ask("GET", "/admin/proof", query=b"model=gpt").status == 404
     for hours in (b"0", b"25", b"all", b"99999999999999999999"):
         assert site.ask("GET", "/admin/proof", query=b"hours=" + hours).status == 400
+
+
+def test_proof_of_a_model_in_shadow() -> None:
+    """It has a list of its own."""
+    site = AdminUnderTest()
+    site.proof.goals = {"llama": Goal(2.0, 10.0, is_shadow=True)}
+    site.proof.on_event(SHADOWED)
+    found = site.ask("GET", "/admin/proof").json
+    (row,) = found["shadow"]
+    assert (found["models"], row["model"], row["requests"], row["reasons"]) == ([], "llama", 1, {"late": 1})
+    assert row["misses"] == {"observed": 0.0, "independent": 0.0, "correlated": 0.0}
 
 
 def test_switch() -> None:

@@ -21,6 +21,7 @@ from gateway.api.serving import RequestLimits, Serving
 from gateway.api.turns import Turns
 from gateway.app import client_apis
 from gateway.events import ComponentFailed, Event
+from gateway.hedging.plan import Policy
 from gateway.inbound.parsed import NumberLimits
 from gateway.limits import leased_limits, leased_slots, leases
 from gateway.limits.body_memory import BodyMemory
@@ -47,6 +48,7 @@ BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content":
 LATE, FAILING, LIMITED, QUICK = answer(2.0), status(0.01, 500), status(0.01, 429, retry_after_s=0.5), answer(0.05)
 SCRIPTS = (LATE, QUICK, FAILING, LIMITED)
 BOUNDARIES = {"inside", "reachable"}  # while these raise no failover is sent, as it might cross a boundary
+SHADOW = "gateway.hedging.shadow"
 LEASED = {leased_limits.__name__, leased_slots.__name__, leases.__name__}
 WARM_UP = 60  # requests, so that there is a plan
 
@@ -91,12 +93,18 @@ def call_sites(owner: object, name: str, function: FunctionType) -> list[object]
 class GatewayUnderTest:
     """Routes over a pool of three weighted replicas with a quota, two hedges allowed, and all emitted events."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, routing: Routing, made: LimitMaker = LOCAL) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        routing: Routing,
+        made: LimitMaker = LOCAL,
+        policy: Policy = Policy.ADAPTIVE,
+    ) -> None:
         self.events: list[Event] = []
         limit = Limit(Resource.TOKENS, 1e9, 60.0, enforce=made is not LOCAL)
         ledgers = {"quota": Ledger([limit], lambda each: made.bucket("quota", each))}
         replicas = [Replica(name, FlakyEndpoint(QUICK), "quota", weight=n) for n, name in enumerate("abc", 1)]
-        settings = default_hedging(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
+        settings = default_hedging(policy=policy, budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
         model = Model("m", [Pool("m", replicas, settings, ledgers)], default_timeouts())
         runtime = Runtime(loop, self.events.append, random.Random(1).random, TimerQueue(loop))
         bodies = BodyLimits(1_000_000, 10.0, BodyMemory(1_000_000_000), runtime, Turns(runtime.loop))
@@ -116,11 +124,14 @@ class GatewayUnderTest:
 
 
 async def inject_faults(
-    targets: Sequence[tuple[object, str, FunctionType]], routing: Routing, made: LimitMaker = LOCAL
+    targets: Sequence[tuple[object, str, FunctionType]],
+    routing: Routing,
+    made: LimitMaker = LOCAL,
+    policy: Policy = Policy.ADAPTIVE,
 ) -> set[str]:
     """Break one function after the other during late, failing and quick requests; return the functions that raised."""
     raised: set[str] = set()
-    gateway = GatewayUnderTest(asyncio.get_running_loop(), routing, made)
+    gateway = GatewayUnderTest(asyncio.get_running_loop(), routing, made, policy)
     for n in range(WARM_UP):
         assert await gateway.ask(f"warm {n}", LATE if n % 10 == 9 else QUICK) == COMPLETE
     assert not any(isinstance(event, ComponentFailed) for event in gateway.events)
@@ -145,9 +156,16 @@ async def inject_faults(
 @pytest.mark.parametrize("choice", [Routing.PREDICTED, Routing.PREFIX_AFFINITY])
 def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, choice: Routing) -> None:
     """With any pure function raising on every call, every client gets the whole answer of one replica."""
-    targets = [target for target in functions(room) if target[2].__module__ not in LEASED]
+    targets = [target for target in functions(room) if target[2].__module__ not in (*LEASED, SHADOW)]
     raised = run_virtual(inject_faults(targets, choice))
     assert len(raised) >= 0.3 * len(targets)  # the others serve the admin address, or cases that do not occur here
+
+
+def test_an_exception_in_shadow_fails_no_request() -> None:
+    """With the policy `shadow`, too."""
+    targets = [target for target in functions(hedging) if target[2].__module__ == SHADOW]
+    for target in targets:
+        assert run_virtual(inject_faults([target], Routing.PREDICTED, policy=Policy.SHADOW))
 
 
 def test_an_exception_in_any_leased_limit_fails_no_request() -> None:

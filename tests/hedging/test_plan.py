@@ -108,7 +108,7 @@ def test_off_never_asks() -> None:
 
 def test_policy_names() -> None:
     """The names are those of the settings."""
-    assert [policy.value for policy in Policy] == ["adaptive", "quantile", "static", "off"]
+    assert [policy.value for policy in Policy] == ["adaptive", "quantile", "static", "shadow", "off"]
 
 
 def test_the_first_share_leaves_room_for_second_hedges() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -9,10 +10,12 @@ from gateway.events import Event, Role
 from gateway.hedging.charges import Billed, Charge, Disposition
 from gateway.hedging.measure import Instrument, Measured
 from gateway.hedging.outcomes import Outcome
+from gateway.hedging.shadow import Shadow, ShadowReason
 from gateway.observe.proof import Goal, ProofCounts, count_request
 from gateway.process_events import HedgingMeasured
+from gateway.proof.shadow import shadow_report
 from gateway.proof.tally import Group, Tally
-from sample_events import PRIMARY, REQUEST
+from sample_events import PRIMARY, REQUEST, SHADOWED
 
 _GOAL = Goal(2.0, 10.0)
 _LOSERS = Measured(Instrument.LOSERS, 0.5, drawn=True, attempt=0, observed=True)
@@ -22,6 +25,8 @@ _BEATEN = replace(
 )
 _BACKUP = replace(PRIMARY, role=Role.BACKUP, outcome=Outcome.FINISHED)
 _RACED = replace(REQUEST, ttft_s=0.4, work_s=None, gateway_s=0.1, queued_s=0.2, status=200, attempts=(_BEATEN, _BACKUP))
+
+_SHADOW = Shadow(0, "b", ShadowReason.LATE, 0.15, 120, None, expected_s=0.09, gain_s=0.1, drawn_s=0.02)
 
 
 def counted(**changes: Any) -> Tally:
@@ -76,6 +81,45 @@ def test_a_line_an_hour_and_the_last_hours() -> None:
     assert sum(isinstance(event, HedgingMeasured) for event in told) == 29
     values = {(value.name, value.labels["group"]): value.value for value in counts.values()}
     assert values["ttft_gateway_proof_misses", "read_without"] == 30
+
+
+def test_a_model_in_shadow_has_observed_and_predicted_times() -> None:
+    """With the hedge after 0.1502 s: a backup by the curve, and one as late as the primary (0.2 s of 0.18 s)."""
+    told: list[Event] = []
+    counts = ProofCounts(told.append)
+    counts.goals = {REQUEST.model: Goal(0.18, 10.0, is_shadow=True)}
+    for at_s in (0.0, 3600.0):
+        counts.on_event(replace(SHADOWED, at_s=at_s))
+        counts.on_event(replace(REQUEST, at_s=at_s))
+    counts.on_event(replace(SHADOWED, shadow=replace(_SHADOW, drawn_s=None, expected_s=None)))
+    assert not told  # no line in the log
+    (tally,) = counts.tallies().values()
+    report = shadow_report("m", tally)
+    assert (report.requests, report.hedges, report.unpredicted, report.reasons) == (5, 3, 1, {"late": 3})
+    assert (report.tokens, report.cost) == (360, 0.5)
+    assert (report.misses.observed, report.misses.independent, report.misses.correlated) == (5, 3, 5)
+    assert report.mean_ms.observed == pytest.approx(200.0)
+    assert report.mean_ms.independent == pytest.approx((3 * 200.0 + 2 * 170.2) / 5, rel=0.001)
+    assert report.late_ms == pytest.approx(49.8)
+    assert report.p95_ms.observed == pytest.approx(200.0, rel=0.003)
+
+
+def test_a_prediction_is_never_later_than_what_was_observed() -> None:
+    """A backup cannot make a request slower; one that is as slow saves nothing."""
+    tally = Goal(0.18, 10.0, is_shadow=True).tally()
+    count_request(replace(SHADOWED, shadow=replace(_SHADOW, drawn_s=5.0)), tally)
+    assert tally.shadow is not None
+    assert tally.shadow.independent.sum_s == tally.shadow.correlated.sum_s == pytest.approx(0.2)
+
+
+def test_counts_of_models_in_shadow_add_up() -> None:
+    """Two gateways with one request each have the counts of one with both."""
+    one, both = (Goal(0.18, 10.0, is_shadow=True).tally() for _ in range(2))
+    count_request(SHADOWED, one)
+    for _ in range(2):
+        count_request(SHADOWED, both)
+    one.merge(msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=Tally))
+    assert shadow_report("m", one) == shadow_report("m", both)
 
 
 def test_a_new_goal_starts_anew() -> None:

@@ -17,6 +17,7 @@ from gateway.events import (
 )
 from gateway.hedging.charges import Billed, Charge, Disposition
 from gateway.hedging.outcomes import Denial, Outcome
+from gateway.hedging.shadow import Shadow, ShadowReason
 from gateway.observe.state import (
     AdmissionState,
     KeyAdmission,
@@ -89,6 +90,12 @@ REQUEST = RequestEnded(
 HEDGED = replace(REQUEST, result=Result.BACKUP_WON, winner="b", attempts=(LOSER, BACKUP), ttft_s=0.3)
 
 WORKED = replace(REQUEST, attempts=(replace(PRIMARY, work_s=0.05),), work_s=0.05)
+SHADOWED = replace(
+    REQUEST,
+    result=Result.DENIED,
+    denials=(Denial.SHADOW,),
+    shadow=Shadow(0, "b", ShadowReason.LATE, 0.15, 120, 0.25, expected_s=0.09, gain_s=0.1, drawn_s=0.02),
+)
 RECOVERED = replace(
     REQUEST,
     attempts=(replace(PRIMARY, charge=replace(PRIMARY.charge, cost=0.02)),),
@@ -102,6 +109,7 @@ EVENTS: tuple[Event, ...] = (  # every counter and histogram changes with at lea
     REQUEST,
     WORKED,
     HEDGED,
+    SHADOWED,
     RECOVERED,
     REJECTED,
     HedgeFired(0.0, "r-1", "llama", "a", "b", 0.25),
