@@ -35,8 +35,8 @@ from gateway.observe.view import View
 from gateway.pages.files import LIVE, add_pages
 from gateway.process_events import ConfigReloaded
 from gateway.proof.report import report
-from gateway.share.news import Reach
 from gateway.proof.shadow import shadow_report
+from gateway.share.news import Reach
 
 _BODY_BYTES_MAX = 4096  # the request bodies have two or three fields
 _BODY_S_MAX = 5.0
