@@ -4,6 +4,7 @@ Their framework is loaded for the first request that needs it, or before many fi
 """
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -17,8 +18,15 @@ from gateway.config.settings import Settings
 from gateway.events import Event
 from gateway.observe.hub import Hub
 
+_FRAMEWORK = ("gateway.api.plain_routes", "gateway.admin", "anyio.to_thread", "anyio._backends._asyncio")
 _NO_BODY = {"root_path": "", "query_string": b"", "headers": []}
 _HEALTH: Scope = {"type": "http", "method": "GET", "path": "/healthz", **_NO_BODY}
+
+
+def import_framework() -> None:
+    """Import the modules of the plain and admin routes, before the event loop runs."""
+    for module in _FRAMEWORK:
+        importlib.import_module(module)
 
 
 class AdminApplication(Protocol):

@@ -4,6 +4,7 @@ import importlib
 import socket
 from collections.abc import Callable, Coroutine
 
+from gateway.applications import import_framework
 from gateway.cli.parser import ExitCode
 from gateway.cli.process import run_until_end
 from gateway.cli.terminal import fail
@@ -14,8 +15,6 @@ from gateway.server import Addresses
 from gateway.workers.supervisor import Given, StartFailed, supervise
 from gateway.workers.top import Children, Top, bind, lock_file
 from gateway.workers.worker import Sockets, work
-
-_PRELOADED = ("gateway.api.plain_routes", "gateway.admin", "anyio.to_thread", "anyio._backends._asyncio")
 
 
 def serve_with_workers(
@@ -35,9 +34,9 @@ def serve_with_workers(
     Raises:
         ListenError: an address is in use or not local.
     """
-    shared = () if settings.share is None else ("gateway.share.redis",)
-    for module in (*_PRELOADED, *shared):  # once here, instead of once in each process
-        importlib.import_module(module)
+    import_framework()  # once here, instead of once in each process
+    if settings.share is not None:
+        importlib.import_module("gateway.share.redis")  # the same
     sockets = [bind(address) for address in (settings.listen, settings.admin_listen) if address is not None]
     lock = lock_file()
 

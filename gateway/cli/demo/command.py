@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from gateway.applications import import_framework
 from gateway.cli.config import report_problems
 from gateway.cli.demo.table import ModeTally, line, summary, table
 from gateway.cli.demo.traffic import MODEL_OFF, MODEL_ON, REQUESTS_PER_S, read_budget, send
@@ -55,6 +56,8 @@ def demo(arguments: argparse.Namespace) -> ExitCode:
     except ConfigError as error:
         return report_problems(error)
     screen = _take_screen() if arguments.traffic else sys.stdout
+    if arguments.traffic:
+        import_framework()  # the table needs the admin routes from its first row
     length_s = math.inf if arguments.seconds is None else arguments.seconds
 
     async def meanwhile(addresses: Addresses) -> None:
