@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import trustme
 import yaml
 
 from checkout import ROOT
@@ -37,6 +38,8 @@ IMAGE_ENV = dict(re.findall(r"(TTFT_\w+)=(\S+)", DOCKERFILE))
         ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", "compose.yaml"],
         ["kubernetes-validate", "--strict", "-k", "1.30", "kubernetes.yaml"],  # the oldest it says it needs
         ["kubernetes-validate", "--strict", "kubernetes.yaml"],
+        ["kubernetes-validate", "--strict", "-k", "1.30", "kubernetes-valkey.yaml"],
+        ["kubernetes-validate", "--strict", "kubernetes-valkey.yaml"],
     ],
     ids=" ".join,
 )
@@ -117,6 +120,49 @@ def test_selectors_meet_the_pods() -> None:
     assert KUBERNETES["Service"]["spec"]["selector"] == budget == deployment == labels
     user = f"{POD['securityContext']['runAsUser']}:{POD['securityContext']['runAsGroup']}"
     assert re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE) == [user]
+
+
+def test_the_shared_gateways_are_those_of_the_other_file(tmp_path: Path) -> None:
+    """kubernetes-valkey.yaml has the objects of kubernetes.yaml, and differs in what sharing needs only."""
+    rows = list(yaml.safe_load_all((DOCKER / "kubernetes-valkey.yaml").read_text(encoding="utf-8")))
+    shared = {(row["kind"], row["metadata"]["name"]): row for row in rows}
+    alone = {(row["kind"], row["metadata"]["name"]): row for row in _ROWS}
+    config, deployment = ("ConfigMap", "ttft-gateway"), ("Deployment", "ttft-gateway")
+    assert {key for key, row in alone.items() if shared[key] != row} == {config, deployment}
+
+    file = tmp_path / "gateway.yaml"
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "tls.crt"))
+    text = shared[config]["data"]["gateway.yaml"]
+    file.write_text(text.replace("/etc/ttft-gateway-valkey", str(tmp_path)), encoding="utf-8")
+    [container] = shared[deployment]["spec"]["template"]["spec"]["containers"]
+    settings = load(file, {row["name"]: row.get("value", "a-secret") for row in container["env"]})
+    assert settings.share is not None
+    service = shared["Service", "ttft-gateway-valkey"]
+    [port] = service["spec"]["ports"]
+    assert settings.share.url == f"rediss://{service['metadata']['name']}:{port['port']}/0"
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert [f"{mount}/tls.crt" in text for mount in mounts] == [False, True]
+
+    spec = shared[deployment]["spec"]
+    spec["replicas"] = 2
+    container["env"] = [row for row in container["env"] if row["name"] != "VALKEY_PASSWORD"]
+    for rows in (container["volumeMounts"], spec["template"]["spec"]["volumes"]):
+        rows[:] = [row for row in rows if row["name"] != "valkey-ca"]
+    assert spec == alone[deployment]["spec"]
+
+
+def test_valkey_is_reached_by_the_gateways_only() -> None:
+    """Its Service, its Deployment and the rule for connections select the same pods."""
+    rows = yaml.safe_load_all((DOCKER / "kubernetes-valkey.yaml").read_text(encoding="utf-8"))
+    valkey = {
+        row["kind"]: row["spec"] for row in rows if row["metadata"]["name"] == "ttft-gateway-valkey" and "spec" in row
+    }
+    labels = valkey["Deployment"]["template"]["metadata"]["labels"]
+    selectors = [valkey["Service"]["selector"], valkey["NetworkPolicy"]["podSelector"]["matchLabels"]]
+    assert [*selectors, valkey["Deployment"]["selector"]["matchLabels"]] == [labels] * 3
+    [rule] = valkey["NetworkPolicy"]["ingress"]
+    gateway = KUBERNETES["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert [each["podSelector"]["matchLabels"] for each in rule["from"]] == [gateway]
 
 
 def check_ports(settings: Settings, ports: list[int]) -> None:

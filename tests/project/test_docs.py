@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 import yaml
 from fastapi import FastAPI
 from starlette.routing import Route
@@ -38,6 +39,7 @@ SECRETS = {
         "LITELLM_KEY",
         "OPENAI_API_KEY",
         "TEAM_A_KEY",
+        "VALKEY_PASSWORD",
     )
 }
 ADMIN_ERRORS = {
@@ -124,9 +126,11 @@ def test_code_blocks_can_be_read() -> None:
 def test_configurations_can_be_used(tmp_path: Path) -> None:
     """Each whole configuration that is shown loads."""
     whole = [(page, text) for page, text in _blocks("yaml") if re.search(r"^models:", text, re.MULTILINE)]
+    authority = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(authority))
     for page, text in whole:
         file = tmp_path / f"{page.stem}.yaml"
-        file.write_text(text, encoding="utf-8")
+        file.write_text(re.sub(r"(ca_file:) /\S+", rf"\1 {authority}", text), encoding="utf-8")
         assert load(file, SECRETS).models
     assert {page.name for page, _ in whole} >= {"README.md", "configuration.md"}
 
