@@ -2,9 +2,9 @@
 
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
 `quotas` and `ledgers` run in virtual time. Each line has what was measured, what it must be, and whether it is. Units
-in the table: milliseconds and megabytes. `faults`, `hosts`, `one_provider`, `redis_crowd`, `sharing` and `silence` run
-only when they are named: they take minutes, and `silence` installs SDKs. `hosts`, `one_provider`, `redis` and
-`redis_crowd` start redis-server (Debian: apt install redis-server).
+in the table: milliseconds and megabytes. `faults`, `hosts`, `nights`, `one_provider`, `redis_crowd`, `sharing` and
+`silence` run only when they are named: they take minutes, and `silence` installs SDKs. `hosts`, `one_provider`, `redis`
+and `redis_crowd` start redis-server, and `nights` prometheus (Debian: apt install redis-server prometheus).
 """
 
 import signal
@@ -23,6 +23,7 @@ from floods import open_files
 from gateway.hedging.charges import Disposition
 from host_scenarios import HOST_LIMIT, HOST_TROUBLES, two_hosts
 from hot_path import Fleet, cost, longest_slice
+from nights import played_nights
 from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
@@ -250,6 +251,13 @@ def ledgers() -> Iterator[Line]:
         yield Line(f"reserved = settled + released, seed {seed}", "to the token", measured, seen.totals.under_way == 0)
 
 
+def nights() -> Iterator[Line]:
+    """Ten things that go wrong at night, seen and mended by the runbook (docs/evaluation/runbook.md)."""
+    for night in played_nights():
+        measured = f"alert {night.alert_s}, mended {night.mended_s}, alert ended {night.ended_s}"
+        yield Line(night.section, "seen and mended", measured, night.holds)
+
+
 def silence() -> Iterator[Line]:
     """What SDKs get of streams in which the model thinks for four minutes and sends nothing; seconds."""
     if nginx_program() is None:
@@ -360,7 +368,7 @@ PARTS = (
     workers,
     redis,
 )
-ON_REQUEST = (faults, hosts, one_provider, redis_crowd, sharing, silence)
+ON_REQUEST = (faults, hosts, nights, one_provider, redis_crowd, sharing, silence)
 
 
 def main() -> int:

@@ -71,6 +71,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "faults": Step([["scripts/acceptance", "faults"]], 1200),
         "sharing": Step([["scripts/acceptance", "sharing"]], 900),
         "redis_crowd": Step([["scripts/acceptance", "redis_crowd"]], 1200),
+        "nights": Step([["scripts/acceptance", "nights"]], 2700),
         "silence": Step([["scripts/acceptance", "silence"]], 1800),  # its first run installs SDKs
         "attack": Step([["scripts/attack"]], 1200),
         "soak": Step([["scripts/soak", "--requests", "20000", "--idle", "10"]], 1200),

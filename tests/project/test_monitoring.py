@@ -13,6 +13,8 @@ from alert_cases import CASES
 from checkout import DOCS, ROOT
 from dashboard import FILE, text
 from dashboard_panels import panels
+from night_table import NIGHTS
+from nights import sections
 from prometheus_server import PROMTOOL, require_prometheus
 from promtool_tests import PromtoolTests
 
@@ -52,6 +54,16 @@ def test_each_alert_has_a_section_of_the_runbook() -> None:
         assert f"`{name}`" in sections[anchor], name
         assert rule["labels"]["severity"] in ("page", "ticket")
     assert set(re.findall(r"`(Ttft\w+)`", runbook)) == set(ALERTS)
+
+
+def test_the_nights_are_sections_of_the_runbook() -> None:
+    """Each of the ten has commands to look, commands that succeed when it is over, and its alert."""
+    steps = sections((DOCS / "runbook.md").read_text(encoding="utf-8"))
+    assert [night.section for night in NIGHTS] == list(steps)[: len(NIGHTS)]
+    for night in NIGHTS:
+        assert steps[night.section]["Look"]
+        assert steps[night.section]["Over"]
+        assert ALERTS[night.alert]["annotations"]["runbook"].endswith(night.section.lower().replace(" ", "-"))
 
 
 def test_rules_and_panels_use_metrics_that_exist() -> None:
