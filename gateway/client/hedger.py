@@ -25,21 +25,23 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
 from gateway.client.asked import Asked
 from gateway.client.attempt import ClientAttempt
 from gateway.client.config import HedgeConfig, parameters
+from gateway.client.populations import Population, populate, stores_answers
 from gateway.client.stats import Stats
-from gateway.client.targets import Target, check, kind_of
+from gateway.client.targets import Target, check
 from gateway.hedging.contract import Denied, RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
+from gateway.limits.bucket import Spend
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
-from providers.base import Endpoint, Headers
+from providers.base import Headers, RateLimit
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -47,9 +49,6 @@ _log: Final = logging.getLogger("ttft_gateway")
 _POPULATIONS_MAX: Final = 256  # the least recently used one is forgotten
 _KEYS_MAX: Final = 256  # idempotency keys of hedged requests that are remembered
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two decisions
-_GAIN_MIN_PROVIDER: Final = 0.25  # minimum saving of a backup, as a multiple of its own TTFT
-_GAIN_MIN_ENGINE: Final = 5.0  # more on own engines, where a backup slows others down
-_NO_ENDPOINT: Final = cast(Endpoint, None)  # a transport sends, not the replica
 
 
 def safely(function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T | None:
@@ -73,13 +72,6 @@ class Failure(NamedTuple):
     outcome: Outcome
     retry_after_s: float | None = None
     error: str | None = None
-
-
-class _Population(NamedTuple):
-    """A pool, and the targets of its replicas by name; None is the request's own address."""
-
-    pool: Pool
-    targets: dict[str, tuple[Target | None, str]]
 
 
 class Hedger:
@@ -114,7 +106,7 @@ class Hedger:
     def forget(self) -> None:
         """Drop everything learned."""
         self.lock = threading.Lock()
-        self._populations: OrderedDict[tuple[str, str], _Population] = OrderedDict()
+        self._populations: OrderedDict[tuple[str, str], Population] = OrderedDict()
         self._keys: OrderedDict[bytes, None] = OrderedDict()
 
     def race(self, asked: Asked) -> "ClientRace":
@@ -123,12 +115,14 @@ class Hedger:
             facts = asked.facts
             population = self._populations.get(asked.population)
             if population is None:
-                population = self._populations[asked.population] = self._new(asked)
+                population = self._populations[asked.population] = populate(
+                    asked, self.config, self._parameters, self.targets
+                )
                 if len(self._populations) > _POPULATIONS_MAX:
                     self._populations.popitem(last=False)
             self._populations.move_to_end(asked.population)
             if facts.hedge_off is None and (asked.stored or asked.key is not None):
-                stores = asked.stored and any(self._kinds(asked.population[0]))
+                stores = asked.stored and stores_answers(asked, self.targets)
                 if stores or asked.key in self._keys:
                     facts = msgspec.structs.replace(facts, hedge_off=Denial.OFF)
             return ClientRace(self, population.pool, population.targets, facts, asked.key)
@@ -138,49 +132,6 @@ class Hedger:
         self._keys[key] = None
         if len(self._keys) > _KEYS_MAX:
             self._keys.popitem(last=False)
-
-    # inside
-
-    def _kinds(self, origin: str) -> list[bool]:
-        """Return for each target whether its server stores answers."""
-        if not self.targets:
-            return [kind_of(_host(origin)).stores_responses]
-        return [kind_of(each.origin[1], each.kind).stores_responses for each in self.targets]
-
-    def _new(self, asked: Asked) -> _Population:
-        origin, name = asked.population
-        is_llm = asked.call is not None
-        replicas: list[Replica] = []
-        targets: dict[str, tuple[Target | None, str]] = {}
-        if self.targets:
-            for target in self.targets:
-                host = target.origin[1]
-                quota = f"{target.origin} {target.api_key} {target.model}"
-                replicas.append(self._replica(target.label, host, target.kind, quota if is_llm else None))
-                targets[target.label] = target, target.label
-        else:
-            label = origin.partition("://")[2]
-            for number in range(self.config.max_hedges + 1):
-                unique = f"{label} #{number}"
-                replicas.append(self._replica(unique, _host(origin), None, origin if is_llm else None))
-                targets[unique] = None, label
-        ledgers = {replica.quota: Ledger() for replica in replicas if replica.quota is not None}
-        return _Population(Pool(name, replicas, self._parameters, ledgers), targets)
-
-    def _replica(self, name: str, host: str, named: str | None, quota: str | None) -> Replica:
-        kind = kind_of(host, named)
-        bills = kind.cancel_stops_billing is False and quota is not None
-        return Replica(
-            name,
-            _NO_ENDPOINT,
-            quota,
-            gain_min=_GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER,
-            hedgeable=not bills or self.config.allow_billed_hedges,
-            bills_cancelled=bills,
-            read_limits=None if kind.limits is None or quota is None else kind.limits.read,
-            counts_max_tokens=kind.counts_max_tokens,
-            batches=kind.own_engine,
-        )
 
 
 class ClientRace:
@@ -275,9 +226,9 @@ class ClientRace:
         limits = () if read is None else read([(name.lower(), value) for name, value in headers])
         hedger = self._hedger
         attempt.headers_s = now_s = hedger.clock()
-        if limits and attempt.outcome is None:
+        if limits:
             with hedger.lock:
-                self._pool.on_limits(attempt, limits, now_s)
+                self._learn_limits(attempt, limits, now_s)
 
     def on_first(self, attempt: ClientAttempt) -> bool:
         """Report the first event of an attempt; return True if it has won."""
@@ -302,7 +253,12 @@ class ClientRace:
         with self._hedger.lock:
             if attempt.outcome is None:
                 attempt.error = failure.error
-                self._end(attempt, failure.outcome, self._hedger.clock(), failure.retry_after_s)
+                now_s = self._hedger.clock()
+                self._end(attempt, failure.outcome, now_s, failure.retry_after_s)
+                if failure.outcome is Outcome.RATE_LIMITED:  # all replicas with the same key and address wait
+                    for replica in self._pool.replicas:
+                        if replica is not attempt.replica and replica.quota == attempt.replica.quota:
+                            replica.breaker.on_rate_limited(now_s, failure.retry_after_s)
                 self._plan_next()
 
     def on_end(self, attempt: ClientAttempt, *, outcome: Outcome, events: int = 1) -> None:
@@ -321,6 +277,20 @@ class ClientRace:
                     self._end(attempt, Outcome.CLIENT_GONE, self._hedger.clock(), None)
 
     # inside; the lock is held
+
+    def _learn_limits(self, attempt: ClientAttempt, limits: Sequence[RateLimit], now_s: float) -> None:
+        """Learn the rate limits of a response; the first ones make the ledger of the replica's quota."""
+        quota, ledgers = attempt.replica.quota, self._pool.quotas.of
+        if attempt.replica in ledgers:
+            self._pool.on_limits(attempt, limits, now_s)
+            return
+        ledger = Ledger()
+        for replica in self._pool.replicas:
+            if replica.quota == quota:
+                ledgers[replica] = ledger
+        ticket = ledger.reserve(Spend(math.ceil(self._facts.prompt_tokens), 0), now_s)
+        ledger.observe(ticket, limits, now_s)
+        ledger.settle(ticket, ticket.spend, now_s)
 
     def _learn_first(self, attempt: ClientAttempt, now_s: float) -> float:
         """Learn from the first event of the winner and end the others; return the time that a backup saved."""
@@ -368,10 +338,6 @@ class ClientRace:
 
 _FAILED: Final = frozenset(Outcome) - {Outcome.FINISHED, Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED}
 _ALL: "weakref.WeakSet[Hedger]" = weakref.WeakSet()
-
-
-def _host(origin: str) -> str:
-    return origin.partition("://")[2].rpartition(":")[0]
 
 
 def _after_fork() -> None:

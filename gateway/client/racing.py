@@ -9,7 +9,7 @@ from gateway.client.attempt import ClientAttempt
 from gateway.client.config import HedgeConfig
 from gateway.client.first import First
 from gateway.client.hedger import ClientRace, Hedger
-from gateway.client.messages import addressed, home_of, origin_of
+from gateway.client.messages import addressed, home_of
 from gateway.client.stats import Stats
 from gateway.client.targets import Target
 from gateway.hedging.outcomes import Outcome
@@ -85,12 +85,12 @@ class Racing:
         """Return the race of a request, or the request that is passed on without one."""
         hedger = self.hedger
         url = request.url
-        scheme, host, port = origin_of(url)
+        origin = f"{url.scheme}://{url.raw_host.decode('ascii')}:{url.port or ''}"
         try:
             body = request.content
         except Exception:  # a stream, which can be sent once
             body = None
-        asked = ask(request.method, f"{scheme}://{host}:{port}", url.raw_path, request.headers.raw, body, hedger.rand())
+        asked = ask(request.method, origin, url.raw_path, request.headers.raw, body, hedger.rand())
         home = None
         if hedger.targets:
             home = home_of(url, hedger.targets)

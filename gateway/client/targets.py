@@ -35,7 +35,7 @@ Origin = tuple[str, str, int]
 """Scheme, host and port."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Target:
     """One replica.
 

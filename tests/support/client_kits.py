@@ -35,14 +35,14 @@ class Kit:
     def __init__(
         self, transport: Callable[..., Any], inner: Callable[..., Any], client: Callable[..., Any], *, is_async: bool
     ) -> None:
-        self._transport = transport
+        self.transport = transport
         self._inner = inner
         self._client = client
         self.is_async = is_async
 
     def run(self, work: Callable[["Session"], Any], config: HedgeConfig = SOON, **options: Any) -> Any:
         """Make a client, call `work`, which may return a coroutine, and close the client."""
-        transport = self._transport(config, transport=self._inner(verify=False), **options)
+        transport = self.transport(config, transport=self._inner(verify=False), **options)
         session = Session(self, transport, self._client(transport=transport, timeout=60.0))
         if not self.is_async:
             with session.client:

@@ -8,6 +8,7 @@ answered, so no test depends on a time.
 import asyncio
 import contextlib
 import json
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ class ScriptedReplica:
 
     Attributes:
         plan: behaviours, one a request in the order of arrival; the last one repeats.
+        repeats: True if the whole plan repeats.
         headers: further headers of each response.
         seen: requests in the order of arrival.
     """
@@ -66,7 +68,9 @@ class ScriptedReplica:
     port: int
     plan: list[str]
     headers: bytes = b""
+    scheme: str = "http"
     seen: list[Seen] = field(default_factory=list)
+    repeats: bool = False
     answered: int = 0
     open_connections: int = 0
     accepted: int = 0
@@ -80,13 +84,18 @@ class ScriptedReplica:
     @property
     def url(self) -> str:
         """Base URL for an SDK."""
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"{self.scheme}://127.0.0.1:{self.port}/v1"
 
 
 class Replicas:
-    """Replicas that run in a thread."""
+    """Replicas that run in a thread.
 
-    def __init__(self) -> None:
+    Args:
+        tls: context of their sockets; None without TLS.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._servers: list[asyncio.Server] = []
@@ -95,9 +104,11 @@ class Replicas:
 
     def add(self, *plan: str, headers: bytes = b"") -> ScriptedReplica:
         """Start a replica."""
-        replica = ScriptedReplica(0, list(plan), headers)
+        replica = ScriptedReplica(0, list(plan), headers, scheme="http" if self._tls is None else "https")
         server = self._call(
-            asyncio.start_server(lambda reader, writer: self._serve(replica, reader, writer), "127.0.0.1", 0)
+            asyncio.start_server(
+                lambda reader, writer: self._serve(replica, reader, writer), "127.0.0.1", 0, ssl=self._tls
+            )
         )
         replica.port = server.sockets[0].getsockname()[1]
         self._servers.append(server)
@@ -140,7 +151,8 @@ class Replicas:
                 length = head.lower().partition("content-length:")[2].partition("\r\n")[0]
                 body = await reader.readexactly(int(length or 0))
                 number = len(replica.seen)
-                seen = Seen(head, body, replica.plan[min(number, len(replica.plan) - 1)])
+                count = len(replica.plan)
+                seen = Seen(head, body, replica.plan[number % count if replica.repeats else min(number, count - 1)])
                 replica.seen.append(seen)
                 replica.change()
                 when, _, word = seen.behaviour.rpartition(":")
@@ -161,14 +173,14 @@ class Replicas:
             replica.open_connections -= 1
             self._tasks.discard(task)
             writer.close()
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
                 await writer.wait_closed()
 
 
 @contextlib.contextmanager
-def replicas() -> Iterator[Replicas]:
+def replicas(tls: ssl.SSLContext | None = None) -> Iterator[Replicas]:
     """Replicas that are stopped at the end."""
-    running = Replicas()
+    running = Replicas(tls)
     try:
         yield running
     finally:

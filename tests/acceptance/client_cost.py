@@ -1,0 +1,96 @@
+"""CPU time of a request that is not hedged: a transport of the client library beside the bare one of httpx.
+
+    PYTHONPATH=.:tests:tests/support python tests/acceptance/client_cost.py --requests 300 --rounds 15
+
+Each round measures both in turn over streams of a replica in another process; the difference of medians is the cost.
+Units: microseconds of CPU time of this process.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import httpx
+
+from checkout import ROOT
+from ttft_gateway import AsyncHedgingTransport, HedgingTransport
+
+_PROFILE: Final = '[{"ttft": "0ms", "gap": "0ms", "tokens": "4"}]'
+_BODY: Final = json.dumps(
+    {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Write two sentences about the tail of a latency distribution."}],
+        "stream": True,
+    }
+).encode()
+_HEADERS: Final = {"authorization": "Bearer k", "content-type": "application/json", "x-stainless-retry-count": "0"}
+
+
+def _block(transport: httpx.BaseTransport, url: str) -> Callable[[int], float]:
+    client = httpx.Client(transport=transport)
+
+    def run(requests: int) -> float:
+        start_s = time.process_time()
+        for _ in range(requests):
+            client.post(url, content=_BODY, headers=_HEADERS)
+        return (time.process_time() - start_s) / requests * 1e6
+
+    return run
+
+
+def _async_block(runner: asyncio.Runner, transport: httpx.AsyncBaseTransport, url: str) -> Callable[[int], float]:
+    client = httpx.AsyncClient(transport=transport)
+
+    async def work(requests: int) -> None:
+        for _ in range(requests):
+            await client.post(url, content=_BODY, headers=_HEADERS)
+
+    def run(requests: int) -> float:
+        start_s = time.process_time()
+        runner.run(work(requests))
+        return (time.process_time() - start_s) / requests * 1e6
+
+    return run
+
+
+def _compare(
+    name: str, bare: Callable[[int], float], raced: Callable[[int], float], requests: int, rounds: int
+) -> None:
+    times = [(bare(requests), raced(requests)) for _ in range(rounds + 1)][1:]  # the first one warms up
+    bare_us, raced_us = (statistics.median(each) for each in zip(*times, strict=True))
+    least = min(raced for _, raced in times) - min(bare for bare, _ in times)
+    cost = f"httpx {bare_us:.0f}, with the transport {raced_us:.0f}: {raced_us - bare_us:+.0f} us a request"
+    sys.stdout.write(f"{name}: {cost} (of the quickest rounds {least:+.0f})\n")
+
+
+def main() -> None:
+    """Measure both transports and print the difference."""
+    parser = argparse.ArgumentParser(description="CPU time of a request that is not hedged.")
+    parser.add_argument("--requests", type=int, default=300, help="requests of a round")
+    parser.add_argument("--rounds", type=int, default=15)
+    args = parser.parse_args()
+    command = [sys.executable, "-m", "providers.simulated.fleet", _PROFILE]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as replica:
+        assert replica.stdout is not None
+        [[port, _]] = json.loads(replica.stdout.readline())
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        raced = HedgingTransport()
+        _compare("sync", _block(httpx.HTTPTransport(), url), _block(raced, url), args.requests, args.rounds)
+        with asyncio.Runner() as runner:
+            inner: Any = AsyncHedgingTransport()
+            bare = _async_block(runner, httpx.AsyncHTTPTransport(), url)
+            _compare("async", bare, _async_block(runner, inner, url), args.requests, args.rounds)
+        counts = raced.stats.snapshot()
+        sys.stdout.write(f"{counts.hedges} of {counts.requests} requests were hedged\n")
+        assert replica.stdin is not None
+        replica.stdin.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Races of the client library with errors, resets, silences and cancellations, and a search for what they leave.
+
+    python tests/acceptance/client_races.py --races 10000
+
+Ten thousand races through each transport of httpx, 16 at a time. Afterwards no connection, thread, task, open file or
+attempt in the policy may be left. Scripts/nightly runs it; tests/client/test_leaks.py is its short form.
+"""
+
+import argparse
+import asyncio
+import gc
+import random
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from client_replicas import SILENT, Replicas, ScriptedReplica, replicas
+from ttft_gateway import AsyncHedgingTransport, HedgeConfig, HedgingTransport
+
+_AT_ONCE: Final = 16
+_CONFIG: Final = HedgeConfig(warmup_delay=0.01, warmup_requests=100_000, budget_percent=100.0, max_hedges=2)
+_CALL: Final = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
+_MODELS: Final = 200  # so that errors of one rarely stop its backups
+_WORDS: Final = (*["quick"] * 8, *SILENT, "empty", "error_event", "error_500", "limited", "reset", "dies", "cut")
+_PLAN: Final = 4_000  # behaviours, drawn once and then repeated
+_FILES: Final = Path("/proc/self/fd")
+
+
+def run(transport: str, races: int, seed: int = 1) -> list[str]:
+    """Run races through the transport "sync" or "async"; return what was left, and a line that counts the outcomes."""
+    rand = random.Random(seed)
+    gc.collect()
+    files, threads = _files(), threading.active_count()
+    with replicas() as site:
+        replica = _replica(site, rand)
+        works = {"sync": _threads, "async": lambda *args: asyncio.run(_tasks(*args))}
+        counts, hedger = works[transport](replica, races, rand)
+        _until(lambda: replica.open_connections == 0)
+    in_flight = [each.in_flight for pool in hedger._populations.values() for each in pool.pool.replicas]
+    gc.collect()
+    left = {
+        "attempts in the policy": sum(in_flight),
+        "open files": _files() - files,
+        "threads": threading.active_count() - threads,
+    }
+    snapshot = hedger.stats.snapshot()
+    line = f"{transport}: {races} races, {snapshot.hedges} backups, {snapshot.hedge_wins} wins; {dict(counts)}"
+    sys.stdout.write(f"{line}\n")
+    return [f"{transport}: {number} {name} left" for name, number in left.items() if number]
+
+
+def _replica(site: Replicas, rand: random.Random) -> ScriptedReplica:
+    replica = site.add(*(_WORDS[int(rand.random() * len(_WORDS))] for _ in range(_PLAN)))
+    replica.repeats = True
+    return replica
+
+
+def _threads(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple[Counter[str], Any]:
+    """Race in threads; a third is given up by a timeout, and a third closed in the middle."""
+    counts: Counter[str] = Counter()
+    left = iter(range(races))
+    lock = threading.Lock()
+    transport = HedgingTransport(_CONFIG, transport=httpx.HTTPTransport(verify=False))
+
+    def work(client: httpx.Client) -> None:
+        while True:
+            with lock:
+                if next(left, None) is None:
+                    return
+                draw = rand.random()
+            timeout = 0.3 if draw < 0.66 else 0.02
+            try:
+                with client.stream(
+                    "POST", f"{replica.url}/chat/completions", json=_call(draw), timeout=timeout
+                ) as response:
+                    for _ in response.iter_bytes():
+                        if draw < 0.33:
+                            break
+                outcome = str(response.status_code)
+            except httpx.HTTPError as error:
+                outcome = type(error).__name__
+            with lock:
+                counts[outcome] += 1
+
+    with httpx.Client(transport=transport) as client:
+        threads = [threading.Thread(target=work, args=(client,)) for _ in range(_AT_ONCE)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return counts, transport.hedger
+
+
+async def _tasks(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple[Counter[str], Any]:
+    """Race in tasks; a third is cancelled at a random time, and a third closed in the middle."""
+    counts: Counter[str] = Counter()
+    left = iter(range(races))
+    transport = AsyncHedgingTransport(_CONFIG, transport=httpx.AsyncHTTPTransport(verify=False))
+
+    async def one(client: httpx.AsyncClient, draw: float) -> str:
+        async with client.stream("POST", f"{replica.url}/chat/completions", json=_call(draw), timeout=0.3) as response:
+            async for _ in response.aiter_bytes():
+                if draw < 0.33:
+                    break
+        return str(response.status_code)
+
+    async def work(client: httpx.AsyncClient) -> None:
+        for _ in left:
+            draw = rand.random()
+            try:
+                async with asyncio.timeout(None if draw < 0.66 else 0.04 * rand.random()):
+                    outcome = await one(client, draw)
+            except (httpx.HTTPError, TimeoutError) as error:
+                outcome = type(error).__name__
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+            counts[outcome] += 1
+
+    async with httpx.AsyncClient(transport=transport) as client, asyncio.TaskGroup() as tasks:
+        for _ in range(_AT_ONCE):
+            tasks.create_task(work(client))
+    while len(asyncio.all_tasks()) > 1:  # generators that were left in the middle end in tasks
+        await asyncio.sleep(0)
+    return counts, transport.hedger
+
+
+def _call(draw: float) -> dict[str, object]:
+    return {**_CALL, "model": f"m{int(draw * 1e6) % _MODELS}"}
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds; the caller's time limit bounds it."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.01)
+
+
+def _files() -> int:
+    return len(list(_FILES.iterdir())) if _FILES.is_dir() else 0
+
+
+def main() -> int:
+    """Run both transports and print what was left."""
+    parser = argparse.ArgumentParser(description="Races of the client library, and a search for what they leave.")
+    parser.add_argument("--races", type=int, default=10_000, help="races through each transport")
+    args = parser.parse_args()
+    left = [line for transport in ("sync", "async") for line in run(transport, args.races)]
+    sys.stdout.write("\n".join(left or ["nothing was left"]) + "\n")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""The rules of hedging transports on sockets: which requests are hedged, where they go, and with which keys."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from checkout import ROOT
+from client_kits import KITS, PROMPT, Kit, Session
+from client_replicas import Replicas, ScriptedReplica, replicas
+from gateway.client.config import HedgeConfig
+from ttft_gateway import Stats, Target
+
+AT_ONCE = HedgeConfig(warmup_delay=0.0, min_delay=0.0, budget_percent=100.0)
+BOTH = pytest.mark.parametrize("kit", [KITS["httpx"], KITS["httpx async"]], ids=["httpx", "httpx async"])
+CALL = {"model": "m", "messages": PROMPT, "stream": True}
+
+
+@pytest.fixture
+def site() -> Iterator[Replicas]:
+    """Replicas that are stopped at the end."""
+    with replicas() as running:
+        yield running
+
+
+def _send(kit: Kit, replica: ScriptedReplica, method: str, path: str = "/chat/completions", **options: Any) -> Any:
+    """Send one request with the client; the request is late as soon as it has reached the replica."""
+    made = {name: options.pop(name) for name in ("config", "first", "replicas", "stats") if name in options}
+
+    def work(session: Session) -> Any:
+        session.transport.hedger.clock = lambda: 1.0 if replica.seen else 0.0
+        return session.send(method, replica.url + path, **options)
+
+    return kit.run(work, **made)
+
+
+@BOTH
+def test_a_call_with_the_switch_off_gets_no_backup(kit: Kit, site: Replicas) -> None:
+    """`x-ttft-hedge: off` is obeyed and not sent on."""
+    replica, stats = site.add("quick"), Stats()
+    headers = {"x-ttft-hedge": "off"}
+    response = _send(kit, replica, "POST", json=CALL, headers=headers, config=AT_ONCE, stats=stats)
+    assert b"Hel" in response.content
+    assert [seen.headers.get("x-ttft-hedge") for seen in replica.seen] == [None]
+    assert stats.snapshot().hedges == 0
+
+
+@BOTH
+def test_a_retry_of_the_sdk_is_not_hedged_again(kit: Kit, site: Replicas) -> None:
+    """Three tries of an SDK bring at most one backup, that of the first one."""
+    replica = site.add("error_500", headers=b"retry-after-ms: 1\r\n")
+    stats = Stats()
+    with pytest.raises(Exception, match="broken"):
+        kit.run(lambda session: session.chat(replica.url, retries=2), AT_ONCE, stats=stats)
+    counts = [seen.headers["x-stainless-retry-count"] for seen in replica.seen]
+    assert (counts.count("1"), counts.count("2")) == (1, 1)
+    assert stats.snapshot().hedges <= 1
+
+
+@BOTH
+def test_an_answer_in_one_piece_is_not_hedged(kit: Kit, site: Replicas) -> None:
+    """The time of an answer without a stream is that of its length."""
+    replica, stats = site.add("whole"), Stats()
+    body = {"model": "m", "messages": PROMPT}
+    assert b"whole" in _send(kit, replica, "POST", json=body, config=AT_ONCE, stats=stats).content
+    assert (len(replica.seen), stats.snapshot().hedges) == (1, 0)
+
+
+@BOTH
+def test_embeddings_are_raced_on_headers(kit: Kit, site: Replicas) -> None:
+    """An embedding may be computed twice, and comes at once or late."""
+    replica = site.add("late_headers", "vectors")
+    response = _send(kit, replica, "POST", "/embeddings", json={"model": "m", "input": "text"})
+    assert response.json()["data"][0]["embedding"] == [0.5]
+    assert replica.seen[0].closed.wait()
+
+
+@BOTH
+@pytest.mark.parametrize("backup", ["plain", "missing"])
+def test_a_get_is_raced_on_headers(kit: Kit, site: Replicas, backup: str) -> None:
+    """A method without effects is hedged at any address, and a 404 is an answer."""
+    replica = site.add("late_headers", backup)
+    assert _send(kit, replica, "GET", "/files").status_code == (200 if backup == "plain" else 404)
+    assert replica.seen[0].closed.wait()
+
+
+@BOTH
+def test_another_method_needs_a_key_and_the_switch(kit: Kit, site: Replicas) -> None:
+    """A request with effects is sent once, unless the call allows a backup and has an idempotency key."""
+    on, key = {"x-ttft-hedge": "on"}, {"idempotency-key": "k"}
+    for headers in ({}, on, key):
+        replica = site.add("plain")
+        _send(kit, replica, "POST", "/orders", content=b"{}", headers=headers, config=AT_ONCE)
+        assert len(replica.seen) == 1
+    replica = site.add("late_headers", "plain")
+    assert _send(kit, replica, "POST", "/orders", content=b"{}", headers=on | key).content == b"hello"
+    assert [seen.headers["idempotency-key"] for seen in replica.seen] == ["k", "k"]
+
+
+@BOTH
+def test_the_first_event_may_be_the_headers(kit: Kit, site: Replicas) -> None:
+    """With `first="headers"`, a stream with headers wins before its content."""
+    replica = site.add("late_headers", "quick")
+    assert b"Hel" in _send(kit, replica, "POST", json=CALL, first="headers").content
+
+
+@BOTH
+def test_the_first_event_may_be_found_by_a_function(kit: Kit, site: Replicas) -> None:
+    """A function receives whole events of a stream, and decides which one ends the race."""
+    replica = site.add("role", "quick")
+    seen: list[bytes] = []
+
+    def first(event: bytes) -> bool:
+        seen.append(event)
+        return b"Hel" in event
+
+    assert b"Hel" in _send(kit, replica, "POST", json=CALL, first=first).content
+    assert all(event.startswith(b"data: ") and event.endswith(b"\n\n") for event in seen)
+
+
+@BOTH
+def test_a_key_never_reaches_another_host(kit: Kit, site: Replicas) -> None:
+    """Another replica's host gets its own key, model and headers, and no secret of the request."""
+    home, other = site.add("late_headers"), site.add("quick")
+    away = Target(
+        other.url.replace("127.0.0.1", "localhost") + "/deep/", api_key="sk-away", model="away", headers={"x-own": "1"}
+    )
+    secret = {"authorization": "Bearer sk-home", "x-gateway-key": "sk-more", "cookie": "sk-cookie", "accept": "a/b"}
+
+    def work(session: Session) -> Any:
+        session.transport.hedger.clock = lambda: 1.0 if home.seen else 0.0
+        session.transport.hedger.rand = lambda: 0.0
+        url = home.url + "/chat/completions?key=sk-query&api-version=1"
+        return session.send("POST", url, json=CALL, headers=secret)
+
+    assert b"Hel" in kit.run(work, replicas=[Target(home.url), away]).content
+    [at_home], [at_away] = home.seen, other.seen
+    assert "sk-home" in at_home.head
+    assert at_away.head.startswith("POST /v1/deep/chat/completions?api-version=1 HTTP/1.1\r\n")
+    assert "sk-" not in at_away.head.replace("sk-away", "")
+    assert at_away.headers["authorization"] == "Bearer sk-away"
+    assert (at_away.headers["host"], at_away.headers["x-own"], at_away.headers["accept"]) == (
+        f"localhost:{other.port}",
+        "1",
+        "a/b",
+    )
+    assert b'"model":"away"' in at_away.body
+    assert int(at_away.headers["content-length"]) == len(at_away.body)
+
+
+@BOTH
+def test_other_addresses_are_sent_without_a_race(kit: Kit, site: Replicas) -> None:
+    """With replicas, a request for another address goes there, once."""
+    home, elsewhere = site.add("quick"), site.add("plain")
+    response = _send(kit, elsewhere, "GET", "/files", replicas=[home.url], config=AT_ONCE)
+    assert (response.content, len(elsewhere.seen), len(home.seen)) == (b"hello", 1, 0)
+
+
+@BOTH
+def test_a_timeout_ends_all_attempts(kit: Kit, site: Replicas) -> None:
+    """The client's own timeout is reported, and no attempt outlives it."""
+    replica = site.add("late_headers")
+    with pytest.raises(httpx.ReadTimeout):
+        kit.run(lambda session: session.send("GET", replica.url, timeout=0.3))
+    assert all(seen.closed.wait() for seen in replica.seen)
+
+
+@BOTH
+def test_a_body_that_can_be_sent_once_is_sent_once(kit: Kit, site: Replicas) -> None:
+    """A body from a generator cannot be repeated."""
+    replica = site.add("quick")
+
+    async def pieces() -> Any:
+        yield b'{"model":"m","messages":[],"stream":true}'
+
+    content = pieces() if kit.is_async else iter([b'{"model":"m","messages":[],"stream":true}'])
+    headers = {"content-length": "41"}
+    assert _send(kit, replica, "POST", content=content, headers=headers, config=AT_ONCE).status_code == 200
+    assert len(replica.seen) == 1
+
+
+def test_a_synchronous_transport_needs_interruptible_sockets() -> None:
+    """A transport whose waits cannot be interrupted is rejected when it is created."""
+    mock = httpx.MockTransport(lambda _: httpx.Response(200))
+    for wrong in (httpx.HTTPTransport(http2=True, verify=False), mock):
+        with pytest.raises(TypeError, match="the inner transport"):
+            KITS["httpx"].transport(transport=wrong)
+
+
+FORKED = """
+import os, sys, httpx
+from ttft_gateway import HedgingTransport
+client = httpx.Client(transport=HedgingTransport())
+transport = client._transport
+client.get(sys.argv[1])
+pid = os.fork()
+found = client.get(sys.argv[1]).text
+os.write(1, f"{found} {transport.stats.snapshot().requests}\\n".encode())
+if pid:
+    os.waitpid(pid, 0)
+else:
+    os._exit(0)
+"""
+
+
+def test_a_forked_child_shares_no_connection_and_no_counts(site: Replicas) -> None:
+    """After a fork the child opens connections of its own and counts from 0."""
+    replica = site.add("plain")
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, replica.url], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert sorted(done.stdout.split("\n")) == ["", "hello 1", "hello 2"]
+    assert replica.accepted == 2
