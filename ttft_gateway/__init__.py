@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gateway.client.httpx2_transport import HedgingTransport2
     from gateway.client.httpx_async_transport import AsyncHedgingTransport
     from gateway.client.httpx_transport import HedgingTransport
+    from gateway.client.prometheus import StatsCollector
     from gateway.client.stats import Stats, StatsSnapshot, TargetSnapshot
     from gateway.client.targets import Target
 
@@ -24,6 +25,7 @@ _MODULES = {
     "HedgingTransport": "httpx_transport",
     "HedgingTransport2": "httpx2_transport",
     "Stats": "stats",
+    "StatsCollector": "prometheus",
     "StatsSnapshot": "stats",
     "Target": "targets",
     "TargetSnapshot": "stats",
@@ -36,6 +38,7 @@ __all__ = [
     "HedgingTransport",
     "HedgingTransport2",
     "Stats",
+    "StatsCollector",
     "StatsSnapshot",
     "Target",
     "TargetSnapshot",
