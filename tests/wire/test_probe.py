@@ -57,7 +57,7 @@ def names(report: ProbeReport) -> list[str]:
 
 def test_a_replica_that_flushes_headers_early() -> None:
     """Times are in order; early headers are a trap; a cancel that is obeyed is seen to be."""
-    report = simulated(1, 3, ttft="1s", gap="1s")
+    report = simulated(1, 3, ttft="1s", gap="100ms")
     times = report.times
     assert times.connect_s is not None
     assert times.headers_s is not None
