@@ -24,6 +24,7 @@ _COMMANDS = {  # command -> module in gateway.cli, function in it
     "health": ("health", "health"),
     "probe": ("probe.command", "probe"),
     "prove": ("prove", "prove"),
+    "switchback": ("switchback.command", "switchback"),
     "completion": ("completion", "completion"),
     "version": ("version", "version"),
 }

@@ -16,7 +16,7 @@ import contextlib
 import hmac
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Annotated, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,8 +34,8 @@ from gateway.observe.state import PoolState
 from gateway.observe.view import View
 from gateway.pages.files import LIVE, add_pages
 from gateway.process_events import ConfigReloaded
-from gateway.proof.report import report
-from gateway.proof.shadow import shadow_report
+from gateway.proof.blocks import reports
+from gateway.proof.shadow import proof_document
 from gateway.share.news import Reach
 
 _BODY_BYTES_MAX = 4096  # the request bodies have two or three fields
@@ -45,10 +45,12 @@ _HOURS_MAX = 24  # that are counted one by one
 _QUANTILES_MAX = 16  # the description of a model is computed on the loop, between events of streams
 _ROUTES = (
     "GET /, /metrics, /admin/models, /admin/usage, /admin/proof, /admin/admission, /admin/hedging, /admin/replicas, "
-    "/admin/events, /admin/workers, /admin/share, /healthz and POST /admin/hedging, /admin/replicas, /admin/reload"
+    "/admin/events, /admin/workers, /admin/share, /healthz and POST /admin/hedging, /admin/replicas, "
+    "/admin/blocks, /admin/reload"
 )
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
 _REPLICA_SHAPE = 'send {"replica": "NAME", "out": true} or {"out": false}, and "model" for one model only'
+_BLOCK_SHAPE = 'send {"block": "NAME"}'
 
 AppStatus.enable_automatic_graceful_drain = False
 
@@ -85,6 +87,12 @@ class _ReplicaRequest(msgspec.Struct, forbid_unknown_fields=True):
     replica: str
     out: bool
     model: str | None = None
+
+
+class _BlockRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /admin/blocks."""
+
+    block: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
 
 class Switch(Protocol):
@@ -167,6 +175,7 @@ class Admin:
         app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=plain)
         app.add_api_route("/admin/replicas", self._replicas, dependencies=plain)
         app.add_api_route("/admin/replicas", self._take, methods=["POST"], dependencies=plain)
+        app.add_api_route("/admin/blocks", self._blocks, methods=["POST"], dependencies=plain)
         app.add_api_route("/admin/reload", self._reload_route, methods=["POST"], dependencies=plain)
         app.add_api_route("/admin/events", self._events, dependencies=plain)
         app.add_api_route("/admin/workers", self._workers, dependencies=plain)
@@ -220,10 +229,7 @@ class Admin:
             message = f"found hours={hours[:20]!r}; write a whole number from 1 to {_HOURS_MAX}"
             raise BadRequest(message, param="hours", code="invalid_value")
         tallies = await self._view.proof(None if hours is None else int(hours))
-        found = [(name, tally) for name, tally in tallies.items() if model in (None, name)]
-        models = [report(name, tally) for name, tally in found if tally.shadow is None]
-        shadow = [shadow_report(name, tally) for name, tally in found if tally.shadow is not None]
-        return _json({"models": models, "shadow": shadow})
+        return _json(proof_document({name: tally for name, tally in tallies.items() if model in (None, name)}))
 
     async def _admission_route(self) -> Response:
         return _json(await self._view.admission())
@@ -262,6 +268,11 @@ class Admin:
         if asked.model is not None and not self._view.serves(asked.model):
             raise _unknown(asked.model)
         return await self._every_replica(await self._controls.switch_replica(asked.replica, asked.model, out=asked.out))
+
+    async def _blocks(self, request: Request) -> Response:
+        _check_origin(request)
+        asked = _decode(await _read_body(request, _BLOCK_SHAPE), _BlockRequest, _BLOCK_SHAPE)
+        return _json({"blocks": reports(await self._view.blocks(asked.block))})
 
     async def _reload_route(self, request: Request) -> Response:
         _check_origin(request)

@@ -33,7 +33,7 @@ from gateway.observe.hub import Hub
 from gateway.observe.instruments import Dump
 from gateway.observe.observers import Observers
 from gateway.observe.process import ALONE, Member
-from gateway.observe.proof import goals
+from gateway.observe.proof import every_goal, goals
 from gateway.observe.state import AdmissionState, PoolState, ShareState
 from gateway.observe.usage import UsageDump, UsageReport
 from gateway.observe.view import OwnView
@@ -121,10 +121,11 @@ class Gateway:
             self._admission_state,
             self._observers.proof,
             self._share_state,
+            self._observers.blocks,
         )
         if self._shared is not None:
             self._shared.count_in(self._metrics.instruments)
-        self._observers.measure(goals(settings))
+        self._observers.measure(goals(settings), every_goal(settings))
         apis = client_apis()
         self._routes = RacedRoutes(self._topology.serving, apis, self._runtime)
         self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime)
@@ -285,7 +286,7 @@ class Gateway:
         old = self._topology
         switched = self._use(topology)
         self.applications.use(topology.settings)
-        self._observers.measure(goals(topology.settings))
+        self._observers.measure(goals(topology.settings), every_goal(topology.settings))
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
         now_s = self._runtime.loop.time()
         return ConfigReloaded(now_s, len(topology.models), kept, len(topology.replicas) - kept), switched

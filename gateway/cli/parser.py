@@ -27,13 +27,15 @@ SHELL_NAMES = ("bash", "zsh", "tcsh", "fish", "powershell")
 _HELP = ("-h", "--help")
 _CONFIG_HELP = f"configuration file (default: ${CONFIG_VARIABLE}, or ./{CONFIG_FILE})"
 _SECONDS_MAX = 86400.0
+_BLOCK_S_MAX = 7200.0
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class ExitCode(enum.IntEnum):
     """Exit codes of the process; docs/cli.md has the same table."""
 
     OK = 0  # success; a server: stopped by a signal, and drained
-    FAILED = 1  # unexpected failure; `probe`: a replica failed
+    FAILED = 1  # unexpected failure; `probe`: a replica failed; `switchback`: it was not completed
     USAGE = 2  # invalid command line, extra `serve` missing; `probe`: it would cost too much, or no replica matches
     BAD_CONFIG = 3  # invalid configuration
     CANNOT_LISTEN = 4  # an address is in use or not local
@@ -166,6 +168,14 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _duration(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text, re.ASCII)
+    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    if not 0 < seconds <= _BLOCK_S_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not a duration of at most 2h; write for example 90s or 10m")
+    return seconds
+
+
 def _serve_arguments(command: argparse.ArgumentParser) -> None:
     from_file = command.add_argument_group("with a configuration file")
     from_file.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
@@ -236,6 +246,29 @@ def _prove_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--plot", metavar="FILE", help="write a picture, .png or .svg; needs matplotlib")
 
 
+def _switchback_arguments(command: argparse.ArgumentParser) -> None:
+    default = f"http://{ADMIN_LISTEN_DEFAULT}"
+    command.set_defaults(admin_default=default)
+    command.add_argument(
+        "--admin", metavar="URL", action="append", help=f"admin address; repeat for each gateway (default: {default})"
+    )
+    command.add_argument("--model", metavar="NAME", help="only this model (default: every model)")
+    command.add_argument(
+        "--blocks", metavar="N", type=_whole(6, 1000), default=40, help="blocks, an even number (default: 40)"
+    )
+    command.add_argument(
+        "--length", metavar="TIME", type=_duration, default=600.0, help="length of a block (default: 10m)"
+    )
+    command.add_argument(
+        "--washout",
+        metavar="TIME",
+        type=_duration,
+        help="time around a switch whose requests are not counted (default: a twentieth of --length)",
+    )
+    command.add_argument("--seed", metavar="N", type=int, help="seed of the random order (default: random)")
+    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
 def _completion_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("shell", choices=SHELL_NAMES, help="shell that runs the script")
 
@@ -298,6 +331,16 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
         ("", " --model llama-70b --hours 24", " --plot hedging.png"),
         _prove_arguments,
     ),
+    "switchback": (
+        "report the total effect of hedging, by switching it on and off at random in blocks of time",
+        f"The switches are restored at the end, and after Ctrl-C. The admin key comes from ${ADMIN_KEY_VARIABLE}.",
+        (
+            "",
+            " --model llama-70b --blocks 40 --length 10m",
+            " --admin http://10.0.0.1:8081 --admin http://10.0.0.2:8081",
+        ),
+        _switchback_arguments,
+    ),
     "completion": (
         "print a script that completes commands and options in a shell",
         "",
@@ -313,7 +356,7 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
 
 _EXIT_CODES = """exit codes:
   0    success; a server was stopped by a signal, and drained
-  1    unexpected failure; `probe`: a replica failed
+  1    unexpected failure; `probe`: a replica failed; `switchback`: it was not completed
   2    invalid command line; `probe`: it would cost too much, or no replica matches
   3    invalid configuration
   4    an address is in use or not local

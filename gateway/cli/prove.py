@@ -7,20 +7,18 @@ import argparse
 import http.client
 import importlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
+from gateway.cli.admin_client import ask_admin
 from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
 from gateway.cli.terminal import fail
 from gateway.proof.report import Figure, ProofReport, Range
 from gateway.proof.shadow import ShadowReport
 
-_WAIT_S_MAX = 10.0
-_BYTES_MAX = 4_000_000
 _PLOTS = (".png", ".svg")
 _NOT_MEASURED = "no model is measured; set hedge.measure or policy: shadow (docs/proof.md), and wait for requests"
 
@@ -50,30 +48,9 @@ def prove(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _fetch(arguments: argparse.Namespace) -> bytes:
-    """Return the document; every wait is bounded.
-
-    Raises:
-        OSError: the gateway is not reachable.
-        ValueError: its answer is not the document, or the address is wrong.
-    """
-    url = urlsplit(arguments.admin)
-    if url.scheme not in ("http", "https") or url.hostname is None:
-        raise ValueError("it must begin with http:// or https://")
     asked = {"model": arguments.model, "hours": arguments.hours}
     query = urlencode({name: value for name, value in asked.items() if value is not None})
-    key = os.environ.get(ADMIN_KEY_VARIABLE)
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(url.hostname, url.port, timeout=_WAIT_S_MAX)
-    try:
-        path = f"{url.path.rstrip('/')}/admin/proof" + (f"?{query}" if query else "")
-        connection.request("GET", path, headers={} if key is None else {"authorization": f"Bearer {key}"})
-        response = connection.getresponse()
-        body = response.read(_BYTES_MAX)
-    finally:
-        connection.close()
-    if response.status != http.client.OK:
-        raise ValueError(f"status {response.status}")
-    return body
+    return ask_admin(arguments.admin, "/admin/proof" + (f"?{query}" if query else ""))
 
 
 def as_text(report: ProofReport) -> str:

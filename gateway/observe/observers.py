@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
+from gateway.observe.blocks import COUNTED_S_MAX, BlockCounts
 from gateway.observe.hub import Hub
 from gateway.observe.logs import RequestLog, loss_line, wants_text
 from gateway.observe.metrics import Metrics
@@ -17,6 +18,7 @@ from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.state import AdmissionSource, AdmissionState, DiscoverySource, StateSource
 from gateway.observe.usage import UsageTable
 from gateway.observe.writer import LineWriter
+from gateway.proof.blocks import Block
 from gateway.proof.tally import Tally
 
 
@@ -52,6 +54,9 @@ class Observers:
             worker=member.number,
         )
         self._proof = ProofCounts(self.hub.emit)
+        self._block_counts = BlockCounts()
+        self._loop = loop
+        self._counted_until: asyncio.TimerHandle | None = None
         self.values: list[Callable[[], Iterable[ProcessValue]]] = [self._proof.values]
         self._process = ProcessValues(version, lambda: self._writer.lost, member.read_memory)
 
@@ -73,8 +78,9 @@ class Observers:
         for values in self.values:
             yield from values()
 
-    def measure(self, goals: Mapping[str, Goal]) -> None:
-        """Count what hedging saves on these models."""
+    def measure(self, goals: Mapping[str, Goal], every: Mapping[str, Goal]) -> None:
+        """Count what hedging saves on some models; `every`: the goals of all, for experiments."""
+        self._block_counts.goals = every
         self._proof.goals, listeners = goals, self.hub.listeners
         if bool(goals) is not (self._proof.on_event in listeners):
             (listeners.append if goals else listeners.remove)(self._proof.on_event)
@@ -84,8 +90,27 @@ class Observers:
         self.hub.flush()
         return self._proof.tallies(hours)
 
+    def blocks(self, begin: str) -> list[Block]:
+        """Begin a block of an experiment, unless it has begun; return the counts of the last ones."""
+        self.hub.flush()
+        listeners, counts = self.hub.listeners, self._block_counts
+        if counts.on_event not in listeners:
+            listeners.append(counts.on_event)
+        counts.begin(begin, self._loop.time())
+        if self._counted_until is not None:
+            self._counted_until.cancel()
+        self._counted_until = self._loop.call_later(COUNTED_S_MAX, self._end_blocks)
+        return counts.blocks()
+
+    def _end_blocks(self) -> None:
+        self._counted_until = None
+        self._block_counts.clear()
+        self.hub.listeners.remove(self._block_counts.on_event)
+
     def close(self) -> None:
         """Pass on the last events, and write the last lines."""
+        if self._counted_until is not None:
+            self._counted_until.cancel()
         self.hub.flush()
         self._writer.close()
 

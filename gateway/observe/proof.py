@@ -149,12 +149,18 @@ def proof_values(tallies: Mapping[str, Tally]) -> Iterator[ProcessValue]:
                 yield ProcessValue(metric, text, "counter", read(times), {MODEL: name, "group": group.value})
 
 
+def every_goal(settings: Settings) -> dict[str, Goal]:
+    """Return the SLO and the limit of each model."""
+    limit_s = settings.timeouts.ttft_failover_s
+    slos_s = {model.name: settings.hedge_of(model).measure.slo_s for model in settings.models}
+    return {name: Goal(min(slo_s, math.nextafter(limit_s, 0.0)), limit_s) for name, slo_s in slos_s.items()}
+
+
 def goals(settings: Settings) -> dict[str, Goal]:
     """Return the SLO and the limit of each model whose hedging is measured, or in shadow."""
-    limit_s = settings.timeouts.ttft_failover_s
-    hedging = {model.name: settings.hedge_of(model) for model in settings.models}
+    every, hedging = every_goal(settings), {model.name: settings.hedge_of(model) for model in settings.models}
     return {
-        name: Goal(min(hedge.measure.slo_s, math.nextafter(limit_s, 0.0)), limit_s, hedge.policy == "shadow")
+        name: every[name]._replace(is_shadow=hedge.policy == "shadow")
         for name, hedge in hedging.items()
         if hedge.measure.losers or hedge.measure.holdout or hedge.policy == "shadow"
     }

@@ -10,6 +10,7 @@ from typing import Protocol
 from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, ShareState, StateSource, read_pools
 from gateway.observe.usage import UsageReport
+from gateway.proof.blocks import Block
 from gateway.proof.tally import Tally
 
 Describe = Callable[[str, Sequence[float]], Mapping[str, object] | None]
@@ -18,6 +19,7 @@ ones); None if the model does not exist."""
 
 
 ProofSource = Callable[[int | None], Mapping[str, Tally]]
+BlockSource = Callable[[str], list[Block]]
 
 
 class UsageSource(Protocol):
@@ -48,6 +50,9 @@ class View(Protocol):
     async def share(self) -> ShareState | None:
         """Return the state of the exchange with others; None without one."""
 
+    async def blocks(self, begin: str) -> list[Block]:
+        """Begin a block of an experiment, unless it has begun; return the counts of the last ones."""
+
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         """Return the state of a model, as `Describe` does."""
 
@@ -66,6 +71,7 @@ class OwnView:
         admission: source of the state of queues, key limits and body memory.
         proof: source of the counts of what hedging saves, on the last hours, None for all.
         share: source of the state of the exchange with others, None without one.
+        blocks: begins a block of an experiment and returns the last ones.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class OwnView:
         admission: AdmissionSource = AdmissionState,
         proof: ProofSource = lambda _hours: {},
         share: Callable[[], ShareState | None] = lambda: None,
+        blocks: BlockSource = lambda _begin: [],
     ) -> None:
         self._metrics = metrics
         self._state = state
@@ -85,6 +92,7 @@ class OwnView:
         self._admission = admission
         self._proof = proof
         self._share = share
+        self._blocks = blocks
 
     async def scrape(self) -> Scrape:
         return await self._metrics.scrape()
@@ -103,6 +111,9 @@ class OwnView:
 
     async def share(self) -> ShareState | None:
         return self._share()
+
+    async def blocks(self, begin: str) -> list[Block]:
+        return self._blocks(begin)
 
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         return self._describe(model, quantiles)

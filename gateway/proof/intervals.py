@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 _Z: Final = 1.959964  # 95 %
+_T: Final = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706)  # for 1 to 5 degrees of freedom
 
 
 class Interval(NamedTuple):
@@ -69,11 +70,13 @@ def mean(sum_: float, squares: float, sample: int, population: int) -> Interval:
     error = math.sqrt(variance / sample * (1 - sample / population))
     if value <= 0 or not error:
         return exactly(value)
-    factor = math.exp(_t(sample - 1) * error / value)
+    factor = math.exp(student_t(sample - 1) * error / value)
     return Interval(value, value / factor, value * factor)
 
 
-def _t(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t distribution, by its expansion at the normal one."""
+def student_t(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t: exact for few degrees of freedom, else expanded at the normal one."""
+    if freedom <= len(_T):
+        return _T[freedom - 1]
     z = _Z
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

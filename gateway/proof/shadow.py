@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.proof.report import report
 from gateway.proof.tally import Group, GroupTimes, ShadowTimes, Tally, upper_s
 
 _HOUR_S: Final = 3600.0
@@ -98,6 +99,14 @@ def shadow_report(model: str, tally: Tally) -> ShadowReport:
         shadow.tokens,
         None if shadow.cost is None else round(shadow.cost, 6),
     )
+
+
+def proof_document(tallies: Mapping[str, Tally]) -> dict[str, object]:
+    """Return the reports of all models as a document: those of measured models, and those of models in shadow."""
+    return {
+        "models": [report(name, tally) for name, tally in tallies.items() if tally.shadow is None],
+        "shadow": [shadow_report(name, tally) for name, tally in tallies.items() if tally.shadow is not None],
+    }
 
 
 def _with(seen: GroupTimes, shadow: ShadowTimes, predicted: GroupTimes) -> GroupTimes:

@@ -15,6 +15,7 @@ from gateway.observe.process import ProcessValue
 from gateway.observe.proof import proof_values
 from gateway.observe.state import AdmissionState, DiscoverySource, PoolState, ShareState
 from gateway.observe.usage import UsageReport, UsageTable
+from gateway.proof.blocks import Block, merged
 from gateway.proof.tally import Tally
 from gateway.workers.group import WorkerGroup
 from gateway.workers.merging import (
@@ -105,6 +106,9 @@ class GroupView:
 
     async def share(self) -> ShareState | None:
         return merged_share([_decode(answer, ShareState) for answer in await self._ask("share")])
+
+    async def blocks(self, begin: str) -> list[Block]:
+        return merged(_decode(answer, list[Block]) for answer in await self._ask("blocks", begin))
 
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         asked = Describe(model, list(quantiles))

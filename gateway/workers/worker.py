@@ -251,6 +251,7 @@ class _Worker:
             "admission": lambda _: view.admission(),
             "share": lambda _: view.share(),
             "proof": self._proof,
+            "blocks": self._blocks,
             "describe": self._describe,
             "learned": lambda _: learned.collect(),
             "feed": self._feed,
@@ -273,6 +274,9 @@ class _Worker:
 
     async def _proof(self, payload: bytes) -> object:
         return await self._gateway.view.proof(msgspec.msgpack.decode(payload, type=int | None))
+
+    async def _blocks(self, payload: bytes) -> object:
+        return await self._gateway.view.blocks(msgspec.msgpack.decode(payload, type=str))
 
     async def _describe(self, payload: bytes) -> object:
         asked = msgspec.msgpack.decode(payload, type=Describe)

@@ -24,7 +24,7 @@ from streaming_bench.simulation.fleet import FleetPlan
 from streaming_bench.simulation.law_replicas import LawDraws
 from streaming_bench.simulation.policies import PolicySettings
 from streaming_bench.simulation.provider_quota import LimitHeaders
-from streaming_bench.simulation.runner import ArrivalPlan, Conditions, SimulatedRun, ignore, run
+from streaming_bench.simulation.runner import ArrivalPlan, Begun, Conditions, SimulatedRun, ignore, no_start, run
 from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.summary import SimulatedFigures, Subset
@@ -129,6 +129,7 @@ class SeedSamples:
         progress: Callable[[int], None] = lambda _requests: None,
         settings: PolicySettings | None = None,
         listener: Listener = ignore,
+        begun: Begun = no_start,
     ) -> SimulatedRun:
         """Run one policy.
 
@@ -136,6 +137,7 @@ class SeedSamples:
             progress: called now and then with the number of finished requests.
             settings: settings of the policies; None for those of the plan.
             listener: called with each event of the gateway.
+            begun: called with the loop and the pools of the gateways before the first arrival.
         """
         settings = settings or policy_settings(self._scenario, self._plan)
         scenario = self._scenario
@@ -146,6 +148,7 @@ class SeedSamples:
             timeouts=scenario.timeouts,
             fleet=FleetPlan(self._plan.gateways, self._plan.share_s),
             listener=listener,
+            begun=begun,
         )
         return run(policy, settings, self._arrivals, self._world, self.seed, progress, conditions)
 

@@ -18,7 +18,7 @@ from gateway.hedging.measure import Instrument, MeasureShares
 from gateway.observe.proof import Goal, count_request
 from gateway.proof.effect import DirectEffect, Effect, direct_effect
 from gateway.proof.intervals import Interval
-from gateway.proof.tally import Group, Tally
+from gateway.proof.tally import Group
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples, policy_settings
 from streaming_bench.simulation.scenario import Scenario
 
@@ -75,7 +75,7 @@ def known_run(scenario: Scenario, seed: int, slo_s: float, correlation: float | 
 
 
 def _known(event: RequestEnded, goal: Goal) -> KnownRequest:
-    tally = Tally(*goal)
+    tally = goal.tally()
     count_request(event, tally)
     with_s = sum(tally.times(group).sum_s for group in (Group.SAME, Group.BEATEN))
     without_s = tally.times(Group.READ_WITHOUT).sum_s if Group.READ_WITHOUT in tally.groups else with_s
@@ -95,7 +95,7 @@ def _truth(requests: Sequence[KnownRequest], goal: Goal) -> dict[str, float]:
 
 def drawn(run: KnownRun, instrument: Instrument, share: float, chance: random.Random) -> DirectEffect:
     """Estimate from a random share of the requests that could be measured."""
-    tally = Tally(*run.goal)
+    tally = run.goal.tally()
     for request in run.requests:
         if instrument is Instrument.LOSERS:
             tally.add(request.group, request.with_s)

@@ -112,8 +112,16 @@ class ArrivalPlan:
     concurrency: int
 
 
+Begun = Callable[[asyncio.AbstractEventLoop, Sequence[Pool]], None]
+"""Called with the loop and the pools of a run before its first arrival."""
+
+
 def ignore(_event: Event) -> None:
     """Ignore the event."""
+
+
+def no_start(_loop: asyncio.AbstractEventLoop, _pools: Sequence[Pool]) -> None:
+    """Do nothing at the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +135,7 @@ class Conditions:
         timeouts: True for the gateway's default timeouts.
         fleet: the gateways.
         listener: called with each event of the gateway.
+        begun: called with the loop and the pools of the gateways before the first arrival.
     """
 
     clients: Clients | None = None
@@ -135,6 +144,7 @@ class Conditions:
     timeouts: bool = False
     fleet: FleetPlan = _ALONE
     listener: Listener = ignore
+    begun: Begun = no_start
 
 
 class _NullClient:
@@ -262,6 +272,7 @@ class _Simulation:
             RuntimeError: A callback raised.
         """
         self.gateways.start()
+        self._conditions.begun(self._loop, [gateway.pool for gateway in self.gateways.each])
         if self._arrivals.arrivals_s is None:
             for _ in range(min(self._arrivals.concurrency, len(self._facts))):
                 self._start()

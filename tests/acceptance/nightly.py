@@ -66,6 +66,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "judge": Step([[sys.executable, "-m", "streaming_bench", "judge"]], 3600),
         "fleet": Step([[sys.executable, "tests/acceptance/fleet.py"]], 1800),
         "proof": Step([[sys.executable, "tests/acceptance/proof_coverage.py"]], 3600),
+        "switchback": Step([[sys.executable, "tests/acceptance/switchback_truth.py"]], 3600),
         "replay": Step([[sys.executable, "tests/acceptance/replay_truth.py"]], 5400),
         "acceptance": Step([["scripts/acceptance"]], 1800),
         "faults": Step([["scripts/acceptance", "faults"]], 1200),

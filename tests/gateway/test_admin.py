@@ -134,6 +134,16 @@ def test_proof_of_a_model_in_shadow() -> None:
     assert row["misses"] == {"observed": 0.0, "independent": 0.0, "correlated": 0.0}
 
 
+def test_blocks() -> None:
+    """A body begins a block; one without a usable name is refused, and so are foreign web pages."""
+    site = AdminUnderTest()
+    assert site.ask("POST", "/admin/blocks", b'{"block": "a"}').json == {"blocks": []}
+    for body in (b"{}", b'{"block": ""}', b'{"block": "%s"}' % (b"x" * 101)):
+        assert site.refusal("POST", "/admin/blocks", body) == (422, "invalid_value")
+    foreign = {"host": "127.0.0.1:8081", "origin": "https://example.com"}
+    assert site.refusal("POST", "/admin/blocks", b'{"block": "a"}', foreign) == (403, "forbidden")
+
+
 def test_switch() -> None:
     """The switch turns one model or all of them, and answers with the new state."""
     site = AdminUnderTest()
@@ -310,6 +320,7 @@ def test_bug_is_reported_without_its_text() -> None:
         ("GET", "/admin/proof", b"days=2", "days", "model and hours"),
         ("POST", "/admin/hedging", b"on=false", "on", "none"),
         ("POST", "/admin/reload", b"dry_run=", "dry_run", "none"),
+        ("POST", "/admin/blocks", b"block=a", "block", "none"),
     ],
 )
 def test_an_unknown_query_parameter_is_named(method: str, path: str, query: bytes, name: str, takes: str) -> None:

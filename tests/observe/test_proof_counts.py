@@ -31,7 +31,7 @@ _SHADOW = Shadow(0, "b", ShadowReason.LATE, 0.15, 120, None, expected_s=0.09, ga
 
 def counted(**changes: Any) -> Tally:
     """The counts of one request."""
-    counts = Tally(*_GOAL)
+    counts = _GOAL.tally()
     count_request(replace(_RACED, **changes), counts)
     return counts
 
