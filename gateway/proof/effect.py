@@ -114,6 +114,7 @@ class _Curves:
         self._beaten, self._read = tally.times(Group.BEATEN).count, tally.times(Group.READ_WITH).count
         self._granted, self._withheld = tally.times(Group.GRANTED).count, tally.times(Group.WITHHELD).count
         unmeasured = tally.times(Group.UNMEASURED).count
+        self._is_with_known = not self._granted + self._withheld
         self.is_sampled = self._read < self._beaten or bool(self._granted + self._withheld + unmeasured)
 
     def misses(self) -> Effect:
@@ -127,8 +128,10 @@ class _Curves:
         rows = range(len(self._edges))
         without = self._inverted([self._without(self._at(row)) for row in rows], allowed)
         with_ = self._inverted([self._with(self._at(row)) for row in rows], allowed)
-        # Quantiles jump where few requests are, and together: the ends are not combined as those of normal errors.
-        ends = without.low - with_.high, without.high - with_.low
+        # Quantiles jump where few requests are, and together: the ends are not combined as those of normal errors. If
+        # no hedge was withheld, the quantile with hedging is observed, and only the one without it has whole bins.
+        known = exactly(with_.value) if self._is_with_known else with_
+        ends = without.low - known.high, without.high - known.low
         return Effect(without, with_, Interval(without.value - with_.value, *ends))
 
     def _at(self, row: int) -> Callable[[Group], float]:

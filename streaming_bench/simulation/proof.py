@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import asdict, replace
 
 from gateway.events import Event, RequestEnded
@@ -18,7 +19,7 @@ from gateway.hedging.measure import Instrument, MeasureShares
 from gateway.observe.proof import Goal, count_request
 from gateway.proof.effect import DirectEffect, Effect, direct_effect
 from gateway.proof.intervals import Interval
-from gateway.proof.tally import Group
+from gateway.proof.tally import Group, Tally
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples, policy_settings
 from streaming_bench.simulation.scenario import Scenario
 
@@ -93,21 +94,42 @@ def _truth(requests: Sequence[KnownRequest], goal: Goal) -> dict[str, float]:
     }
 
 
-def drawn(run: KnownRun, instrument: Instrument, share: float, chance: random.Random) -> DirectEffect:
-    """Estimate from a random share of the requests that could be measured."""
-    tally = run.goal.tally()
-    for request in run.requests:
-        if instrument is Instrument.LOSERS:
-            tally.add(request.group, request.with_s)
-            if request.group is Group.BEATEN and chance.random() < share:
-                tally.add_read(request.with_s, request.without_s)
-        elif not request.asked:
-            tally.add(Group.SAME, request.with_s)
-        elif chance.random() < share:
-            tally.add(Group.WITHHELD, request.without_s)
+class Draws:
+    """Estimates from random shares of the requests of a run that could be measured.
+
+    Args:
+        run: all requests, with both TTFTs.
+        instrument: way to measure.
+    """
+
+    def __init__(self, run: KnownRun, instrument: Instrument) -> None:
+        self._is_losers = instrument is Instrument.LOSERS
+        tally = run.goal.tally()
+        for request in run.requests:
+            if self._is_losers:
+                tally.add(request.group, request.with_s)
+            elif not request.asked:
+                tally.add(Group.SAME, request.with_s)
+        self._same = msgspec.msgpack.encode(tally)
+        if self._is_losers:
+            self._drawn = [request for request in run.requests if request.group is Group.BEATEN]
         else:
-            tally.add(Group.GRANTED, request.with_s)
-    return direct_effect(tally)
+            self._drawn = [request for request in run.requests if request.asked]
+
+    def effect(self, share: float, chance: random.Random) -> DirectEffect:
+        """Estimate from one draw."""
+        tally = msgspec.msgpack.decode(self._same, type=Tally)
+        for request in self._drawn:
+            is_drawn = chance.random() < share
+            if not self._is_losers:
+                tally.add(Group.WITHHELD if is_drawn else Group.GRANTED, _seen_s(request, withheld=is_drawn))
+            elif is_drawn:
+                tally.add_read(request.with_s, request.without_s)
+        return direct_effect(tally)
+
+
+def _seen_s(request: KnownRequest, *, withheld: bool) -> float:
+    return request.without_s if withheld else request.with_s
 
 
 class Coverage:
@@ -146,9 +168,10 @@ class Coverage:
 def coverage(runs: Sequence[KnownRun], instrument: Instrument, share: float, repetitions: int) -> dict[str, Coverage]:
     """Draw from the runs in turn; returns the coverage of each figure."""
     found = {figure: Coverage() for figure in FIGURES}
+    draws = [Draws(run, instrument) for run in runs]
     for number in range(repetitions):
         run = runs[number % len(runs)]
-        effect = drawn(run, instrument, share, random.Random(f"{number}/draw"))
+        effect = draws[number % len(runs)].effect(share, random.Random(f"{number}/draw"))
         effects: dict[str, object] = asdict(effect)
         for figure in FIGURES:
             shown = effects[figure]

@@ -1,9 +1,9 @@
 """Compares the intervals of what hedging saved with the truth of simulated runs; a step of scripts/nightly.
 
-Each row draws 200 times from a few runs of one workload. An interval that is shown must contain the truth in 91 % of
-the draws (the restricted mean's in 90 %), and all of one figure in 93 to 98.5 %. A single row has no upper bound: an
-interval is conservative by construction where nearly all beaten requests would have missed, and where a quantile's
-width is that of a few bins.
+Each row draws 400 times from a few runs of one workload. An interval that is shown must contain the truth in 91 % of
+the draws (the restricted mean's in 90 %), and all of one figure in 93 to 97.5 %. A row above 98.5 % is listed and does
+not fail: any interval that contains its own estimate contains the truth where all measured requests agree, because
+every beaten one would have missed, and where an effect is zero or as small as the bins of the TTFTs.
 
 Units: seconds; shares are fractions of 1.
 """
@@ -21,8 +21,9 @@ from streaming_bench.simulation.scenario import Scenario, load, with_requests
 
 _LOW: Final = 0.91
 _LOW_MEAN: Final = 0.90
-_POOLED: Final = (0.93, 0.985)
-_NOISE: Final = 0.02  # a coverage of 0.91 is found as 0.89 in one of six rows of 200 draws
+_HIGH: Final = 0.985
+_POOLED: Final = (0.93, 0.975)
+_NOISE: Final = 0.015  # a coverage of 0.91 is found as 0.895 in one of six rows of 400 draws
 _SHOWN_MIN: Final = 100  # draws with an interval, below which a coverage is not judged
 
 
@@ -92,10 +93,10 @@ def main() -> int:
     """Print every row; returns 1 if a coverage is out of bounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--draws", type=int, default=400)
     parser.add_argument("workloads", nargs="*", help="only these, such as W1")
     given = parser.parse_args()
-    bad, pooled = list[str](), {figure: [0, 0] for figure in FIGURES}
+    bad, wide, pooled = list[str](), list[str](), {figure: [0, 0] for figure in FIGURES}
     write(f"{'intervals that contain the truth (half width)':<46}{''.join(f'{each:>16}' for each in FIGURES)}")
     for workload in WORKLOADS:
         if given.workloads and workload.name not in given.workloads:
@@ -105,6 +106,8 @@ def main() -> int:
             write(f"{name:<46}{''.join(f'{cell:>16}' for cell in cells)}")
             bad += failures(name, found)
             for figure, each in found.items():
+                if each.shown >= _SHOWN_MIN and each.share > _HIGH:
+                    wide.append(f"{name}: {figure} is covered in {each.share:.1%}")
                 pooled[figure][0] += each.covering
                 pooled[figure][1] += each.shown
     for figure, (covering, shown) in pooled.items():
@@ -112,6 +115,7 @@ def main() -> int:
         write(f"{figure}: {share:.1%} of {shown:,} intervals")
         if not _POOLED[0] <= share <= _POOLED[1]:
             bad.append(f"{figure}: {share:.1%} of all intervals contain the truth")
+    write("\n".join(["wide:", *wide]))
     write("\n".join(bad) or "every coverage is within its bounds")
     return bool(bad)
 
