@@ -298,8 +298,14 @@ def _hedging(data: RawMapping, models: list[tuple[Loc, RawMapping]]) -> Iterator
         if "delay" in hedge and loc not in static and (hedge is not shared or not static):
             yield (*loc, "delay"), "only policy static uses a delay; write `policy: static`, or remove this line"
         policy = in_force[loc].get("policy", "adaptive")
-        if "ttft_target" in hedge and policy not in ("adaptive", "shadow") and (hedge is not shared or "policy" in shared):
-            text = "only the policies adaptive and shadow use a TTFT target; write `policy: adaptive`, or remove this line"
+        if (
+            "ttft_target" in hedge
+            and policy not in ("adaptive", "shadow")
+            and (hedge is not shared or "policy" in shared)
+        ):
+            text = (
+                "only the policies adaptive and shadow use a TTFT target; write `policy: adaptive`, or remove this line"
+            )
             yield (*loc, "ttft_target"), text
 
 

@@ -71,6 +71,8 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "acceptance": Step([["scripts/acceptance"]], 1800),
         "faults": Step([["scripts/acceptance", "faults"]], 1200),
         "sharing": Step([["scripts/acceptance", "sharing"]], 900),
+        "hosts": Step([["scripts/acceptance", "hosts"]], 900),
+        "one_provider": Step([["scripts/acceptance", "one_provider"]], 1200),
         "redis_crowd": Step([["scripts/acceptance", "redis_crowd"]], 1200),
         "nights": Step([["scripts/acceptance", "nights"]], 2700),
         "silence": Step([["scripts/acceptance", "silence"]], 1800),  # its first run installs SDKs
