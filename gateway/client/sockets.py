@@ -66,6 +66,7 @@ class Watch:
 
     def close(self) -> None:
         """Release the sockets of the watch."""
+        self._on_due = None  # else the watch and its race refer to each other, and each request leaves garbage
         with self._lock:
             ears, self._ears = self._ears, None
         for ear in ears or ():

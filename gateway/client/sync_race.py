@@ -70,7 +70,7 @@ class SyncRace:
             bind(None)
             if self._backups is not None:
                 self._backups.stop()
-                main.close()
+            main.close()
         if isinstance(result, Exception):
             raise result
         return result
