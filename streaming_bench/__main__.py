@@ -6,6 +6,7 @@ command that runs is loaded. No units.
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(given)
     try:
         args.run(args)
+        sys.stdout.flush()
     except ScenarioError as error:
         parser.error(str(error))
     except BenchError as error:
@@ -76,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader of the output has closed it, as in `ttft-bench replay FILE | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
 
 
