@@ -11,7 +11,7 @@ import sys
 from streaming_bench import __main__ as bench
 from streaming_bench.commands import report
 report.run = lambda args: print("row " * 100_000)
-sys.exit(bench.main(["report", "folder"]))
+sys.exit(bench.main(["report", "folder", "--out", "folder"]))
 """
 
 

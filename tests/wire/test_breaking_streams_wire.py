@@ -157,7 +157,7 @@ def test_signs_of_life_are_no_text(sign: bytes, mode: str) -> None:
     async def pinging(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(HEAD + b"\r\n" + CHUNK)
-        while not reader.at_eof():  # until the gateway closes the connection
+        while not (reader.at_eof() or writer.is_closing()):  # until the gateway closes or resets the connection
             writer.write(sign)
             await asyncio.sleep(0.02)
 
