@@ -74,13 +74,19 @@ def test_only_the_version_of_the_project_is_set() -> None:
     assert release.set_version("pyproject.toml", text, "0.2.0") == text.replace("0.1.0", "0.2.0")
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "openapi.yaml", "docker/kubernetes.yaml"])
+@pytest.mark.parametrize("name", release._VERSION_LINES)
 def test_every_file_with_the_version_has_the_same(name: str) -> None:
     """Each file that states the version is found by its pattern, and states that of pyproject.toml."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     text = (ROOT / name).read_text(encoding="utf-8")
     assert release.set_version(name, text, version) == text
     assert release.set_version(name, text, "9.9.9") == text.replace(version, "9.9.9", 1)
+
+
+def test_every_file_with_the_version_is_set() -> None:
+    """No manifest of docker/ keeps the image of the last release."""
+    files = [path for path in (ROOT / "docker").rglob("*.yaml") if "image: ttft-gateway:" in path.read_text("utf-8")]
+    assert {path.relative_to(ROOT).as_posix() for path in files} <= release._VERSION_LINES.keys()
 
 
 @pytest.fixture
