@@ -25,6 +25,7 @@ _VERSION_LINES = {
     "pyproject.toml": re.compile(r'^(version = ")[^"]+', re.MULTILINE),
     "openapi.yaml": re.compile(r"^(  version: )\S+", re.MULTILINE),
     "docker/kubernetes.yaml": re.compile(r"^( +image: ttft-gateway:)\S+", re.MULTILINE),
+    "docker/helm/ttft-gateway/Chart.yaml": re.compile(r"^(appVersion: )\S+", re.MULTILINE),
     "docker/kubernetes-valkey.yaml": re.compile(r"^( +image: ttft-gateway:)\S+", re.MULTILINE),
 }
 

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Final
 
 PACKAGES: Final = ("gateway", "providers", "streaming_bench", "ttft_gateway")
-PAGES: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docker/README.md", "docs/**/*.md")
+PAGES: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docker/**/*.md", "docs/**/*.md")
 GUIDE_LINES_MAX: Final = 150
 # Pages that are looked up instead of read: their length follows what they list.
 REFERENCE: Final = (
     "CHANGELOG.md",
+    "docker/helm/ttft-gateway/README.md",
     "docs/admin.md",
     "docs/api.md",
     "docs/bench.md",

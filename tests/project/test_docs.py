@@ -29,7 +29,8 @@ from gateway.process_events import ConfigReloaded
 from providers.catalog import CATALOG
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted(DOCS.rglob("*.md"))]
+OTHERS = ("README.md", "CHANGELOG.md", "docker/README.md", "docker/helm/ttft-gateway/README.md")
+PAGES = [*(ROOT / name for name in OTHERS), *sorted(DOCS.rglob("*.md"))]
 SECRETS = {
     name: name.lower()
     for name in (
