@@ -13,20 +13,40 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
 _SECTION = re.compile(r"^## \[([^\]]+)\](?: - (.+))?$", re.MULTILINE)
 _PREPARED = "unreleased"  # date of a section that was written before its release
-# File -> line with the version; the first match is replaced.
-_VERSION_LINES = {
-    "pyproject.toml": re.compile(r'^(version = ")[^"]+', re.MULTILINE),
-    "openapi.yaml": re.compile(r"^(  version: )\S+", re.MULTILINE),
-    "docker/kubernetes.yaml": re.compile(r"^( +image: ttft-gateway:)\S+", re.MULTILINE),
-    "docker/helm/ttft-gateway/Chart.yaml": re.compile(r"^(appVersion: )\S+", re.MULTILINE),
-    "docker/kubernetes-valkey.yaml": re.compile(r"^( +image: ttft-gateway:)\S+", re.MULTILINE),
+
+
+def semantic(version: str) -> str:
+    """Return a version of PEP 440 as Helm requires it, by Semantic Versioning: 0.2.0rc1 as 0.2.0-rc.1."""
+    parsed = Version(version)
+    parts = [*parsed.release, 0, 0][:3]
+    kinds = {"a": "alpha", "b": "beta", "rc": "rc"}
+    before = [f"{kinds[parsed.pre[0]]}.{parsed.pre[1]}"] if parsed.pre else []
+    before += [f"dev.{parsed.dev}"] if parsed.dev is not None else []
+    after = f"+post.{parsed.post}" if parsed.post is not None else ""
+    return ".".join(map(str, parts)) + ("-" + ".".join(before) if before else "") + after
+
+
+_CHART = "docker/helm/ttft-gateway/Chart.yaml"
+_IMAGE = re.compile(r"^( +image: ttft-gateway:)\S+", re.MULTILINE)
+# File -> lines with the version, and its form there; the first match of each is replaced.
+_VERSION_LINES: Final[Mapping[str, Mapping[re.Pattern[str], Callable[[str], str]]]] = {
+    "pyproject.toml": {re.compile(r'^(version = ")[^"]+', re.MULTILINE): str},
+    "openapi.yaml": {re.compile(r"^(  version: )\S+", re.MULTILINE): str},
+    "docker/Dockerfile": {re.compile(r'^( +org\.opencontainers\.image\.version=")[^"]+', re.MULTILINE): str},
+    "docker/kubernetes.yaml": {_IMAGE: str},
+    "docker/kubernetes-valkey.yaml": {_IMAGE: str},
+    _CHART: {
+        re.compile(r'^(version: "?)[^"\s]+', re.MULTILINE): semantic,
+        re.compile(r'^(appVersion: "?)[^"\s]+', re.MULTILINE): str,
+    },
 }
 
 
@@ -82,15 +102,21 @@ def cut_changelog(text: str, version: str, date: str) -> str:
     return text.replace("## [Unreleased]\n", f"## [Unreleased]\n\n## [{version}] - {date}\n")
 
 
+def versioned(root: Path) -> list[str]:
+    """Return the files of a checkout with lines to set; the Helm chart is optional."""
+    return [name for name in _VERSION_LINES if name != _CHART or (root / name).exists()]
+
+
 def set_version(name: str, text: str, version: str) -> str:
     """Return the text of a file of `_VERSION_LINES` with the version replaced.
 
     Raises:
         ReleaseError: the file has no such line.
     """
-    text, count = _VERSION_LINES[name].subn(rf"\g<1>{version}", text, count=1)
-    if not count:
-        raise ReleaseError(f"{name} has no line with a version; correct the pattern in tests/project/release.py")
+    for pattern, form in _VERSION_LINES[name].items():
+        text, count = pattern.subn(rf"\g<1>{form(version)}", text, count=1)
+        if not count:
+            raise ReleaseError(f"{name} has no line with a version; correct the pattern in tests/project/release.py")
     return text
 
 
@@ -129,10 +155,11 @@ def make(worktree: Path, version: str, date: str, dist: Path) -> str:
     """Edit, commit and build in a worktree; return the commit."""
     changelog = worktree / "CHANGELOG.md"
     changelog.write_text(cut_changelog(changelog.read_text(encoding="utf-8"), version, date), encoding="utf-8")
-    for name in _VERSION_LINES:
+    names = versioned(worktree)
+    for name in names:
         path = worktree / name
         path.write_text(set_version(name, path.read_text(encoding="utf-8"), version), encoding="utf-8")
-    show(f"CHANGELOG.md: [{version}] - {date}", f"version {version} in {', '.join(_VERSION_LINES)}")
+    show(f"CHANGELOG.md: [{version}] - {date}", f"version {version} in {', '.join(names)}")
     git(worktree, "commit", "--quiet", "--all", "--message", f"Release {version}")
     time_s = git(worktree, "log", "-1", "--format=%ct")
     show(f"build with SOURCE_DATE_EPOCH={time_s} into {dist}")

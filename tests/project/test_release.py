@@ -74,19 +74,49 @@ def test_only_the_version_of_the_project_is_set() -> None:
     assert release.set_version("pyproject.toml", text, "0.2.0") == text.replace("0.1.0", "0.2.0")
 
 
-@pytest.mark.parametrize("name", release._VERSION_LINES)
+CHART = 'apiVersion: v2\nversion: 0.1.0\nappVersion: "0.1.0" # default of image.tag\n'
+
+
+@pytest.mark.parametrize(
+    ("version", "in_chart"),
+    [
+        ("0.2.0", "0.2.0"),
+        ("0.2", "0.2.0"),
+        ("1.0.0a1", "1.0.0-alpha.1"),
+        ("1.0.0rc2.dev3", "1.0.0-rc.2.dev.3"),
+        ("1.0.0.post1", "1.0.0+post.1"),
+    ],
+)
+def test_the_chart_has_a_semantic_version(version: str, in_chart: str) -> None:
+    """Helm rejects versions of PEP 440: the chart's own is translated, that of the gateway and its image is not."""
+    text = release.set_version("docker/helm/ttft-gateway/Chart.yaml", CHART, version)
+    assert text == f'apiVersion: v2\nversion: {in_chart}\nappVersion: "{version}" # default of image.tag\n'
+
+
+def test_a_checkout_without_a_chart_can_be_released(tmp_path: Path) -> None:
+    """The chart is set only if there is one."""
+    chart = tmp_path / "docker/helm/ttft-gateway/Chart.yaml"
+    without = release.versioned(tmp_path)
+    chart.parent.mkdir(parents=True)
+    chart.touch()
+    assert release.versioned(tmp_path) == [*without, "docker/helm/ttft-gateway/Chart.yaml"]
+
+
+@pytest.mark.parametrize("name", release.versioned(ROOT))
 def test_every_file_with_the_version_has_the_same(name: str) -> None:
     """Each file that states the version is found by its pattern, and states that of pyproject.toml."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     text = (ROOT / name).read_text(encoding="utf-8")
     assert release.set_version(name, text, version) == text
-    assert release.set_version(name, text, "9.9.9") == text.replace(version, "9.9.9", 1)
+    assert release.set_version(name, text, "9.9.9") == text.replace(
+        version, "9.9.9", 2 if name.endswith("Chart.yaml") else 1
+    )
 
 
-def test_every_file_with_the_version_is_set() -> None:
-    """No manifest of docker/ keeps the image of the last release."""
-    files = [path for path in (ROOT / "docker").rglob("*.yaml") if "image: ttft-gateway:" in path.read_text("utf-8")]
-    assert {path.relative_to(ROOT).as_posix() for path in files} <= release._VERSION_LINES.keys()
+def test_every_image_of_the_gateway_has_the_version() -> None:
+    """No example under docker/ runs the image of an older release after the next one."""
+    named = {path for path in (ROOT / "docker").rglob("*.yaml") if "image: ttft-gateway:" in path.read_text("utf-8")}
+    assert {path.relative_to(ROOT).as_posix() for path in named} <= set(release.versioned(ROOT))
 
 
 @pytest.fixture
