@@ -1,7 +1,7 @@
-"""Cuts a release: changelog, version, wheel, source archive, commit and tag; run by scripts/release. Publishes nothing.
+"""Cuts a release: changelog, version, archives, SBOM, commit and tag; run by scripts/release. Publishes nothing.
 
-Edits and builds in a temporary worktree, so that a failure leaves the checkout as it was. Archives carry the time of
-the release commit: a build of the tag with that SOURCE_DATE_EPOCH has the same bytes. No units but dates.
+Edits and builds in a temporary worktree, so that a failure leaves the checkout as it was. Archives and SBOM carry the
+time of the release commit: a build of the tag with that SOURCE_DATE_EPOCH has the same bytes. No units but dates.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import sbom
 from packaging.version import InvalidVersion, Version
 
 _SECTION = re.compile(r"^## \[([^\]]+)\](?: - (.+))?$", re.MULTILINE)
@@ -165,6 +166,7 @@ def make(worktree: Path, version: str, date: str, dist: Path) -> str:
     show(f"build with SOURCE_DATE_EPOCH={time_s} into {dist}")
     hatchling = str(Path(sys.executable).with_name("hatchling"))
     run(worktree, hatchling, "build", "--directory", str(dist), environment={"SOURCE_DATE_EPOCH": time_s})
+    sbom.write_release(worktree, dist, int(time_s))
     for path in sorted(dist.glob(f"ttft_gateway-{version}[-.]*")):
         show(f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}")
     return git(worktree, "rev-parse", "HEAD")
