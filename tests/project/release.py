@@ -162,6 +162,12 @@ def make(worktree: Path, version: str, date: str, dist: Path) -> str:
         path.write_text(set_version(name, path.read_text(encoding="utf-8"), version), encoding="utf-8")
     show(f"CHANGELOG.md: [{version}] - {date}", f"version {version} in {', '.join(names)}")
     git(worktree, "commit", "--quiet", "--all", "--message", f"Release {version}")
+    archive(worktree, version, dist)
+    return git(worktree, "rev-parse", "HEAD")
+
+
+def archive(worktree: Path, version: str, dist: Path) -> None:
+    """Build wheel, source archive and SBOM of a commit, and show their digests."""
     time_s = git(worktree, "log", "-1", "--format=%ct")
     show(f"build with SOURCE_DATE_EPOCH={time_s} into {dist}")
     hatchling = str(Path(sys.executable).with_name("hatchling"))
@@ -169,7 +175,18 @@ def make(worktree: Path, version: str, date: str, dist: Path) -> str:
     sbom.write_release(worktree, dist, int(time_s))
     for path in sorted(dist.glob(f"ttft_gateway-{version}[-.]*")):
         show(f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}")
-    return git(worktree, "rev-parse", "HEAD")
+
+
+def archive_commit(root: Path) -> None:
+    """Build the archives of the commit of a checkout into dist/, as they were built for its release.
+
+    Raises:
+        ReleaseError: the tree has changes, or the build fails.
+    """
+    if changed := git(root, "status", "--porcelain"):
+        raise ReleaseError(f"the tree has changes; commit or stash them:\n{changed}")
+    pyproject = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    archive(root, pyproject["project"]["version"], root / "dist")
 
 
 def release(root: Path, text: str, *, dry_run: bool) -> None:
@@ -219,11 +236,16 @@ def show(*lines: str) -> None:
 def main(arguments: Sequence[str] | None = None, root: Path = Path(__file__).parents[2]) -> int:
     """Read the command line; the exit code is 1 if the release cannot be made."""
     parser = argparse.ArgumentParser(prog="scripts/release", description="Cut a release. Publishes nothing.")
-    parser.add_argument("version", help="version of PEP 440, such as 0.2.0")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("version", nargs="?", help="version of PEP 440, such as 0.2.0")
+    what.add_argument("--archives", action="store_true", help="only build the archives of this commit, into dist/")
     parser.add_argument("--dry-run", action="store_true", help="build into a temporary folder, change nothing")
     options = parser.parse_args(arguments)
     try:
-        release(root, options.version, dry_run=options.dry_run)
+        if options.archives:
+            archive_commit(root)
+        else:
+            release(root, options.version, dry_run=options.dry_run)
     except ReleaseError as error:
         sys.stderr.write(f"scripts/release: {error}\n")
         return 1

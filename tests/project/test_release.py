@@ -156,3 +156,18 @@ def test_a_command_line_without_a_version(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         release.main([])
     assert "version" in capsys.readouterr().err
+
+
+def test_archives_are_those_of_a_commit(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tree with changes has no archives: their digests would be those of no commit."""
+    (repository / "pyproject.toml").write_text("", encoding="utf-8")
+    assert release.main(["--archives"], repository) == 1
+    assert "the tree has changes; commit or stash them" in capsys.readouterr().err
+    assert not (repository / "dist").exists()
+
+
+def test_archives_and_a_version_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """The archives are those of the commit, so a version beside them is rejected."""
+    with pytest.raises(SystemExit):
+        release.main(["0.2.0", "--archives"])
+    assert "not allowed with" in capsys.readouterr().err
