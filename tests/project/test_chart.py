@@ -245,6 +245,20 @@ def test_helm_renders_the_examples(example: str) -> None:
 
 
 @needs_helm
+def test_another_release_has_names_of_its_own() -> None:
+    """All names and selectors follow the release; the job of its metrics is one that the alerts look for."""
+    done = chart.run_helm("template", "prod", ".", "-f", "examples/valkey.yaml")
+    assert done.returncode == 0, done.stderr
+    rows = objects(done.stdout)
+    names = {kind: name for kind, name in rows if name != "vllm-pods"}
+    assert names.pop("PodMonitor") == "prod-ttft-gateway"
+    assert set(names.values()) == {"prod"}
+    spec = rows["Deployment", "prod"]["spec"]
+    assert spec["selector"]["matchLabels"]["app.kubernetes.io/instance"] == "prod"
+    assert rows["Service", "prod"]["spec"]["selector"] == spec["template"]["metadata"]["labels"]
+
+
+@needs_helm
 @pytest.mark.parametrize(
     ("values", "message"),
     [
