@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gateway.client.config import HedgeConfig
+    from gateway.client.grpc_async import async_hedging_interceptors
     from gateway.client.httpx2_async_transport import AsyncHedgingTransport2
     from gateway.client.httpx2_transport import HedgingTransport2
     from gateway.client.httpx_async_transport import AsyncHedgingTransport
@@ -29,6 +30,7 @@ _MODULES = {
     "StatsSnapshot": "stats",
     "Target": "targets",
     "TargetSnapshot": "stats",
+    "async_hedging_interceptors": "grpc_async",
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "StatsSnapshot",
     "Target",
     "TargetSnapshot",
+    "async_hedging_interceptors",
 ]
 
 
