@@ -39,8 +39,8 @@ _HEAD = """# Licences of the dependencies
 
 Libraries that [requirements.lock](../requirements.lock) installs: the client library with the extras `serve` and
 `share`. Each installed package has the text of its licence in its `.dist-info` folder, in the image too. The project
-itself is under the [MIT licence](../LICENSE). `scripts/licenses` writes this page; `scripts/release` writes the same list
-beside the wheel, as a CycloneDX file.
+itself is under the [MIT licence](../LICENSE). `scripts/licenses` writes this page; `scripts/release` writes the same
+list beside the wheel, as a CycloneDX file.
 
 | library | version | licence (SPDX) | installed on |
 |---|---|---|---|
