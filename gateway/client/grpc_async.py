@@ -76,12 +76,20 @@ class _Policy:
                 made[names] = Hedger(config, _targets(names), stats)
             self._hedgers[method], self._others[method] = made[names], others
 
-    async def intercept(self, continuation: Any, details: Any, request: Any, read: Read) -> tuple[Answer, ClientRace]:
-        """Race one RPC; return the winner, whose race is to be ended."""
+    def enter(self, details: Any) -> tuple[ClientRace, ClientAttempt]:
+        """Return the race of an RPC and its primary, counted as sent."""
+        method = _name(details)
+        hedger = self._hedgers[method]
+        race = hedger.race(Asked((self._origin, method), RequestFacts(coin=hedger.rand()), Event.HEADERS))
+        return race, race.begin()
+
+    async def run(
+        self, entered: tuple[ClientRace, ClientAttempt], continuation: Any, details: Any, request: Any, read: Read
+    ) -> Answer:
+        """Race one RPC; return the winner, whose end is to be reported, or the primary with its error."""
+        race, primary = entered
         method = _name(details)
         hedger, others = self._hedgers[method], self._others[method]
-        facts = RequestFacts(coin=hedger.rand())
-        race = hedger.race(Asked((self._origin, method), facts, Event.HEADERS))
 
         async def start(attempt: ClientAttempt, left_s: float | None) -> Any:
             if attempt.target is None or attempt.label == self._target:
@@ -93,9 +101,8 @@ class _Policy:
 
         answer = None
         try:
-            primary = race.begin()
             answer = await GrpcRace(hedger, race, start, read, details.timeout, self._tasks).run(primary)
-            return answer, race
+            return answer
         finally:
             if answer is None or answer.error is not None:
                 race.close()
@@ -138,11 +145,12 @@ class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
 
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         details, may_hedge = self._policy.switched(client_call_details)
-        if not may_hedge:
+        entered = safely(self._policy.enter, details) if may_hedge else None
+        if entered is None:
             return await continuation(details, request)
-        answer, race = await self._policy.intercept(continuation, details, request, _response)
+        answer = await self._policy.run(entered, continuation, details, request, _response)
         if answer.error is None:
-            safely(race.on_end, answer.attempt, outcome=Outcome.FINISHED)
+            safely(entered[0].on_end, answer.attempt, outcome=Outcome.FINISHED)
         if answer.call is None and answer.error is not None:
             raise answer.error
         return answer.call
@@ -156,11 +164,12 @@ class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
 
     async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         details, may_hedge = self._policy.switched(client_call_details)
-        if not may_hedge:
+        entered = safely(self._policy.enter, details) if may_hedge else None
+        if entered is None:
             return await continuation(details, request)
-        answer, race = await self._policy.intercept(continuation, details, request, _first)
+        answer = await self._policy.run(entered, continuation, details, request, _first)
         if answer.error is None:
-            self._policy.watch(answer, race)
+            self._policy.watch(answer, entered[0])
         if answer.call is None and answer.error is not None:
             raise answer.error
         return _RacedStream(answer)

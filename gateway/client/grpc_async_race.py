@@ -60,7 +60,7 @@ class GrpcRace:
         self._read = read
         self._deadline_s = math.inf if timeout_s is None else hedger.clock() + timeout_s
         self._tasks = tasks
-        self._running: list[asyncio.Task[Answer | None]] = []
+        self._running: list[asyncio.Task[Answer]] = []
         self._is_over = False  # no further backup: the server forbids one, or the time is used up
 
     async def run(self, primary: ClientAttempt) -> Answer:
@@ -72,11 +72,12 @@ class GrpcRace:
                 await asyncio.wait(self._running, timeout=self._wait_s(), return_when=asyncio.FIRST_COMPLETED)
                 for task in [each for each in self._running if each.done()]:
                     self._running.remove(task)
-                    answer = None if task.cancelled() else task.result()
-                    if answer is not None and self._is_won(answer):
+                    if task.cancelled():
+                        continue
+                    answer = task.result()
+                    if self._is_won(answer):
                         return answer
-                    if answer is not None:
-                        failed.append(answer)
+                    failed.append(answer)
                 if not self._running:
                     if not failed:
                         raise asyncio.CancelledError
@@ -84,6 +85,10 @@ class GrpcRace:
                 self._back_up()
         finally:
             for task in self._running:
+                if task.done() and not task.cancelled():
+                    lost = task.result()
+                    if lost.call is not None:
+                        lost.call.cancel()  # its message came at the same instant
                 task.cancel()
 
     def _wait_s(self) -> float | None:
@@ -108,8 +113,8 @@ class GrpcRace:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _attempt(self, attempt: ClientAttempt) -> Answer | None:
-        """Send an attempt and wait for its first message; return None after a cancellation of its call."""
+    async def _attempt(self, attempt: ClientAttempt) -> Answer:
+        """Send an attempt and wait for its first message."""
         left_s = None if self._deadline_s == math.inf else max(0.0, self._deadline_s - self._hedger.clock())
         call = None
         try:

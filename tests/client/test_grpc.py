@@ -182,6 +182,17 @@ def test_only_named_methods_are_hedged(method: str) -> None:
     run(work)
 
 
+@both
+def test_a_bug_in_the_policy_costs_no_answer(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An RPC whose race cannot begin is sent without one."""
+    monkeypatch.setattr(Hedger, "race", None)
+
+    async def work(client: Client) -> None:
+        assert await client.call(method) == b"Hello 1"
+
+    run(work)
+
+
 def test_a_stream_has_the_methods_of_a_call() -> None:
     """A raced stream is read by `read`, and has its metadata, code and details."""
 

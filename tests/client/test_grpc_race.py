@@ -89,6 +89,18 @@ def test_the_backup_gets_the_time_that_is_left() -> None:
     run_virtual(main())
 
 
+def test_of_two_messages_at_one_instant_the_second_is_cancelled() -> None:
+    """A loser that already has a message is cancelled, too: its stream goes on otherwise."""
+
+    async def main() -> None:
+        site = Site()
+        answer = await site.rpc([(3.0, b"primary"), (1.0, b"backup")])
+        assert answer.first in (b"primary", b"backup")
+        assert [call.is_cancelled for call in site.calls] == [answer.attempt.number != 0, answer.attempt.number != 1]
+
+    run_virtual(main())
+
+
 def test_no_backup_after_the_deadline() -> None:
     """An RPC whose time is used up before it is late gets no backup."""
 
