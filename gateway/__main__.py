@@ -21,6 +21,7 @@ _COMMANDS = {  # command -> module in gateway.cli, function in it
     "check-config": ("config", "check_config"),
     "print-config": ("config", "print_config"),
     "config-schema": ("config", "config_schema"),
+    "import": ("importing.command", "import_config"),
     "health": ("health", "health"),
     "probe": ("probe.command", "probe"),
     "prove": ("prove", "prove"),

@@ -23,9 +23,18 @@ from gateway.config.settings import ModelSettings, Replicas, Settings
 
 def check_config(arguments: argparse.Namespace) -> ExitCode:
     """Report the problems of a file, or a summary if it is valid."""
-    file = config_path(arguments.file or arguments.config, os.environ)
+    return check_file(config_path(arguments.file or arguments.config, os.environ), os.environ)
+
+
+def check_file(file: Path, env: Mapping[str, str]) -> ExitCode:
+    """Report the problems of a file, or a summary if it is valid.
+
+    Args:
+        file: the file.
+        env: environment variables for `${NAME}` in it.
+    """
     try:
-        settings = load(file, os.environ, read_environment(os.environ).settings)
+        settings = load(file, env, read_environment(os.environ).settings)
     except ConfigError as error:
         return report_problems(error)
     for caution in cautions(settings):

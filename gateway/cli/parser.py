@@ -214,6 +214,15 @@ def _file_arguments(command: argparse.ArgumentParser) -> None:
     which.add_argument("--config", metavar="FILE", help="same as FILE")
 
 
+def _import_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("source", choices=("litellm",), help="program whose file is imported")
+    command.add_argument("file", metavar="FILE", help="its configuration file")
+    command.add_argument(
+        "--output", metavar="FILE", default=CONFIG_FILE, help=f"file to write (default: {CONFIG_FILE})"
+    )
+    command.add_argument("--force", action="store_true", help="replace the file if it exists")
+
+
 def _health_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--listen",
@@ -312,6 +321,12 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
         "Editors use it for validation and completion.",
         (" > gateway.schema.json",),
         _no_arguments,
+    ),
+    "import": (
+        "turn the configuration of LiteLLM's proxy into a configuration file",
+        "Reports every line that it cannot take over. Copies no secret, and opens no connection.",
+        (" litellm config.yaml", " litellm config.yaml --output gateway.yaml --force"),
+        _import_arguments,
     ),
     "health": (
         "check the health of the gateway on this machine",
