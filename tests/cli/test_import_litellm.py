@@ -97,6 +97,10 @@ ENDPOINTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {  # litellm_p
         {"kind": "groq"},
         ("foo is not taken over", "tags", "temperature", "timeout"),
     ),
+    "{model: groq/x, api_key: os.environ/K, weight: a, organization: 5, headers: x, rpm: r, drop_params: 1}": (
+        {"kind": "groq"},
+        ("drop_params", "headers", "organization", "rpm", "weight"),
+    ),
 }
 
 

@@ -38,6 +38,9 @@ _COSTS = MappingProxyType(  # LiteLLM's price of a token -> price of a million
     }
 )
 _READ = frozenset({"model", "custom_llm_provider", "api_base", "base_url", "api_key", "api_version", "order", "weight"})
+_TYPES: Mapping[str, type] = MappingProxyType(
+    {"extra_headers": dict, "headers": dict, "organization": str, "drop_params": bool, "custom_llm_provider": str}
+)
 _WHY_NOT: Mapping[str, str] = MappingProxyType(
     {
         "timeout": "timeouts are the same for all models; see `timeouts.total`",
@@ -122,12 +125,11 @@ def read_deployment(entry: object, loc: Loc, report: Report) -> Deployment | Non
     }
     _options(params, info, replica, loc, report)
     _others(entry, info, loc, report)
-    name = info.get("id")
     weight = params.get("weight")
     return Deployment(
         loc=loc,
         group=group,
-        id=name if isinstance(name, str) and NAME.fullmatch(name) and "${" not in name else None,
+        id=_replica_name(info),
         order=_whole(params, "order", at, report),
         weight=_number(weight),
         quota=quota,
@@ -249,7 +251,20 @@ def _options(params: Json, info: Json, replica: Json, loc: Loc, report: Report) 
     if replica["kind"] == "anthropic" and (most := _whole(params, "max_tokens", at, report)) is not None:
         replica["max_tokens_default"] = most
     _prices(params, info, replica, at, report)
-    taken = {*_READ, *_COSTS, "rpm", "tpm", "organization", "extra_headers", "headers", "drop_params", "azure_ad_token"}
+    _rest(params, replica, at, report)
+
+
+def _rest(params: Json, replica: Json, at: Loc, report: Report) -> None:
+    """Report the parameters that are not taken over, and those with an unusable value."""
+    for name, expected in _TYPES.items():
+        if params.get(name) is not None and not isinstance(params[name], expected):
+            report.skip((*at, name), "its value has another type than in LiteLLM's documentation")
+    for name in (each for each in ("weight", *_COSTS) if params.get(each) is not None):
+        if _number(params[name]) is None:
+            report.skip((*at, name), "a number is expected")
+    taken = {*_READ, *_COSTS, "rpm", "tpm", "organization", "extra_headers", "headers", "drop_params"}
+    if replica["kind"] == "azure":
+        taken.add("azure_ad_token")
     if replica["kind"] == "anthropic":
         taken.add("max_tokens")
     for name in params:
@@ -291,12 +306,21 @@ def _header(name: str, value: object, at: Loc, headers: Json, report: Report) ->
 
 def _others(entry: Mapping[str, object], info: Mapping[str, object], loc: Loc, report: Report) -> None:
     """Report what is left of an entry beside its parameters."""
+    if entry.get("model_info") is not None and not isinstance(entry["model_info"], dict):
+        report.skip((*loc, "model_info"), "a mapping is expected")
+    if "id" in info and _replica_name(info) is None:
+        report.skip((*loc, "model_info", "id"), "the name of a replica is 1 to 128 visible ASCII characters")
     for name in info:
         if name not in (*_COSTS, "id", "mode"):
             report.skip((*loc, "model_info", name), "the gateway needs no description of the model")
     for name in entry:
         if name not in ("model_name", "litellm_params", "model_info"):
             report.skip((*loc, name), "there is no such setting")
+
+
+def _replica_name(info: Mapping[str, object]) -> str | None:
+    name = info.get("id")
+    return name if isinstance(name, str) and NAME.fullmatch(name) and "${" not in name else None
 
 
 def _whole(params: Mapping[str, object], name: str, at: Loc, report: Report) -> int | None:

@@ -62,8 +62,8 @@ def from_litellm(source: ForeignFile, name: str) -> Imported:
     if section(data, "general_settings").get("master_key") is not None:
         _key(section(data, "general_settings")["master_key"], report, output)
     models = {group: _model(group, rows, quotas, name, report) for group, rows in groups.items()}
-    if isinstance(default := section(data, "general_settings").get("completion_model"), str):
-        if default in models:
+    if (default := section(data, "general_settings").get("completion_model")) is not None:
+        if isinstance(default, str) and default in models:
             output["default_model"] = default
         else:
             report.skip(("general_settings", "completion_model"), "no model has this name")
@@ -288,6 +288,8 @@ def _unused(data: Json, report: Report) -> None:
         elif key not in ("model_list", *_SECTIONS):
             report.skip((key,), WHY_NOT.get(key, "there is no such section"))
     for where in _SECTIONS:
+        if data.get(where) is not None and not isinstance(data[where], dict):
+            report.skip((where,), "a mapping is expected")
         for key in section(data, where):
             if key not in taken(where):
                 report.skip((where, key), WHY_NOT.get(key, "there is no such setting"))
