@@ -120,12 +120,10 @@ def ended(
     for attempt, charged in zip(sent, billed or repeat(_UNKNOWN), strict=False):
         reports.append(_report(attempt, start_s, charged))
         malformed += attempt.malformed
-    content_s = work_s = None
-    if first is not None:
-        if first.content_s is not None:
-            content_s = first.content_s - arrived_s
-        if first.work_s is not None and first.work_s == first.first_token_s:
-            work_s = first.work_s - arrived_s
+    content_s = None if first is None or first.content_s is None else first.content_s - arrived_s
+    work_s = None
+    if first is not None and first.work_s is not None and first.work_s == first.first_token_s:
+        work_s = first.work_s - arrived_s
     forecast = sent[0].forecast if sent else None
     if sent and not attempts.hedges:  # as of the first attempt's start
         never_hedged = attempts.facts.hedge_off or (None if forecast is None else forecast.never_hedged)
