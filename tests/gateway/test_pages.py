@@ -1,4 +1,4 @@
-"""The files of the live page and of the API reference: complete, from one address, and open to nobody else."""
+"""The files of the live page and of the API reference: complete, and without parts from other addresses."""
 
 import re
 from importlib.resources import files
