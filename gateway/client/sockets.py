@@ -10,8 +10,10 @@ each call on. A watch is bound to the thread that works for it. HTTP/1.1 only: t
 its other requests, too. Times are those of the watch's clock, timeouts are seconds.
 """
 
+import contextlib
 import errno
 import importlib
+import math
 import os
 import select
 import socket
@@ -64,6 +66,16 @@ class Watch:
             if self._ears is not None:
                 self._ears[1].send(b"x")
 
+    def resume(self) -> None:
+        """Take back `stop`: the next wait is a new one."""
+        with self._lock:
+            self.is_over = False
+            if self._ears is not None:
+                self._ears[0].setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while self._ears[0].recv(64):
+                        pass
+
     def close(self) -> None:
         """Release the sockets of the watch."""
         self._on_due = None  # else the watch and its race refer to each other, and each request leaves garbage
@@ -82,18 +94,18 @@ class Watch:
             Overtaken: another attempt has won.
         """
         now_s = self._clock()
-        end_s = now_s + (_WAIT_S_MAX if timeout is None else timeout)
+        end_s = math.inf if timeout is None else now_s + timeout
         while True:
             if self.is_over:
                 raise Overtaken
             if now_s >= self.due_s and self._on_due is not None:
                 self._on_due()
             ear = None if self._ears is None else self._ears[0]
-            left_s = max(0.0, min(end_s, self.due_s) - self._clock())
+            left_s = min(max(0.0, min(end_s, self.due_s) - self._clock()), _WAIT_S_MAX)
             if _ready(sock, event, ear, left_s):
                 return True
             now_s = self._clock()
-            if timeout is not None and now_s >= end_s and not self.is_over:
+            if now_s >= end_s and not self.is_over:
                 return False
 
 

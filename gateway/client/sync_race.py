@@ -203,10 +203,14 @@ class _Backups:
             self._is_awaited = True
             if not self._running and self._winner is None:
                 return result
-        with contextlib.suppress(Overtaken):
-            while True:
+        while True:
+            with contextlib.suppress(Overtaken):
                 main.wait(None, 0, None)
-        winner = self._winner
+            with self._changed:
+                winner = self._winner
+                if winner is not None or not self._running:
+                    break
+                main.resume()  # the last one has failed while the next one was sent
         if winner is None:
             return result
         if isinstance(result, Opened):
