@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from gateway.config.descriptions import attribute_docs
 from gateway.config.document import Document, Loc, Position, read_yaml
 from gateway.config.errors import ConfigError, ConfigProblem, finding
-from gateway.config.rules import Finding, RawMapping, broken_rules, entries, path, pools, replicas, templates
+from gateway.config.raw import Finding, RawMapping, entries, path, pools, replicas, templates
+from gateway.config.rules import broken_rules
 from gateway.config.sections import sections
 from gateway.config.settings import Settings
 from gateway.config.tls import TlsFault, TlsFiles, tls_context

@@ -13,7 +13,8 @@ from gateway.config.discovered import ROWS_MAX, PoolPlace, completed, sources
 from gateway.config.document import Document, Loc, read_yaml
 from gateway.config.errors import finding
 from gateway.config.loader import PROBLEMS_MAX, located, read_text, take_secrets, take_tls
-from gateway.config.rules import Finding, RawMapping, broken_rules, path
+from gateway.config.raw import Finding, RawMapping, path
+from gateway.config.rules import broken_rules
 from gateway.config.section import Section
 from gateway.config.settings import DiscoverSettings, ReplicaOptions, Replicas, Settings
 

@@ -12,40 +12,12 @@ from pydantic_core import PydanticCustomError
 
 from gateway.config.document import Loc
 from gateway.config.kinds import headers_of_kind
+from gateway.config.raw import Finding, RawMapping, entries, path, pools, replicas, templates
 from gateway.config.settings import LimitSettings, Settings
 from gateway.config.values import WORKERS_MAX, Address, parse_address, parse_size
 
 _azure_deployment = re.compile(r"/openai/deployments/[^/]+/?$").search
 _azure_host = re.compile(r"^https?://[^/]+\.azure\.(com|us|cn)(:\d+)?(/|$)").match
-
-Finding = tuple[Loc, str]
-"""Path and message of a problem."""
-
-RawMapping = dict[str, object]
-"""A mapping of the file, not validated."""
-
-
-def entries(parent: RawMapping, loc: Loc, key: str) -> list[tuple[Loc, RawMapping]]:
-    """Return the mappings in the list `parent[key]`, each with its path."""
-    items = parent.get(key)
-    found = enumerate(items) if isinstance(items, list) else ()
-    return [((*loc, key, index), item) for index, item in found if isinstance(item, dict)]
-
-
-def replicas(model: RawMapping, loc: Loc) -> list[tuple[Loc, RawMapping]]:
-    """Return every replica of a model with its path, those of its fallbacks last."""
-    return [replica for pool_loc, pool in pools(model, loc) for replica in entries(pool, pool_loc, "replicas")]
-
-
-def pools(model: RawMapping, loc: Loc) -> list[tuple[Loc, RawMapping]]:
-    """Return every list of replicas of a model with its path: the model itself, then its fallbacks."""
-    return [(loc, model), *entries(model, loc, "fallbacks")]
-
-
-def templates(model: RawMapping, loc: Loc) -> list[tuple[Loc, RawMapping]]:
-    """Return the settings of every source of a model's replicas with their path."""
-    found = (((*pool_loc, "discover"), pool.get("discover")) for pool_loc, pool in pools(model, loc))
-    return [(at, source) for at, source in found if isinstance(source, dict)]
 
 
 def broken_rules(data: RawMapping) -> list[Finding]:
@@ -397,8 +369,3 @@ def _cost_budgets(data: RawMapping, models: list[tuple[Loc, RawMapping]]) -> Ite
                 )
                 yield (*at, "budget_unit"), text
             break  # the model's own setting is the one in force
-
-
-def path(loc: Loc) -> str:
-    """Format a path as `models[0].replicas[1].base_url`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")

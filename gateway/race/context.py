@@ -18,7 +18,8 @@ from gateway.pool.pool import Pool
 from gateway.race.timers import TimerQueue
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
-from providers.base import Api, Burst, Recoverer
+from providers.base import Api, Burst
+from providers.recovery import Recoverer
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -23,8 +23,9 @@ from gateway.race.context import Model, RecoveryMode
 from gateway.race.failures import classify
 from gateway.race.retry_plan import SendTo
 from gateway.routing.replicas import Replica
-from providers.base import Call, Continuation, Joiner, Recoverer, Transcript, Usage
+from providers.base import Call, Usage
 from providers.errors import TimedOut, UpstreamError
+from providers.recovery import Continuation, Joiner, Recoverer, Transcript
 
 _OFF, _AUTO = RecoveryMode.OFF, RecoveryMode.AUTO  # looked up once: in its class, a member is slow on Python 3.11
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered

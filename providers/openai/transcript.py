@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from providers.base import Api, Call, Continuation
+from providers.base import Api, Call
 from providers.openai.choice_texts import CONTENT, TEXT, ChoiceVisitor, Fields, NotComparable, Path
 from providers.openai.joiner import Delivered, StreamJoiner
 from providers.openai.request import edited
+from providers.recovery import Continuation
 from providers.sse import data_of, events_of
 from providers.tolerant_json import dumps, loads
 

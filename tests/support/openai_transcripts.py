@@ -7,8 +7,9 @@ from typing import Any
 
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
-from providers.base import Api, Call, Continuation
+from providers.base import Api, Call
 from providers.openai.transcript import OpenAIRecoverer, OpenAITranscript
+from providers.recovery import Continuation
 
 Piece = tuple[int, dict[str, Any], str | None]
 """Choice, delta, finish_reason."""
