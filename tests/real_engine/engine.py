@@ -22,6 +22,7 @@ from engine_build import CACHE, VERSION, built
 from engine_hedging import POLICIES, compared
 from engine_replicas import SLOTS, busy_slots, prompt, running
 from engine_site import Site, properties, serving, until
+from engine_switchback import MODEL, POLICY, switched
 
 REPLICAS = 3
 LENGTHS = (100, 500, 1000, 2000, 4000)  # tokens
@@ -129,6 +130,15 @@ async def _measure(site: Site, rounds: int) -> bool:
     return all(line.holds for line in lines)
 
 
+async def _switch(blocks: int, block_s: float, jobs: int) -> bool:
+    """Print the total and the direct effect."""
+    server, model = built(jobs)
+    with running(server, model, REPLICAS, CACHE) as engines, tempfile.TemporaryDirectory() as folder:
+        async with serving(engines, {MODEL: POLICY}, Path(folder)) as site:
+            print("\n".join(await switched(site, site.admin_url, blocks, block_s)))
+    return True
+
+
 async def _run(rounds: int, jobs: int) -> bool:
     server, model = built(jobs)
     with running(server, model, REPLICAS, CACHE) as engines, tempfile.TemporaryDirectory() as folder:
@@ -141,8 +151,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/real-engine", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=4, help="blocks under each policy")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time")
+    parser.add_argument("--switchback", type=int, default=0, metavar="BLOCKS", help="only the effect of hedging")
+    parser.add_argument("--block-s", type=float, default=60.0, help="length of a block of --switchback")
     args = parser.parse_args()
-    return 0 if asyncio.run(_run(args.rounds, args.jobs)) else 1
+    done = _switch(args.switchback, args.block_s, args.jobs) if args.switchback else _run(args.rounds, args.jobs)
+    return 0 if asyncio.run(done) else 1
 
 
 if __name__ == "__main__":

@@ -25,11 +25,13 @@ class Site:
         engines: the addresses of the replicas e0, e1, ...
         client: of the gateway, without retries.
         log: the gateway's.
+        admin_url: the gateway's admin address.
     """
 
     engines: Sequence[str]
     client: openai.AsyncOpenAI
     log: Path
+    admin_url: str
 
     def chat(self, text: str, model: str, **more: Any) -> Any:
         """A chat completion, or a stream of one, to be awaited."""
@@ -84,7 +86,7 @@ async def serving(
         async with openai.AsyncOpenAI(
             base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=300.0, http_client=http
         ) as client:
-            yield Site(engines, client, folder / "gateway.log")
+            yield Site(engines, client, folder / "gateway.log", served.admin_url)
 
 
 def properties(engine: str) -> Any:
