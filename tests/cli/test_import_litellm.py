@@ -44,7 +44,7 @@ def entry(params: str, info: str = "{}", name: str = "m") -> str:
 
 
 ENDPOINTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {  # litellm_params -> replica, words of the findings
-    PARAMS: (REPLICA, ()),
+    PARAMS: (REPLICA, ("no `api_key`; no key is sent. LiteLLM sends $HOSTED_VLLM_API_KEY",)),
     "{model: openai/gpt-4o, api_key: os.environ/K}": (
         {"kind": "openai", "base_url": "https://api.openai.com/v1", "api_key": "${K}", "model": "gpt-4o"},
         (),
@@ -79,12 +79,18 @@ ENDPOINTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {  # litellm_p
         {"kind": "anthropic", "base_url": "https://api.anthropic.com/v1", "max_tokens_default": 900},
         (),
     ),
-    "{model: ollama/q, api_base: 'http://o:11434'}": ({"kind": "ollama", "base_url": "http://o:11434/v1"}, ()),
+    "{model: ollama/q, api_base: 'http://o:11434'}": (
+        {"kind": "ollama", "base_url": "http://o:11434/v1"},
+        ("OLLAMA_API_KEY",),
+    ),
     "{model: fireworks_ai/q, api_key: os.environ/K}": (
         {"kind": "fireworks", "model": "accounts/fireworks/models/q"},
         (),
     ),
-    "{model: q/r, custom_llm_provider: hosted_vllm, api_base: 'http://a:1/v1'}": ({"kind": "vllm", "model": "q/r"}, ()),
+    "{model: q/r, custom_llm_provider: hosted_vllm, api_base: 'http://a:1/v1'}": (
+        {"kind": "vllm", "model": "q/r"},
+        ("HOSTED_VLLM_API_KEY",),
+    ),
     "{model: groq/x, api_key: os.environ/K, extra_headers: {anthropic-beta: b, X-Team: t}}": (
         {"headers": {"anthropic-beta": "b", "x-team": "${HEADER_X_TEAM}"}},
         ("HEADER_X_TEAM",),
@@ -181,10 +187,12 @@ def test_settings_of_the_whole_file() -> None:
     assert (data["hedge"], data["default_model"]) == ({"routing": "least_in_flight"}, "m")
     reported = {finding.text.partition(" ")[0]: finding.line for finding in result.findings}
     assert reported == {
+        **{f"model_list[{index}].litellm_params": index + 2 for index in range(5)},
         "model_list[0].litellm_params.weight": 2,
         "model_list[1].litellm_params.weight": 3,
         "litellm_settings.fallbacks[0].n[2]": 10,
         "router_settings.stream_timeout": 14,
+        "router_settings.routing_strategy": 15,
         "router_settings.model_group_alias.shown.hidden": 16,
         "router_settings.model_group_alias.o": 16,
         "router_settings.model_group_alias.lost": 16,
@@ -192,6 +200,31 @@ def test_settings_of_the_whole_file() -> None:
         "guardrails": 20,
         "environment_variables.OTHER": 21,
     }
+
+
+STRATEGIES = {  # routing_strategy -> settings of hedging, word of the finding
+    "latency-based-routing": (None, "lowest predicted TTFT"),
+    "simple-shuffle": (None, "is replaced"),
+    "usage-based-routing-v2": (None, "`quotas`"),
+    "usage-based-routing": (None, "`quotas`"),
+    "cost-based-routing": (None, "no routing by price"),
+    "least-busy": ({"routing": "least_in_flight"}, "least_in_flight"),
+    "my-own": (None, "no such strategy"),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_routing_strategy_is_reported(strategy: str) -> None:
+    """Each strategy of the router is a finding that names its replacement, an equivalent one, too."""
+    result = imported(
+        f"{entry('{model: groq/x, api_key: os.environ/K}')}router_settings: {{routing_strategy: {strategy}}}"
+    )
+    hedge, word = STRATEGIES[strategy]
+    assert written(result).get("hedge") == hedge
+    (finding,) = result.findings
+    assert finding.line == 5
+    assert finding.text.startswith("router_settings.routing_strategy ")
+    assert word in finding.text
 
 
 def test_literal_secrets_are_replaced() -> None:

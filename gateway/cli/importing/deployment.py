@@ -228,11 +228,12 @@ def _key(params: Mapping[str, object], provider: Provider, kind: str, at: Loc, r
         return report.secret(str(given), (*at, "api_key"), name)
     elif given is not None and optional:
         report.add((*at, "api_key"), "is a placeholder; no key is sent")
-    elif kind == "compatible":
-        report.add(at, "has no `api_key`; no key is sent")
     elif not optional:
         report.add(at, f"has no `api_key`; the key is read from ${provider.key_variable}, as by LiteLLM")
         return report.variable(provider.key_variable)
+    else:
+        text = f". LiteLLM sends ${provider.key_variable} if it is set; if so, write `api_key` in the replica"
+        report.add(at, "has no `api_key`; no key is sent" + text)
     return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from gateway.cli.importing.deployment import NAME, Deployment, Json, default_variables, read_deployment
-from gateway.cli.importing.litellm_settings import WHY_NOT, section, taken, timeouts
+from gateway.cli.importing.litellm_settings import OTHER_ROUTING, ROUTING, WHY_NOT, section, taken, timeouts
 from gateway.cli.importing.report import Finding, Report, references
 from gateway.cli.importing.source import ForeignFile
 from gateway.cli.importing.yaml_text import COMMENT, yaml_lines
@@ -272,11 +272,12 @@ def _append(model: Json, pools: Sequence[Sequence[Json]], group: str) -> None:
 
 def _routing(data: Json, output: Json, report: Report) -> None:
     strategy = section(data, "router_settings").get("routing_strategy")
-    at = ("router_settings", "routing_strategy")
+    if strategy is None:
+        return
     if strategy == "least-busy":
         output["hedge"] = {"routing": "least_in_flight"}
-    elif strategy is not None and strategy != "latency-based-routing":
-        report.skip(at, "requests go to the lowest predicted TTFT; `hedge.routing` has the alternatives")
+    text = ROUTING.get(strategy, OTHER_ROUTING) if isinstance(strategy, str) else OTHER_ROUTING
+    report.add(("router_settings", "routing_strategy"), text)
 
 
 def _unused(data: Json, report: Report) -> None:

@@ -64,6 +64,36 @@ WHY_NOT: Mapping[str, str] = MappingProxyType(
 )
 """Setting -> reason why it is not taken over."""
 
+ROUTING: Mapping[str, str] = MappingProxyType(
+    {
+        "least-busy": "becomes `hedge.routing: least_in_flight`, the less busy of two random replicas",
+        "latency-based-routing": (
+            "is replaced by the gateway's default, `hedge.routing: predicted`: the lowest predicted TTFT, not the "
+            "lowest mean latency of whole answers"
+        ),
+        "simple-shuffle": (
+            "is replaced by the gateway's default, `hedge.routing: predicted`, the lowest predicted TTFT; "
+            "`weight` shifts the shares, `rpm` and `tpm` do not"
+        ),
+    }
+    | dict.fromkeys(
+        ("usage-based-routing", "usage-based-routing-v2"),
+        "is replaced by the gateway's default, `hedge.routing: predicted`, the lowest predicted TTFT; hedges "
+        "keep away from the limits in `quotas`",
+    )
+    | {
+        "cost-based-routing": (
+            "is not taken over: there is no routing by price; requests go to the lowest predicted TTFT, and hedges "
+            "are limited by `hedge.budget`"
+        )
+    }
+)
+"""Strategy of the router -> its replacement."""
+OTHER_ROUTING = (
+    "is not taken over: there is no such strategy here; requests go to the lowest predicted TTFT, and `hedge.routing` "
+    "has the alternatives"
+)
+
 _TAKEN = {  # section -> settings that are read
     "litellm_settings": ("request_timeout", "drop_params", "fallbacks", "default_fallbacks", "model_alias_map"),
     "router_settings": (
