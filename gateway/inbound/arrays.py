@@ -69,6 +69,16 @@ _SPACE: Final = b" \t\r\n"
 _IN_NUMBERS: Final = b"0123456789+-.eE," + _SPACE
 
 
+def has_objects(raw: msgspec.Raw | bytes, maximum: int) -> bool:
+    """Return True if a value is an array of objects, not more than allowed."""
+    _left[:] = [None] * maximum
+    try:
+        _count_objects(raw)
+    except (msgspec.DecodeError, _TooManyError):
+        return False
+    return True
+
+
 def check_objects(raws: Mapping[str, msgspec.Raw]) -> None:
     """Check the lengths of the arrays whose items may be empty objects.
 

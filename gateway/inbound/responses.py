@@ -9,10 +9,18 @@ from typing import Final
 
 import msgspec
 
+from gateway.inbound import arrays as inbound_arrays
 from gateway.inbound import field_errors as inbound_fields
 from gateway.inbound.chat import Tool
 from gateway.inbound.parsed import AnyObject, NumberLimits, ParsedFields, RawFields, without_effect
 from providers.base import Api
+
+
+class _Tool(Tool, gc=False):
+    """A tool, or a group of tools."""
+
+    execution: msgspec.Raw = msgspec.Raw(b"")
+    tools: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Responses(msgspec.Struct, gc=False):
@@ -24,13 +32,14 @@ class _Responses(msgspec.Struct, gc=False):
     prompt: AnyObject | None = None
     stream: bool | None = None
     max_output_tokens: int | float | None = None
-    tools: list[Tool] | None = None
+    tools: list[_Tool] | None = None
     store: bool | None = None
     background: bool | None = None
     previous_response_id: str | None = None
 
 
 _decode = msgspec.json.Decoder(_Responses).decode
+_decode_group = msgspec.json.Decoder(list[Tool]).decode
 
 _NOT_REPEATABLE: Final = frozenset({"conversation", "context_management"})  # state that the provider stores and extends
 # Tools that the client runs; the provider runs all others, once for each attempt.
@@ -77,7 +86,19 @@ def _parsed(fields: _Responses, raws: RawFields) -> ParsedFields:
         hedgeable=fields.store is not True
         and fields.previous_response_id is None
         and without_effect(raws, _NOT_REPEATABLE)
-        and (fields.tools is None or all(tool.type in _CLIENT_TOOLS for tool in fields.tools)),
+        and (fields.tools is None or all(tool.type in _CLIENT_TOOLS or _runs_at_client(tool) for tool in fields.tools)),
         stored=fields.store is not False,
         previous_id=fields.previous_response_id,
     )
+
+
+def _runs_at_client(tool: _Tool) -> bool:
+    """Return True for a search of the client, and for a group of the client's tools, such as an MCP server."""
+    if tool.type == "tool_search":
+        return bytes(tool.execution) == b'"client"'
+    if tool.type != "namespace" or not inbound_arrays.has_objects(tool.tools, inbound_fields.TOOLS_MAX):
+        return False
+    try:
+        return all(each.type in _CLIENT_TOOLS for each in _decode_group(tool.tools))
+    except msgspec.ValidationError:
+        return False

@@ -334,6 +334,10 @@ def test_a_wrong_field_of_another_api_is_named(api: Api, body: str, param: str, 
     assert (error.param, error.code) == (param, code)
 
 
+def _group(size: int) -> str:
+    return f'"tools":[{{"type":"namespace","tools":[{",".join(["{}"] * size)}]}}]'
+
+
 @pytest.mark.parametrize(
     ("members", "hedge_off", "stored", "previous_id"),
     [
@@ -343,6 +347,14 @@ def test_a_wrong_field_of_another_api_is_named(api: Api, body: str, param: str, 
         (('"store":false', '"previous_response_id":"resp_1"'), Denial.OFF, False, "resp_1"),
         (('"store":false', '"conversation":"conv_1"'), Denial.OFF, False, None),
         (('"store":false', '"tools":[{"type":"web_search"}]'), Denial.OFF, False, None),
+        (('"store":false', '"tools":[{"type":"namespace","tools":[{"type":"function"}]}]'), None, False, None),
+        (('"store":false', '"tools":[{"type":"namespace","tools":[{"type":"mcp"}]}]'), Denial.OFF, False, None),
+        (('"store":false', '"tools":[{"type":"namespace","tools":{}}]'), Denial.OFF, False, None),
+        (('"store":false', '"tools":[{"type":"namespace"}]'), Denial.OFF, False, None),
+        (('"store":false', _group(10_000)), None, False, None),
+        (('"store":false', _group(10_001)), Denial.OFF, False, None),
+        (('"store":false', '"tools":[{"type":"tool_search","execution":"client"}]'), None, False, None),
+        (('"store":false', '"tools":[{"type":"tool_search"}]'), Denial.OFF, False, None),
         (('"store":false', '"tools":[{"type":"function"},{"type":"custom"}]'), None, False, None),
         (('"store":null', '"background":false'), None, True, None),
     ],
