@@ -1,8 +1,9 @@
 """Translates a request to the Responses API to a chat completion.
 
 Fields without a counterpart are reported as unsupported. Dropped, because they change no answer: hints for OpenAI's
-own caches (`prompt_cache_*`), `safety_identifier`, `metadata` (repeated in the answer instead), and the reasoning of
-earlier turns, for which chat completions has no field. Unknown fields are passed on unchanged. Pure.
+own caches (`prompt_cache_*`), `safety_identifier`, `client_metadata`, `metadata` (repeated in the answer instead), and
+the reasoning of earlier turns, for which chat completions has no field. Tools in a group get the group's name as a
+prefix. Unknown fields are passed on unchanged. Pure.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Final
 from providers.errors import Unsupported
 from providers.json_fields import dict_or_empty, list_or_empty
 from providers.translation.base import TranslatedRequest, unsupported_fields
+from providers.translation.responses_to_chat.tool_groups import joined, tools_of
 
 Item = Mapping[str, object]
 
@@ -19,7 +21,14 @@ _TRANSLATED: Final = frozenset(  # translated, or without effect on the answer
     {
         *("model", "stream", "stream_options", "input", "instructions", "max_output_tokens", "text", "reasoning"),
         *("tools", "tool_choice", "include", "service_tier", "truncation", "store", "background", "max_tool_calls"),
-        *("metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+        *(
+            "metadata",
+            "client_metadata",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "prompt_cache_options",
+        ),
     }
 )
 _STATEFUL: Final = ("previous_response_id", "conversation", "prompt")
@@ -95,7 +104,8 @@ _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 def _add_call(messages: list[dict[str, object]], item: Item, kind: str) -> None:
     """Add a tool call to the assistant's message before it; parallel calls share one message."""
     name, field = _CALLS[kind]
-    call = {"id": item.get("call_id"), "type": name, name: {"name": item.get("name"), field: item.get(field) or ""}}
+    called = {"name": joined(item.get("namespace"), item.get("name")), field: item.get(field) or ""}
+    call = {"id": item.get("call_id"), "type": name, name: called}
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
     calls = messages[-1].setdefault("tool_calls", [])
@@ -168,11 +178,10 @@ def _add_text_options(text: Item, fields: dict[str, object]) -> None:
 
 def _add_tools(request: Item, fields: dict[str, object], unsupported: dict[str, str]) -> None:
     tools = []
-    for index, tool in enumerate(list_or_empty(request.get("tools"))):
-        translated = _tool(dict_or_empty(tool))
+    for param, group, tool in tools_of(request.get("tools")):
+        translated = _tool({**tool, "name": joined(group, tool.get("name"))} if group is not None else tool)
         if translated is None:
-            kind = dict_or_empty(tool).get("type")
-            unsupported[f"tools[{index}]"] = f"`tools[{index}]` is {kind!r}, a tool that this upstream does not have"
+            unsupported[param] = f"`{param}` is {tool.get('type')!r}, a tool that this upstream does not have"
         else:
             tools.append(translated)
     if tools:
@@ -208,7 +217,7 @@ def _tool(tool: Item) -> dict[str, object] | None:
 def _choice(choice: Item) -> dict[str, object] | None:
     kind = choice.get("type")
     if kind in ("function", "custom"):
-        return {"type": kind, str(kind): {"name": choice.get("name")}}
+        return {"type": kind, str(kind): {"name": joined(choice.get("namespace"), choice.get("name"))}}
     if kind == "allowed_tools":
         allowed = [_choice(dict_or_empty(tool)) for tool in list_or_empty(choice.get("tools"))]
         if all(allowed):

@@ -13,6 +13,7 @@ from providers.openai.events import usage_of
 from providers.responses.writer import CALL_FIELDS, EventWriter
 from providers.sse import data_of
 from providers.tolerant_json import as_key, loads
+from providers.translation.responses_to_chat.tool_groups import groups_by_name
 
 Fields = dict[str, object]
 
@@ -56,6 +57,7 @@ class ResponseEventsFromChat:
         self._part: Fields | None = None  # its open part, in messages and reasoning
         self._call: object = None  # index of the last tool call in the chunks
         self._calls: dict[object, Fields] = {}
+        self._groups: Mapping[object, tuple[str, str]] | None = None  # of the request's tools, read at the first call
         self._finish: object = None
         self._usage: Fields | None = None
         self._ended = False
@@ -150,7 +152,7 @@ class ResponseEventsFromChat:
         if index not in self._calls:
             kind = "custom_tool_call" if custom else "function_call"
             item = _new_item(kind, self._ident(kind))
-            item |= {"call_id": call.get("id") or f"call_{item['id']}", "name": call_fields.get("name") or ""}
+            item |= {"call_id": call.get("id") or f"call_{item['id']}", **self._named(call_fields.get("name") or "")}
             yield from self._begin(item)
             self._calls[index], self._call = item, index
         item = self._calls[index]
@@ -160,6 +162,13 @@ class ResponseEventsFromChat:
             item[field] = f"{item[field]}{more}"
             position = {"item_id": item["id"], "output_index": self._output.index(item)}
             yield self._writer.event(f"response.{name}.delta", **position, delta=more)
+
+    def _named(self, name: object) -> Fields:
+        """Return the name of a called tool as the request has it, with that of its group."""
+        if self._groups is None:
+            self._groups = groups_by_name(self._request.get("tools"))
+        grouped = self._groups.get(as_key(name))
+        return {"name": name} if grouped is None else {"name": grouped[1], "namespace": grouped[0]}
 
     # items and their ends
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import call_of
-from providers.base import Api, FrameKind, WireProtocol
+from providers.base import Api, Call, FrameKind, WireProtocol
 from providers.catalog import CATALOG
 from providers.protocols import ProtocolOptions, protocols
 from providers.responses.assembler import ResponseAssembler
@@ -38,9 +38,9 @@ USAGE = b"data: %s\n\n" % json.dumps({"id": "x1", "choices": [], "usage": COUNTS
 DONE = b"data: [DONE]\n\n"
 
 
-def answer(*chunks: bytes, done: bool = True) -> list[dict[str, Any]]:
+def answer(*chunks: bytes, done: bool = True, call: Call = CALL) -> list[dict[str, Any]]:
     """The events that a client gets for these chunks; they are well-formed and numbered."""
-    reader = protocol().reader(CALL)
+    reader = protocol().reader(call)
     raw = b"".join(reader.read(each).raw for each in chunks + ((DONE,) if done else ()))
     last = reader.close()
     assert (last is None) == done
@@ -119,6 +119,16 @@ def test_reasoning_then_text_then_two_tool_calls() -> None:
         begun = [each for each in events if each["type"].endswith("item.added") and each["output_index"] == index]
         ended = [each for each in events if each["type"].endswith("item.done") and each["output_index"] == index]
         assert [each["item"]["id"] for each in begun + ended] == [item["id"]] * 2
+
+
+def test_a_call_of_a_tool_in_a_group_has_the_group() -> None:
+    """A call names the group and the tool as the request does, not the joined name that the replica was sent."""
+    grouped = {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "f"}]}
+    body = call_of({"model": "m", "input": "hi", "tools": [grouped]}, Api.RESPONSES)
+    called = {"index": 0, "id": "c0", "function": {"name": "agents__f", "arguments": "{}"}}
+    events = answer(chunk({"tool_calls": [called]}), call=body)
+    items = [event["item"] for event in events if "item" in event] + events[-1]["response"]["output"]
+    assert [(item["namespace"], item["name"]) for item in items] == [("agents", "f")] * 3
 
 
 @pytest.mark.parametrize(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])

@@ -153,6 +153,41 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             ]
         },
     ),
+    "groups of tools": (
+        {
+            "input": [
+                {"role": "user", "content": "hi"},
+                {"type": "function_call", "call_id": "c", "namespace": "agents", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "x"},
+            ],
+            "tools": [
+                {"type": "namespace", "name": "agents", "description": "d", "tools": [FUNCTION]},
+                {"type": "namespace", "name": "mcp__files__", "tools": [{"type": "function", "name": "g"}]},
+            ],
+            "tool_choice": {"type": "function", "namespace": "agents", "name": "f"},
+        },
+        {
+            "messages": [
+                USER,
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [
+                        {"id": "c", "type": "function", "function": {"name": "agents__f", "arguments": "{}"}}
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "c", "content": "x"},
+            ],
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {name: FUNCTION[name] for name in FUNCTION if name != "type"} | {"name": "agents__f"},
+                },
+                {"type": "function", "function": {"name": "mcp__files__g"}},
+            ],
+            "tool_choice": {"type": "function", "function": {"name": "agents__f"}},
+        },
+    ),
     "allowed tools": (
         {
             "input": "hi",
@@ -194,6 +229,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "prompt_cache_key": "k",
             "safety_identifier": "s",
             "metadata": {"a": "b"},
+            "client_metadata": {"a": "b"},
             "store": False,
             "service_tier": "auto",
         },
@@ -223,6 +259,7 @@ UNSUPPORTED: dict[str, dict[str, Any]] = {
     "reasoning.summary": {"reasoning": {"summary": "detailed"}},
     "include": {"include": ["file_search_call.results"]},
     "tools[0]": {"tools": [{"type": "web_search"}]},
+    "tools[0].tools[0]": {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "web_search"}]}]},
     "tool_choice": {"tool_choice": {"type": "file_search"}},
     "context_management": {"context_management": [{"type": "compaction"}]},
 }
