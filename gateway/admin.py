@@ -277,7 +277,7 @@ class Admin:
     async def _reload_route(self, request: Request) -> Response:
         _check_origin(request)
         done = await self._controls.reload()
-        return _json({"models": done.models, "replicas": {"kept": done.kept, "new": done.new}})
+        return _json({"models": done.models, "replicas": {"kept": done.kept, "new": done.new, "rekeyed": done.rekeyed}})
 
     async def _workers(self) -> Response:
         workers = self._controls.workers

@@ -289,7 +289,8 @@ class Gateway:
         self._observers.measure(goals(topology.settings), every_goal(topology.settings))
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
         now_s = self._runtime.loop.time()
-        return ConfigReloaded(now_s, len(topology.models), kept, len(topology.replicas) - kept), switched
+        new, rekeyed = len(topology.replicas) - kept, len(topology.new_keys)
+        return ConfigReloaded(now_s, len(topology.models), kept, new, rekeyed=rekeyed), switched
 
     def _use(self, topology: Topology) -> list[ReplicaSwitched]:
         """Replace the topology; return an event for each replica that was taken in."""
@@ -300,6 +301,7 @@ class Gateway:
                 for replica in pool.replicas:  # one with new settings stays out, too
                     if replica is not old.replicas.get((name, replica.name)):
                         replica.out = old.is_out((name, replica.name))
+        topology.use_keys(self._runtime.loop.time())
         topology.start_draining()
         switched = []
         for name in changed:

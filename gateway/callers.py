@@ -3,12 +3,13 @@
 Part of the composition root, used by topology.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.api.auth import Keyring
 from gateway.api.hosts import HostCheck
 from gateway.api.serving import AttemptLimits, RequestLimits
 from gateway.config import settings as config
+from gateway.config.key_settings import KeySettings
 from gateway.inbound.parsed import NumberLimits
 from gateway.race.retry_plan import TRIES_MAX
 
@@ -23,9 +24,14 @@ def request_limits(settings: config.Settings) -> RequestLimits:
     return RequestLimits(bounds, passed_headers, settings.default_model)
 
 
-def keyring(settings: config.Settings) -> Keyring:
-    """Return the keys; a key for a model may use its aliases, too."""
+def keyring(settings: config.Settings, on_previous: Callable[[str], object]) -> Keyring:
+    """Return the keys; a key for a model may use its aliases, too.
+
+    Args:
+        on_previous: called with the name of a key for each use of its previous secret.
+    """
     names = {key.key.get_secret_value(): key.name for key in settings.keys}
+    previous = {key.previous_key.get_secret_value(): key.name for key in settings.keys if key.previous_key is not None}
     aliases = {model.name: model.aliases for model in settings.models}
     return Keyring(
         names,
@@ -35,10 +41,12 @@ def keyring(settings: config.Settings) -> Keyring:
             if key.models is not None
         },
         HostCheck(settings.own_hosts),
+        previous,
+        on_previous,
     )
 
 
-def attempt_limits(keys: Sequence[config.KeySettings]) -> dict[str, AttemptLimits]:
+def attempt_limits(keys: Sequence[KeySettings]) -> dict[str, AttemptLimits]:
     """Return the limits on attempts by name of the key, for keys that have some."""
     limits = {key.name: AttemptLimits(key.hedge and key.attempts_max > 1, key.attempts_max) for key in keys}
     return {name: given for name, given in limits.items() if given != AttemptLimits(hedge=True, attempts_max=TRIES_MAX)}

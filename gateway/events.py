@@ -222,6 +222,13 @@ class HedgeFired(msgspec.Struct, frozen=True):
     waited_s: float
 
 
+class PreviousKeyUsed(msgspec.Struct, frozen=True):
+    """A caller sent the previous secret of a key; `key` is the name of the key."""
+
+    at_s: float
+    key: str
+
+
 class HedgeDenied(msgspec.Struct, frozen=True):
     """A decision against hedging a late request; a later decision may allow it."""
 
@@ -289,6 +296,7 @@ Event = (
     | ShareAway
     | ShareBack
     | ParamsDropped
+    | PreviousKeyUsed
     | WorkerChanged
     | HedgingMeasured
 )

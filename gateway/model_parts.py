@@ -44,6 +44,7 @@ from providers.catalog import CATALOG, Kind
 from providers.openai.transcript import OpenAIRecoverer
 from providers.protocols import ProtocolOptions, protocols
 from providers.transport.origin import Origin
+from providers.upstream import HttpEndpoint
 
 _GAIN_MIN_PROVIDER = 0.25  # minimum saving of a backup, as a multiple of its own TTFT
 _GAIN_MIN_ENGINE = 5.0  # more on own engines, where a backup slows others down (docs/evaluation/hedging.md, W5)
@@ -86,6 +87,19 @@ class Before(NamedTuple):
     rows_only: bool
 
 
+class NewKey(NamedTuple):
+    """A replica that is taken over with another key, which it uses when the settings are put in force.
+
+    Attributes:
+        endpoint: endpoint with the new key.
+        secrets: texts that its errors must not reveal.
+    """
+
+    replica: Replica
+    endpoint: HttpEndpoint
+    secrets: tuple[str, ...]
+
+
 class PartsBuilder:
     """Builds the parts of models.
 
@@ -98,6 +112,7 @@ class PartsBuilder:
 
     Attributes:
         replicas: replicas of the models that were built, by names of model and replica.
+        new_keys: those with another key than before.
     """
 
     def __init__(
@@ -123,6 +138,7 @@ class PartsBuilder:
         self._rows: dict[str, tuple[config.ReplicaSettings, Origin]] = {}  # the same
         self._built_clients: dict[Origin, UpstreamClient] = {}  # of all
         self.replicas: dict[tuple[str, str], Replica] = {}
+        self.new_keys: list[NewKey] = []
 
     def parts(self, model: config.ModelSettings) -> ModelParts:
         """Return the parts of a model; the previous ones if nothing has changed."""
@@ -178,6 +194,8 @@ class PartsBuilder:
             built = self._new(model, row, client)
         elif is_same or self._is_unchanged(model, row, origin, old.settings, old_row, before):
             built = before.replicas[named]
+            if row.api_key != old_row.api_key:
+                self.new_keys.append(NewKey(built, self._endpoint(model, row, client)[0], secrets_of(row)))
         else:
             built = self._new(model, row, client)
         built.backup_only, built.weight = row.backup_only, row.weight
@@ -197,15 +215,20 @@ class PartsBuilder:
             return False
         if _settings_of(self._settings, model, row) != _settings_of(before.settings, old_model, old_row):
             return False
-        self._quota(row, CATALOG[row.kind], model)
-        return True
+        return self._quota(row, CATALOG[row.kind], model) == before.replicas[model.name, row.name].quota
+
+    def _endpoint(
+        self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient
+    ) -> tuple[HttpEndpoint, frozenset[Api]]:
+        """Return the endpoint of a replica, and the APIs that it supports."""
+        supported = protocols(CATALOG[replica.kind], native_apis(replica), self._protocol_options(model, replica))
+        event_bytes_max = self._settings.limits.event_max_bytes
+        endpoint = endpoint_at(client, replica, supported, model.name, event_bytes_max, self._runtime.burst)
+        return endpoint, frozenset(supported)
 
     def _new(self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient) -> Replica:
-        settings, kind = self._settings, CATALOG[replica.kind]
-        supported = protocols(kind, native_apis(replica), self._protocol_options(model, replica))
-        endpoint = endpoint_at(
-            client, replica, supported, model.name, settings.limits.event_max_bytes, self._runtime.burst
-        )
+        kind = CATALOG[replica.kind]
+        endpoint, apis = self._endpoint(model, replica, client)
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         stops = replica.stops_billing
         return Replica(
@@ -220,7 +243,7 @@ class PartsBuilder:
             read_limits=None if kind.limits is None else kind.limits.read,
             counts_max_tokens=kind.counts_max_tokens,
             prices=prices_of(replica.prices or model.prices),
-            apis=frozenset(supported),
+            apis=apis,
             prefills=kind.prefills,
             batches=kind.own_engine,
             secrets=secrets_of(replica),
@@ -294,11 +317,12 @@ def hedge_parameters(
 def _settings_of(
     settings: config.Settings, model: config.ModelSettings, replica: config.ReplicaSettings
 ) -> tuple[object, ...]:
-    """Return all settings that a replica depends on, except those of routing, which a reload changes in place."""
+    """Return all settings that a replica depends on, except routing and the key, which a reload changes in place."""
     bounds = (settings.timeouts.connect_s, settings.limits.event_max_bytes)
     quotas = [quota for quota in settings.quotas if quota.name == replica.quota]
-    unrouted = replica.model_copy(update={"backup_only": False, "weight": 1})
-    return (unrouted, model.first_token, model.prices, model.drop_params, quotas, *bounds)
+    in_place = {"backup_only": False, "weight": 1, "api_key": None, "api_key_file": None}
+    rest = replica.model_copy(update=in_place)
+    return (rest, replica.api_key is None, model.first_token, model.prices, model.drop_params, quotas, *bounds)
 
 
 def timeouts(settings: config.TimeoutSettings) -> Timeouts:

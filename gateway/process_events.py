@@ -66,6 +66,7 @@ class ConfigReloaded(msgspec.Struct, frozen=True):
         models: number of models served now.
         kept: number of unchanged replicas, which keep their learned state.
         new: number of other replicas.
+        rekeyed: number of unchanged replicas that got another key.
         error: reason for the rejection; None if the reload succeeded. Contains no secret.
     """
 
@@ -74,6 +75,7 @@ class ConfigReloaded(msgspec.Struct, frozen=True):
     kept: int
     new: int
     error: str | None = None
+    rekeyed: int = 0
 
 
 class LearnedRestored(msgspec.Struct, frozen=True):

@@ -19,13 +19,15 @@ from gateway.api.serving import Serving
 from gateway.api.turns import Turns
 from gateway.callers import attempt_limits, keyring, request_limits
 from gateway.config import settings as config
+from gateway.config.key_settings import KeySettings
+from gateway.events import PreviousKeyUsed
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter
 from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import LedgerRegistry
 from gateway.limits.rates import LOCAL, LimitMaker
-from gateway.model_parts import Before, ModelParts, PartsBuilder, Tune
+from gateway.model_parts import Before, ModelParts, NewKey, PartsBuilder, Tune
 from gateway.race.context import Model, Runtime
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
@@ -68,6 +70,7 @@ class Topology(msgspec.Struct, frozen=True):
         clients: client of each origin.
         replicas: replicas by names of model and replica.
         drained: replicas that were removed, by the same names.
+        new_keys: replicas with another key than in the previous topology.
     """
 
     settings: config.Settings
@@ -82,6 +85,12 @@ class Topology(msgspec.Struct, frozen=True):
     clients: dict[Origin, UpstreamClient]
     replicas: dict[tuple[str, str], Replica]
     drained: dict[tuple[str, str], Drained]
+    new_keys: list[NewKey]
+
+    def use_keys(self, now_s: float) -> None:
+        """Use the new keys of replicas."""
+        for each in self.new_keys:
+            each.replica.use_key(each.endpoint, each.secrets, now_s)
 
     def start_draining(self) -> None:
         """Give removed replicas no new attempts, not even of requests that have the previous pools."""
@@ -184,6 +193,8 @@ class _Builder:
         before = None
         if previous is not None:
             before = Before(previous.settings, previous.parts, previous.clients, previous.replicas, self._rows_only)
+            if not rows_only:
+                _rekey(self._ledgers, previous.settings, settings)
         self._builder = PartsBuilder(settings, tasks, runtime, before, self._ledgers, kept, tune)
 
     def build(self) -> Topology:
@@ -200,7 +211,7 @@ class _Builder:
         memory.is_shared = len(settings.keys) > 1
         if previous is not None:
             old = previous.settings
-            old_keys = {key.name: key for key in old.keys}
+            old_keys = {key.name: key.without_secrets for key in old.keys}
             key_limiters |= _kept(previous.key_limiters, old_keys, settings.keys)
             count_limiters |= _kept(previous.count_limiters, old_keys, settings.keys)
             model_queues |= _kept_queues(previous, settings.models)
@@ -210,8 +221,9 @@ class _Builder:
         admission = Admission(key_limiters, model_queues, self._runtime)
         counts = Admission(count_limiters, {}, self._runtime)
         limits, attempts = request_limits(settings), attempt_limits(settings.keys)
+        keys = keyring(settings, self._on_previous_key)
         named = _with_aliases(models, settings.models)
-        serving = Serving(named, keyring(settings), bodies, admission, counts, limits, attempts)
+        serving = Serving(named, keys, bodies, admission, counts, limits, attempts)
         return Topology(
             settings,
             serving,
@@ -225,7 +237,11 @@ class _Builder:
             {origin: client for each in parts.values() for origin, client in each.clients.items()},
             self._builder.replicas,
             self._drained(() if previous is None else previous.models, self._builder.replicas),
+            self._builder.new_keys,
         )
+
+    def _on_previous_key(self, name: str) -> None:
+        self._runtime.emit(PreviousKeyUsed(self._runtime.loop.time(), name))
 
     def _with_changed(self, old: Topology, parts: dict[str, ModelParts], models: dict[str, Model]) -> Topology:
         """Return a topology in which only the replicas of some models are others."""
@@ -254,6 +270,7 @@ class _Builder:
             clients=clients,
             replicas=replicas,
             drained=drained,
+            new_keys=self._builder.new_keys,
         )
 
     def _drained(
@@ -288,10 +305,14 @@ def _kept_queues(old: Topology, settings: Sequence[config.ModelSettings]) -> dic
 
 
 def _kept(
-    old: Mapping[str, _T], old_settings: Mapping[str, object], settings: Sequence[config.KeySettings]
+    old: Mapping[str, _T], old_settings: Mapping[str, KeySettings], settings: Sequence[KeySettings]
 ) -> dict[str, _T]:
-    """Return the previous objects of the keys whose settings are unchanged, by name."""
-    return {new.name: old[new.name] for new in settings if new.name in old and old_settings.get(new.name) == new}
+    """Return the previous objects of the keys whose settings are unchanged except for their secrets, by name."""
+    return {
+        new.name: old[new.name]
+        for new in settings
+        if new.name in old and old_settings.get(new.name) == new.without_secrets
+    }
 
 
 def _ledgers(
@@ -305,9 +326,30 @@ def _ledgers(
     return LedgerRegistry(configured, previous, made)
 
 
-def _key_limiters(
-    keys: Sequence[config.KeySettings], made: LimitMaker, *, counts_only: bool = False
-) -> dict[str, KeyLimiter]:
+def _rekey(ledgers: LedgerRegistry, old: config.Settings, new: config.Settings) -> None:
+    """Let the quotas of replicas go on whose key was replaced everywhere."""
+    before, now = _keyed(old), _keyed(new)
+    in_use = set(now.values())
+    for named, identity in now.items():
+        former = before.get(named, identity)
+        if former != identity and former[:2] == identity[:2] and former not in in_use:
+            ledgers.rekey(*former, identity[2])
+
+
+def _keyed(settings: config.Settings) -> dict[tuple[str, str], tuple[str, str, str | None]]:
+    """Return base URL, model and key of each replica, by names of model and replica."""
+    return {
+        (model.name, row.name): (
+            row.base_url,
+            row.model or model.name,
+            None if row.api_key is None else row.api_key.get_secret_value(),
+        )
+        for model in settings.models
+        for row in (*model.replicas, *(each for pool in model.fallbacks for each in pool.replicas))
+    }
+
+
+def _key_limiters(keys: Sequence[KeySettings], made: LimitMaker, *, counts_only: bool = False) -> dict[str, KeyLimiter]:
     limits = {
         key.name: CallerLimits(key.requests_per_min, None if counts_only else key.tokens_per_min, key.concurrency)
         for key in keys

@@ -1,11 +1,15 @@
 """Authentication: API keys, and the models that each key may use. No units."""
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from gateway.api.hosts import HostCheck
 from gateway.errors import GatewayError, ModelNotAllowed, Unauthorized, UnknownModel
 from providers.base import Headers
+
+
+def _ignore(_name: str) -> None:
+    pass
 
 
 class Keyring:
@@ -15,6 +19,8 @@ class Keyring:
         keys: names by key; if empty, every caller is "anonymous".
         allowed: usable models by key name; a key that is not in it may use all models.
         hosts: checks the hosts of callers without a key.
+        previous: names by replaced key that is still valid.
+        on_previous: called with the name for each use of such a key.
 
     Attributes:
         has_keys: True if callers need a key.
@@ -22,9 +28,16 @@ class Keyring:
     """
 
     def __init__(
-        self, keys: Mapping[str, str], allowed: Mapping[str, Collection[str]], hosts: HostCheck | None = None
+        self,
+        keys: Mapping[str, str],
+        allowed: Mapping[str, Collection[str]],
+        hosts: HostCheck | None = None,
+        previous: Mapping[str, str] | None = None,
+        on_previous: Callable[[str], object] = _ignore,
     ) -> None:
-        self._names = {hashlib.sha256(key.encode()).digest(): name for key, name in keys.items()}
+        self._names = _by_digest(keys)
+        self._previous = _by_digest(previous or {})
+        self._on_previous = on_previous
         self._allowed = allowed
         self._hosts = HostCheck() if hosts is None else hosts
         self.has_keys = bool(keys)
@@ -45,9 +58,13 @@ class Keyring:
             raise Unauthorized(
                 "the API key is missing; send the header `Authorization: Bearer YOUR_KEY` or `x-api-key: YOUR_KEY`"
             )
-        name = self._names.get(hashlib.sha256(key).digest())
+        digest = hashlib.sha256(key).digest()
+        name = self._names.get(digest)
         if name is None:
-            raise Unauthorized("the API key is unknown; send one of this gateway's keys")
+            name = self._previous.get(digest)
+            if name is None:
+                raise Unauthorized("the API key is unknown; send one of this gateway's keys")
+            self._on_previous(name)
         return name
 
     def may_use(self, key_name: str, model: str) -> bool:
@@ -65,6 +82,10 @@ class Keyring:
             message = f"key {key_name!r} is not allowed to use model {model!r}; use one of: {usable}"
             return ModelNotAllowed(message, param="model")
         return UnknownModel(f"model {model[:80]!r} does not exist; use one of: {usable}", param="model")
+
+
+def _by_digest(keys: Mapping[str, str]) -> dict[bytes, str]:
+    return {hashlib.sha256(key.encode()).digest(): name for key, name in keys.items()}
 
 
 def _key(headers: Headers) -> bytes:

@@ -16,7 +16,7 @@ from gateway.config.section import Section
 from gateway.config.sections import sections
 
 _QUOTED_MAX = 80  # characters of a value that a message quotes
-_SECRET = frozenset({"key", "admin_key", "api_key", "password", "proxy", "headers"})
+_SECRET = frozenset({"key", "previous_key", "admin_key", "api_key", "password", "proxy", "headers"})
 _MAY_HOLD_SECRET = re.compile("[@?#]")  # the user, query or fragment of a URL
 
 _WORDS = {  # pydantic's type of error -> problem, correction

@@ -28,6 +28,11 @@ from gateway.config.values import secret_fault, with_v1
 _FILE_BYTES_MAX = 1_000_000
 _SECRET_BYTES_MAX = 16_384
 PROBLEMS_MAX = 100  # reported at a time; a file of another program may have as many as lines
+_FURTHER_LINES = {"key": ("previous_key",)}  # secret -> secrets that its file may have on further lines
+_TOO_MANY_LINES = (
+    "the file has more than one line; write only the secret",
+    "the file has more than two lines; write the secret and, below it, the previous one",
+)
 _OPTIONS = (  # correction for a file -> correction for a command line
     (re.compile("add `keys: [^`]*`"), "write `keys` in a configuration file"),
     (re.compile("`allow_anonymous: true`"), "`--allow-anonymous`"),
@@ -116,6 +121,7 @@ def masked(settings: Settings) -> str:
     for _, entry, field in _secret_entries(shown):
         if entry[f"{field}_file"]:
             entry[field] = None
+            entry.pop("previous_key", None)
     for _, pool in (each for at, model in entries(shown, (), "models") for each in pools(model, at)):
         pool["replicas"] = pool["replicas"] or None
     return yaml.safe_dump(_without_none(shown), sort_keys=False, allow_unicode=True, width=120)
@@ -247,15 +253,20 @@ def take_secrets(data: RawMapping, folder: Path) -> list[Finding]:
         name = entry.get(f"{field}_file")
         if not isinstance(name, str):
             continue
-        fault = f"`{field}` is set as well; remove one of the two" if field in entry else None
+        taken = [name for name in (field, *_FURTHER_LINES.get(field, ())) if name in entry]
+        fault = f"`{taken[0]}` is set as well; remove one of the two" if taken else None
+        secret, further = "", {}
         try:
-            secret = _read_secret(folder / name)
-            fault = fault or secret_fault(secret)
+            secret, *more = _read_secret(folder / name).splitlines() or [""]
+            further = dict(zip(_FURTHER_LINES.get(field, ()), more, strict=False))
+            if len(more) > len(further):
+                fault = fault or _TOO_MANY_LINES[field in _FURTHER_LINES]
+            fault = fault or next(filter(None, map(secret_fault, (secret, *further.values()))), None)
         except _Unreadable as error:
-            secret, fault = "", fault or f"{error} (paths are relative to the configuration file)"
+            fault = fault or f"{error} (paths are relative to the configuration file)"
         if fault:  # the name is not quoted: it may be the secret itself, written in the wrong place
             findings.append(((*loc, f"{field}_file"), fault))
-        entry[field] = "?" if fault else secret
+        entry.update({field: "?"} if fault else {field: secret, **further})
     return findings
 
 

@@ -67,11 +67,11 @@ def _repeated_names(noun: str, named: list[tuple[Loc, RawMapping]]) -> Iterator[
 
 def _repeated_secrets(keys: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
     seen: dict[object, Loc] = {}
-    for loc, entry in keys:
-        key = entry.get("key")
-        if isinstance(key, str) and seen.setdefault(key, loc) != loc:
-            field = "key_file" if "key_file" in entry else "key"
-            other = path(seen[key]) or "admin_key"
+    for loc, entry, name in ((loc, entry, name) for loc, entry in keys for name in ("key", "previous_key")):
+        key = entry.get(name)
+        if isinstance(key, str) and seen.setdefault(key, (*loc, name)) != (*loc, name):
+            field = "key_file" if "key_file" in entry else name
+            other = path(seen[key][:-1]) or "admin_key"
             yield (
                 (*loc, field),
                 f"this secret is the same as that of {other}; use a different secret, or remove one key",

@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from gateway.config.key_settings import KeySettings
 from gateway.config.kinds import Kind
 from gateway.config.model_sections import MeasureSettings, QueueSettings
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader
@@ -56,34 +57,6 @@ AuthName = Literal["bearer", "api-key", "x-api-key"]
 AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
 
 DEFAULT_POLICY: Policy = "adaptive"
-
-
-class KeySettings(Section):
-    """A caller's key. With `key_file`, `key` is the file's content."""
-
-    model_config = ConfigDict(
-        defer_build=True,  # each is built once, as a part of the whole
-        json_schema_extra={"required": ["name"], "oneOf": [{"required": ["key"]}, {"required": ["key_file"]}]},
-    )
-
-    name: Name = Field(examples=["team-a"])
-    """Name of the key in logs and metrics."""
-    key: Secret = Field(examples=["${TEAM_A_KEY}"])
-    """Secret that callers send as `Authorization: Bearer ...`."""
-    key_file: str | None = None
-    """File with the secret, instead of `key`; relative to the configuration file."""
-    models: tuple[str, ...] | None = Field(default=None, min_length=1, examples=["[llama-70b]"])
-    """Models that the key may use; unset: all."""
-    requests_per_min: Count | None = None
-    """Requests per minute; unset: no limit."""
-    tokens_per_min: Count | None = None
-    """Tokens per minute, of prompts and answers together; unset: no limit."""
-    concurrency: Count | None = None
-    """Concurrent requests, queued ones included; unset: no limit."""
-    hedge: Switch = True
-    """Hedge the key's late requests."""
-    attempts_max: Count = Field(default=4, le=4, examples=["1"])
-    """Maximum number of upstream attempts of a request, hedges and failed ones included."""
 
 
 class PriceSettings(Section):

@@ -327,6 +327,13 @@ class LedgerRegistry(Mapping[str, Ledger]):
             self._implied[identity] = name
         return self.named(self._implied[identity])
 
+    def rekey(self, base_url: str, model: str, old: str | None, new: str | None) -> None:
+        """Let a replica's quota go on under a new key, with its name; the old key must be in use no more."""
+        url = base_url.rstrip("/")
+        name = self._implied.get((url, old, model))
+        if name is not None and (url, new, model) not in self._implied:
+            self._implied[url, new, model] = self._implied.pop((url, old, model))
+
     def forget(self, name: str) -> None:
         """Drop a quota that no replica uses any more, unless it is configured."""
         if name not in self._configured:

@@ -255,6 +255,9 @@ class Instruments:
         self.billed = _counter("ttft_gateway_billed_tokens", tokens, *billed, "token", from_zero=True)
         self.cost = _counter("ttft_gateway_cost", cost, *billed, from_zero=True)
         self.key_requests = _counter("ttft_gateway_key_requests", "Requests by key", "key", "status_class")
+        self.previous_keys = _counter(
+            "ttft_gateway_previous_key_requests", "Requests with the previous secret of a key", "key"
+        )
         self.reloads = _counter("ttft_gateway_config_reloads", "Reloads of the configuration", "result")
         self.accept_stops = _counter("ttft_gateway_accept_stops", "Times that accepting connections began to fail")
         self.component_failures = _counter(

@@ -25,6 +25,7 @@ from gateway.events import (
     HedgeDenied,
     HedgeFired,
     ParamsDropped,
+    PreviousKeyUsed,
     RecoveryKind,
     RecoveryReport,
     RecoveryResult,
@@ -79,7 +80,7 @@ _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
     ShareBack: ("share_back", "warning"),
     HedgingMeasured: ("hedging_measured", "info"),
 }
-_IN_REQUEST_LINE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # part of their request's line
+_ONLY_LIVE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed, PreviousKeyUsed)  # no line of their own
 
 
 class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
@@ -209,7 +210,7 @@ class RequestLog:
         if type(event) is RequestEnded:
             line = _request_line(event, time, self._worker)
             self._lines.append(_request_text(line).encode() if self._text else _encode(line))
-        elif not isinstance(event, _IN_REQUEST_LINE):
+        elif not isinstance(event, _ONLY_LIVE):
             self._add_rare(event, time)
 
     def write_batch(self) -> None:

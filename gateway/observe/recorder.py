@@ -14,6 +14,7 @@ from gateway.events import (
     ComponentFailed,
     Event,
     HedgeFired,
+    PreviousKeyUsed,
     RequestEnded,
     RequestRejected,
     Result,
@@ -166,6 +167,8 @@ class Recorder:
                 self._key_series(event.key_name, event.status // 100).value += 1
             if event.queued_s and event.model is not None:
                 self._instruments.queue.at(event.model).observe(event.queued_s)
+        elif isinstance(event, PreviousKeyUsed):
+            self._instruments.previous_keys.at(event.key).value += 1
         elif isinstance(event, ComponentFailed):
             self._instruments.component_failures.at(event.component).value += 1
         elif isinstance(event, ConfigReloaded):

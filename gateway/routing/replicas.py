@@ -35,6 +35,7 @@ class BreakerState(enum.Enum):
     HALF_OPEN = "half_open"  # one probe is under way
 
 
+_SECRETS_MAX = 100  # those of a replica with a key that was replaced several times while attempts were under way
 _CLOSED: Final = BreakerState.CLOSED  # looked up once: in its class, a member is slow on Python 3.11
 
 
@@ -178,7 +179,7 @@ class Replica:
         in_flight: number of its attempts under way, those of other gateways included as far as they are known.
         others_in_flight: the part of them that other gateways sent.
         out: True while the operator has taken it out: it gets no new attempts.
-        secrets: texts that its errors must not reveal: its key, and the values of headers sent to it.
+        secrets: texts that its errors must not reveal: its key, keys before it, and the values of headers sent to it.
     """
 
     name: str
@@ -203,6 +204,13 @@ class Replica:
     others_in_flight: int = 0
     out: bool = False
     breaker: Breaker = field(default_factory=Breaker)
+
+    def use_key(self, endpoint: Endpoint, secrets: tuple[str, ...], now_s: float) -> None:
+        """Send further attempts to an endpoint that differs in its key; those under way end with the old one."""
+        self.endpoint = endpoint
+        self.secrets = tuple(dict.fromkeys((*secrets, *self.secrets)))[:_SECRETS_MAX]
+        if self.breaker.state is not _CLOSED:  # perhaps because of the old key
+            self.breaker.on_success(now_s)
 
     @property
     def own_in_flight(self) -> int:

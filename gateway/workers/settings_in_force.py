@@ -135,5 +135,5 @@ class SettingsInForce:
                 committed = msgspec.msgpack.decode(answer, type=Committed)
                 self._switches.on_switched(committed.switched)
                 done = committed.reloaded
-                return ConfigReloaded(self._runtime.loop.time(), done.models, done.kept, done.new)
+                return msgspec.structs.replace(done, at_s=self._runtime.loop.time())
         return None

@@ -61,6 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "good.key").write_text("k-file\n")
     (path / "empty.key").write_text("\n")
     (path / "two.key").write_text("first\nsecond\n")
+    (path / "three.key").write_text("first\nsecond\nthird\n")
     (path / "second.key").write_text("k-second")
     return path
 
@@ -263,6 +264,17 @@ def test_masked_settings_are_a_configuration_again(folder: Path) -> None:
     assert [again.hedge_of(model) for model in again.models][1] == first.hedge_of(first.models[1])
     assert yaml.safe_load(printed)["models"][0]["hedge"]["policy"] == "off"
     assert again.model_copy(update={"keys": (), "models": ()}) == first.model_copy(update={"keys": (), "models": ()})
+
+
+def test_the_second_line_of_a_key_file_is_the_previous_secret(folder: Path) -> None:
+    """A caller's key file may have the previous secret, too, which print-config does not show either."""
+    got = loaded(folder, MODELS + "keys: [{name: a, key_file: two.key}, {name: b, key: k-b, previous_key: k-c}]")
+    previous = [key.previous_key for key in got.keys]
+    assert [key.key.get_secret_value() for key in got.keys] == ["first", "k-b"]
+    assert [key and key.get_secret_value() for key in previous] == ["second", "k-c"]
+    printed = masked(got)
+    assert yaml.safe_load(printed)["keys"][1]["previous_key"] == "****"
+    assert "previous_key" not in yaml.safe_load(printed)["keys"][0]
 
 
 def test_a_printed_key_file_stays_a_key_file(folder: Path) -> None:

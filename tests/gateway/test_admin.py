@@ -75,7 +75,7 @@ def test_a_quantile_that_is_none(query: bytes) -> None:
 def test_reload() -> None:
     """A reload returns its result, a failed one the reason; a foreign web page gets a 403."""
     answer = AdminUnderTest().ask("POST", "/admin/reload")
-    assert (answer.status, answer.json) == (200, {"models": 2, "replicas": {"kept": 3, "new": 1}})
+    assert (answer.status, answer.json) == (200, {"models": 2, "replicas": {"kept": 3, "new": 1, "rekeyed": 0}})
     answer = AdminUnderTest(fault="gateway.yaml:3:5: no").ask("POST", "/admin/reload")
     assert (answer.status, answer.json["error"]["code"]) == (422, "config_refused")
     assert answer.json["error"]["message"] == "gateway.yaml:3:5: no"

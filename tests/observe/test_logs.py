@@ -20,6 +20,7 @@ from gateway.events import (
     HedgeDenied,
     HedgeFired,
     ParamsDropped,
+    PreviousKeyUsed,
     RecoveryKind,
     RecoveryReport,
     RecoveryResult,
@@ -209,8 +210,8 @@ def test_level(status: int, level: str) -> None:
 
 
 def test_rare_events() -> None:
-    """Every other event has a line of its own, but for those that the request's line sums up."""
-    assert {type(event) for event in RARE} | {RequestEnded} == set(get_args(Event))
+    """Every other event has a line of its own, but for those that the request's line or a metric sums up."""
+    assert {type(event) for event in RARE} | {RequestEnded, PreviousKeyUsed} == set(get_args(Event))
     named = [(line["level"], line["event"]) for line in Lines().of(*RARE)]
     assert named == [
         ("info", "request_rejected"),
@@ -303,7 +304,7 @@ def test_every_field_is_documented() -> None:
     fields = {*RequestLine.__struct_fields__, *AttemptLine.__struct_fields__, *Charge.__struct_fields__}
     fields |= {*RecoveryLine.__struct_fields__, *Usage.__struct_fields__}
     names = {"request", "lines_lost", *(str(line["event"]) for line in Lines().of(*RARE))}
-    names |= {"hedge_fired", "hedge_denied", "attempt_failed"}  # only followed live
+    names |= {"hedge_fired", "hedge_denied", "attempt_failed", "previous_key_used"}  # only followed live
     assert fields | names <= documented
 
 

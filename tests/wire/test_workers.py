@@ -112,7 +112,7 @@ def test_signals_and_switches_reach_every_worker(tmp_path: Path, monkeypatch: py
             config = json.loads(home.file.read_text(encoding="utf-8"))
             config["models"][0]["aliases"] = ["n"]
             home.file.write_text(json.dumps(config), encoding="utf-8")
-            assert (await home.get("/admin/reload", {}))["replicas"] == {"kept": 1, "new": 0}
+            assert (await home.get("/admin/reload", {}))["replicas"] == {"kept": 1, "new": 0, "rekeyed": 0}
             for _ in range(2):  # one for each worker
                 assert await ended(*await stream(home.port, "n", 2))
             home.file.write_text("models: []", encoding="utf-8")
