@@ -2,9 +2,9 @@
 
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
 `quotas` and `ledgers` run in virtual time. Each line has what was measured, what it must be, and whether it is. Units
-in the table: milliseconds and megabytes. `faults`, `hosts`, `nights`, `one_provider`, `redis_crowd`, `sharing` and
-`silence` run only when they are named: they take minutes, and `silence` installs SDKs. `hosts`, `one_provider`, `redis`
-and `redis_crowd` start redis-server, and `nights` prometheus (Debian: apt install redis-server prometheus).
+in the table: milliseconds and megabytes. The parts of ON_REQUEST run only when they are named: they take minutes, and
+`silence` installs SDKs. `hosts`, `one_provider`, `redis` and `redis_crowd` start redis-server, `nights` prometheus, and
+`rolling` haproxy (Debian: apt install redis-server prometheus haproxy).
 """
 
 import signal
@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from redis_scenarios import REDIS_LIMIT, TROUBLES, crowd, shared
+from rolling_scenarios import rolled
 from running import run_real
 from share_scenarios import EVEN, LIMIT, SKEWED
 from share_scenarios import run as run_fleet
@@ -320,6 +322,11 @@ def _judged(what: str, results: Counter[str]) -> Line:
     return Line(what, f"0 {', '.join(WRONG)}", shown, not any(results[result] for result in WRONG))
 
 
+def rolling() -> Iterator[Line]:
+    """Streams through HAProxy while two gateways restart one after the other."""
+    yield from starmap(Line, run_real(rolled()).lines())
+
+
 def sharing() -> Iterator[Line]:
     """Four processes with one limit of 3,000 requests a minute, while their engine works and while it does not."""
     for load, shares, trouble in ((2.0, EVEN, "works"), (4.0, SKEWED, "works")):
@@ -368,7 +375,7 @@ PARTS = (
     workers,
     redis,
 )
-ON_REQUEST = (faults, hosts, nights, one_provider, redis_crowd, sharing, silence)
+ON_REQUEST = (faults, hosts, nights, one_provider, redis_crowd, rolling, sharing, silence)
 
 
 def main() -> int:
