@@ -61,9 +61,7 @@ def addressed(request: Any, asked: Asked, home: Target | None, target: Target | 
         home: target below whose base URL the request is.
         target: None: the request's own address.
     """
-    plain = target is None or (
-        target is home and target.api_key is None and target.model is None and not target.headers
-    )
+    plain = is_plain(home, target)
     if plain and not asked.has_switch:
         return request
     raw: Raw = [(name, value) for name, value in request.headers.raw if name.lower() != HEDGE_HEADER]
@@ -71,24 +69,34 @@ def addressed(request: Any, asked: Asked, home: Target | None, target: Target | 
         return _copy(request, request.url, raw, None)
     url: Any = request.url
     if target is not home:
-        path, query = _split(url.raw_path)
-        path = target.path.encode() + path[len(home.path.encode()) :]
-        if target.origin != home.origin:
-            query = b"&".join(part for part in query.split(b"&") if part.startswith(_VERSION))
-        scheme, host, port = target.origin
-        named = f"[{host}]" if ":" in host else host
-        authority = named if port == _PORTS[scheme] else f"{named}:{port}"
-        url = type(url)(
-            f"{scheme}://{authority}{path.decode('latin-1')}{'?' if query else ''}{query.decode('latin-1')}"
-        )
+        authority, address = address_at(url.raw_path, home, target)
+        url = type(url)(address)
         raw = [(b"Host", authority.encode()), *((name, value) for name, value in raw if name.lower() != b"host")]
-    body = None
-    if target.model is not None and asked.call is not None:
-        body = _with_model(asked, target.model)
-    return _copy(request, url, _headers(raw, home, target), body)
+    return _copy(request, url, headers_to(raw, home, target), body_to(asked, target))
 
 
-def _headers(raw: Raw, home: Target, target: Target) -> Raw:
+def is_plain(home: Target | None, target: Target | None) -> bool:
+    """Return True if a target gets the request as it is."""
+    return target is None or (target is home and target.api_key is None and target.model is None and not target.headers)
+
+
+def address_at(raw_path: bytes, home: Target, target: Target) -> tuple[str, str]:
+    """Return the host with its port, and the URL, of a request at another target.
+
+    Args:
+        raw_path: path with query.
+    """
+    path, _, query = raw_path.partition(b"?")
+    path = target.path.encode() + path[len(home.path.encode()) :]
+    if target.origin != home.origin:
+        query = b"&".join(part for part in query.split(b"&") if part.startswith(_VERSION))
+    scheme, host, port = target.origin
+    named = f"[{host}]" if ":" in host else host
+    authority = named if port == _PORTS[scheme] else f"{named}:{port}"
+    return authority, f"{scheme}://{authority}{path.decode('latin-1')}{'?' if query else ''}{query.decode('latin-1')}"
+
+
+def headers_to(raw: Raw, home: Target, target: Target) -> Raw:
     """Return the headers for a target."""
     own = {name.lower().encode(): value.encode() for name, value in target.headers.items()}
     used = next((name.lower() for name, _ in raw if name.lower() in _AUTH), Auth.BEARER.value.encode())
@@ -99,23 +107,25 @@ def _headers(raw: Raw, home: Target, target: Target) -> Raw:
         own.setdefault(name, f"{'Bearer ' if name == b'authorization' else ''}{target.api_key}".encode())
         raw = [each for each in raw if each[0].lower() not in _AUTH]
     if target.origin != home.origin:
-        raw = [each for each in raw if _is_passed(each[0].lower())]
+        raw = public(raw)
     return [*(each for each in raw if each[0].lower() not in own), *own.items()]
+
+
+def public(raw: Raw) -> Raw:
+    """Return the headers that any host may get."""
+    return [each for each in raw if _is_passed(each[0].lower())]
+
+
+def body_to(asked: Asked, target: Target) -> bytes | None:
+    """Return the body with the target's name of the model; None: the request's own."""
+    if target.model is None or asked.call is None:
+        return None
+    body, (start, end) = asked.call.body, asked.call.spans["model"]
+    return body[:start] + _encode(target.model) + body[end:]
 
 
 def _is_passed(name: bytes) -> bool:
     return name in _PASSED or name.startswith(_PASSED_PREFIX) or name in (b"host", b"content-length")
-
-
-def _with_model(asked: Asked, model: str) -> bytes:
-    assert asked.call is not None
-    body, (start, end) = asked.call.body, asked.call.spans["model"]
-    return body[:start] + _encode(model) + body[end:]
-
-
-def _split(raw_path: bytes) -> tuple[bytes, bytes]:
-    path, _, query = raw_path.partition(b"?")
-    return path, query
 
 
 def _copy(request: Any, url: Any, raw: Raw, body: bytes | None) -> Any:
