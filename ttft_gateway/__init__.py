@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gateway.client.aiohttp_session import HedgingSession
     from gateway.client.config import HedgeConfig
     from gateway.client.grpc_async import async_hedging_interceptors
     from gateway.client.httpx2_async_transport import AsyncHedgingTransport2
@@ -23,6 +24,7 @@ _MODULES = {
     "AsyncHedgingTransport": "httpx_async_transport",
     "AsyncHedgingTransport2": "httpx2_async_transport",
     "HedgeConfig": "config",
+    "HedgingSession": "aiohttp_session",
     "HedgingTransport": "httpx_transport",
     "HedgingTransport2": "httpx2_transport",
     "Stats": "stats",
@@ -37,6 +39,7 @@ __all__ = [
     "AsyncHedgingTransport",
     "AsyncHedgingTransport2",
     "HedgeConfig",
+    "HedgingSession",
     "HedgingTransport",
     "HedgingTransport2",
     "Stats",

@@ -26,6 +26,8 @@ HELD_MAX: Final = 256 * 1024  # bytes before the first event; more are passed on
 _EVENT_MAX: Final = 1024 * 1024
 _ERRORS: Final = frozenset({408, 425, 429})  # beside 5xx, statuses that another replica may not answer with
 _LIMITED: Final = 429
+_NOT_CONNECTED: Final = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"})
+_TIMED_OUT: Final = frozenset({"TimeoutException", "TimeoutError"})  # of httpx and of aiohttp
 
 
 class Verdict(enum.Enum):
@@ -152,9 +154,9 @@ def failure_by(error: BaseException) -> Failure:
     names = {kind.__name__ for kind in type(error).__mro__}
     if "PoolTimeout" in names or not isinstance(error, Exception):
         return Failure(Outcome.CLIENT_GONE, error="connect")  # nothing was sent, or the caller has gone
-    if names & {"ConnectError", "ConnectTimeout"}:
+    if names & _NOT_CONNECTED:
         return Failure(Outcome.FAILED, error="connect")
-    return Failure(Outcome.TTFT_TIMEOUT if "TimeoutException" in names else Outcome.FAILED, error="cut")
+    return Failure(Outcome.TTFT_TIMEOUT if names & _TIMED_OUT else Outcome.FAILED, error="cut")
 
 
 @cache

@@ -2,7 +2,7 @@
 
     python tests/acceptance/client_races.py --races 10000
 
-Ten thousand races through each transport of httpx, 16 at a time. Afterwards no connection, thread, task, open file or
+Ten thousand races through each client library, 16 at a time. Afterwards no connection, thread, task, open file or
 attempt in the policy may be left. Scripts/nightly runs it; tests/client/test_leaks.py is its short form.
 """
 
@@ -13,14 +13,18 @@ import random
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
 import httpx
 
 from client_replicas import SILENT, Replicas, ScriptedReplica, replicas
-from ttft_gateway import AsyncHedgingTransport, HedgeConfig, HedgingTransport
+from ttft_gateway import AsyncHedgingTransport, HedgeConfig, HedgingSession, HedgingTransport
+
+TRANSPORTS: Final = ("sync", "async", "aiohttp")
 
 _AT_ONCE: Final = 16
 _CONFIG: Final = HedgeConfig(warmup_delay=0.01, warmup_requests=100_000, budget_percent=100.0, max_hedges=2)
@@ -32,13 +36,17 @@ _FILES: Final = Path("/proc/self/fd")
 
 
 def run(transport: str, races: int, seed: int = 1) -> list[str]:
-    """Run races through the transport "sync" or "async"; return what was left, and a line that counts the outcomes."""
+    """Run races through one of `TRANSPORTS`; print a line that counts the outcomes, and return what was left."""
     rand = random.Random(seed)
     gc.collect()
     files, threads = _files(), threading.active_count()
     with replicas() as site:
         replica = _replica(site, rand)
-        works = {"sync": _threads, "async": lambda *args: asyncio.run(_tasks(*args))}
+        works = {
+            "sync": _threads,
+            "async": lambda *args: asyncio.run(_tasks(*args)),
+            "aiohttp": lambda *args: asyncio.run(_sessions(*args)),
+        }
         counts, hedger = works[transport](replica, races, rand)
         _until(lambda: replica.open_connections == 0)
     in_flight = [each.in_flight for pool in hedger._populations.values() for each in pool.pool.replicas]
@@ -97,9 +105,7 @@ def _threads(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple
 
 
 async def _tasks(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple[Counter[str], Any]:
-    """Race in tasks; a third is cancelled at a random time, and a third closed in the middle."""
-    counts: Counter[str] = Counter()
-    left = iter(range(races))
+    """Race through httpx."""
     transport = AsyncHedgingTransport(_CONFIG, transport=httpx.AsyncHTTPTransport(verify=False))
 
     async def one(client: httpx.AsyncClient, draw: float) -> str:
@@ -109,25 +115,53 @@ async def _tasks(replica: ScriptedReplica, races: int, rand: random.Random) -> t
                     break
         return str(response.status_code)
 
-    async def work(client: httpx.AsyncClient) -> None:
+    async with httpx.AsyncClient(transport=transport) as client:
+        counts = await _at_once(partial(one, client), races, rand)
+    while len(asyncio.all_tasks()) > 1:  # generators that were left in the middle end in tasks
+        await asyncio.sleep(0)
+    return counts, transport.hedger
+
+
+async def _sessions(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple[Counter[str], Any]:
+    """Race through aiohttp."""
+
+    async def one(session: HedgingSession, draw: float) -> str:
+        url, timeout = f"{replica.url}/chat/completions", aiohttp.ClientTimeout(total=0.3)
+        async with session.post(url, json=_call(draw), timeout=timeout) as response:
+            async for _ in response.content:
+                if draw < 0.33:
+                    break
+            return str(response.status)
+
+    async with HedgingSession(_CONFIG) as session:
+        counts = await _at_once(partial(one, session), races, rand)
+    while len(asyncio.all_tasks()) > 1:
+        await asyncio.sleep(0)
+    return counts, session.hedger
+
+
+async def _at_once(one: Callable[[float], Awaitable[str]], races: int, rand: random.Random) -> Counter[str]:
+    """Race in tasks; a third is cancelled at a random time, and a third closed in the middle."""
+    counts: Counter[str] = Counter()
+    left = iter(range(races))
+
+    async def work() -> None:
         for _ in left:
             draw = rand.random()
             try:
                 async with asyncio.timeout(None if draw < 0.66 else 0.04 * rand.random()):
-                    outcome = await one(client, draw)
-            except (httpx.HTTPError, TimeoutError) as error:
+                    outcome = await one(draw)
+            except (httpx.HTTPError, aiohttp.ClientError, TimeoutError) as error:
                 outcome = type(error).__name__
             task = asyncio.current_task()
             assert task is not None
             assert task.cancelling() == 0
             counts[outcome] += 1
 
-    async with httpx.AsyncClient(transport=transport) as client, asyncio.TaskGroup() as tasks:
+    async with asyncio.TaskGroup() as tasks:
         for _ in range(_AT_ONCE):
-            tasks.create_task(work(client))
-    while len(asyncio.all_tasks()) > 1:  # generators that were left in the middle end in tasks
-        await asyncio.sleep(0)
-    return counts, transport.hedger
+            tasks.create_task(work())
+    return counts
 
 
 def _call(draw: float) -> dict[str, object]:
@@ -146,11 +180,12 @@ def _files() -> int:
 
 
 def main() -> int:
-    """Run both transports and print what was left."""
+    """Run all transports and print what was left."""
     parser = argparse.ArgumentParser(description="Races of the client library, and a search for what they leave.")
     parser.add_argument("--races", type=int, default=10_000, help="races through each transport")
+    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=TRANSPORTS)
     args = parser.parse_args()
-    left = [line for transport in ("sync", "async") for line in run(transport, args.races)]
+    left = [line for transport in args.transports for line in run(transport, args.races)]
     sys.stdout.write("\n".join(left or ["nothing was left"]) + "\n")
     return 1 if left else 0
 

@@ -52,6 +52,14 @@ def test_two_replicas(ports: list[int]) -> None:
     assert {line.partition(":")[0] for line in printed.splitlines()} == {"first", "second"}
 
 
+def test_aiohttp(ports: list[int]) -> None:
+    """A session streams an answer."""
+    pytest.importorskip("aiohttp")
+    printed = _run("client_aiohttp.py", OPENAI_BASE_URL=f"http://127.0.0.1:{ports[0]}/v1", OPENAI_API_KEY="k")
+    assert "data: [DONE]" in printed
+    assert "\n1 requests, " in printed
+
+
 def test_any_http(ports: list[int]) -> None:
     """GET requests are counted as requests that may be hedged."""
     printed = _run("client_http.py", URL=f"http://127.0.0.1:{ports[0]}/v1/models")

@@ -10,6 +10,7 @@ import contextlib
 import json
 import ssl
 import threading
+import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -213,6 +214,18 @@ def _writing(*parts: bytes, silent: bool = False) -> Answer:
     return answer
 
 
+def _packed(*parts: bytes) -> Answer:
+    """An answer that writes a stream's events, compressed."""
+    pack = zlib.compressobj(wbits=31)
+    pieces = [pack.compress(part) + pack.flush(zlib.Z_SYNC_FLUSH) for part in parts]
+    whole = _writing(*pieces, pack.flush())
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: bytes) -> None:
+        await whole(reader, writer, headers + b"content-encoding: gzip\r\n")
+
+    return answer
+
+
 def _whole(status: bytes, body: bytes, kind: bytes = b"application/json") -> Answer:
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: bytes) -> None:
         head = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n" % (status, kind, len(body))
@@ -265,5 +278,8 @@ _ANSWERS: dict[str, Answer] = {
     "whole": _whole(b"200 OK", json.dumps(_COMPLETE).encode()),
     "vectors": _whole(b"200 OK", json.dumps(_VECTORS).encode()),
     "plain": _whole(b"200 OK", b"hello", b"text/plain"),
+    "packed": _packed(event(ROLE), text("Hel"), text("lo"), FINISH),
+    "empty_head": _whole(b"200 OK", b"", b"text/plain"),
+    "moved": _whole(b"307 Temporary Redirect", b"", b"text/plain"),
     "missing": _whole(b"404 Not Found", b"none", b"text/plain"),
 }
