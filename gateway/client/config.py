@@ -14,6 +14,7 @@ from gateway.routing.strategies import Crossing, Routing
 
 _POLICIES: Final = {"adaptive": Policy.ADAPTIVE, "percentile": Policy.QUANTILE, "off": Policy.OFF}
 _HEDGES_MAX: Final = 3
+_SAVED_HEDGES: Final = 10.0  # a program may end after some hundred requests, before traffic has earned that many
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +85,5 @@ def parameters(config: HedgeConfig) -> HedgeParameters:
         hedge_hidden_reasoning=True,
         warm_samples=config.warmup_requests,
         window_s=config.window,
+        saved_hedges=_SAVED_HEDGES,
     )

@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.hedging.calibration import Expectation
 from gateway.hedging.contract import HedgeTickets
-from gateway.limits.budget import CreditBudget
+from gateway.limits.budget import SAVED_COSTS, CreditBudget
 from gateway.limits.prices import Prices
 from gateway.routing.replicas import Replica
 
@@ -36,6 +36,7 @@ class HedgeBudget:
     Args:
         share: hedges as a fraction of the traffic.
         unit: unit of the second budget. `COST` needs prices for every replica; a replica without prices counts as free.
+        saved: hedges that can be paid at the first request.
 
     Attributes:
         requests: budget of requests.
@@ -44,10 +45,10 @@ class HedgeBudget:
 
     __slots__ = ("cost", "requests", "unit")
 
-    def __init__(self, share: float, unit: BudgetUnit) -> None:
+    def __init__(self, share: float, unit: BudgetUnit, saved: float = SAVED_COSTS) -> None:
         self.unit = unit
-        self.requests = CreditBudget(share)
-        self.cost = CreditBudget(share)
+        self.requests = CreditBudget(share, saved)
+        self.cost = CreditBudget(share, saved)
 
     def earn_sent(self, replica: Replica, prompt_tokens: float, uncached: float, now_s: float, scale: float) -> None:
         """Credit a sent request that may be hedged; `scale` (0 to 1) slows the earning."""

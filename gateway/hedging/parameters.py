@@ -8,6 +8,7 @@ import msgspec
 from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.measure import NOT_MEASURED, MeasureShares
 from gateway.hedging.plan import FirstEvent, Policy
+from gateway.limits.budget import SAVED_COSTS
 from gateway.routing.strategies import Crossing, Routing
 from providers.base import FirstToken
 
@@ -34,6 +35,7 @@ class HedgeParameters(msgspec.Struct, frozen=True):
         measure: shares of the hedges whose saving is measured.
         warm_samples: first contents before the learned plan is used.
         window_s: age at which samples expire, if enough newer ones are left.
+        saved_hedges: hedges that the budget can pay at the first request.
     """
 
     policy: Policy
@@ -55,3 +57,4 @@ class HedgeParameters(msgspec.Struct, frozen=True):
     measure: MeasureShares = NOT_MEASURED
     warm_samples: int = 20
     window_s: float = 60.0
+    saved_hedges: float = SAVED_COSTS

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 # docs/design/0005
 _CAP_COSTS: Final = 3.0
+SAVED_COSTS: Final = _CAP_COSTS / 2  # at the first request
 _CAP_ACCRUAL_S: Final = 6.0
 _OVERDRAW_SHARE: Final = 0.9  # of the cap; without it, a prompt longer than the cap could never be hedged
 _COST_CAPS_MAX: Final = 3.0  # a dearer hedge would leave a debt that keeps hundreds of others from being sent
@@ -49,21 +50,24 @@ NO_CREDIT: Final = Credit()
 
 
 class CreditBudget:
-    """A bucket of credits, half full at its first request.
+    """A bucket of credits, with some saved at its first request.
 
     Several gateways share one bucket: what the others have counts as its own, and may be spent here.
 
     Args:
         share: fraction of the traffic's weight that may be spent, 0.1 for ten per cent; 0 grants no hedge.
+        saved: credits at the first request, as a multiple of its cost. What is more than half of the cap is lost after
+            some seconds without the traffic that would earn it.
 
     Attributes:
         heads: number of gateways that share the bucket.
     """
 
-    __slots__ = ("_accrual", "_cost_mean", "_credit", "_now_s", "_others", "_put_s", "heads", "share")
+    __slots__ = ("_accrual", "_cost_mean", "_credit", "_now_s", "_others", "_put_s", "_saved", "heads", "share")
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, saved: float = SAVED_COSTS) -> None:
         self.share = share
+        self._saved = saved
         self._credit = 0.0
         self._cost_mean = 0.0
         self._accrual = 0.0  # earnings decaying with 6 s: in steady traffic, 6 s of accrual
@@ -106,7 +110,8 @@ class CreditBudget:
             self._cost_mean += _MEAN_WEIGHT * (cost - self._cost_mean)
         else:
             self._cost_mean = cost
-            self._credit += _CAP_COSTS * cost / 2 / self.heads
+            self._credit += self._saved * cost / self.heads
+            self._accrual += (self._saved - SAVED_COSTS) * cost / self.heads
         if now_s > self._now_s:
             self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
             self._now_s = now_s

@@ -54,7 +54,7 @@ class PoolParts:
         self.prefills = any(replica.prefills for replica in replicas)  # some can continue a given answer
         self.hedging_on = True  # the on-call switch
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
-        self.budget = HedgeBudget(settings.budget, settings.budget_unit)
+        self.budget = HedgeBudget(settings.budget, settings.budget_unit, settings.saved_hedges)
         self.first_token = FirstTokenChoice(settings.first_token)
         loads = None if previous is None else previous.loads
         new = [replica.name for replica in replicas if loads is None or replica not in loads.of]

@@ -30,13 +30,15 @@ def spend_greedily(
     return weighed, spent, caps
 
 
-@given(shares, st.lists(gaps_s, min_size=1, max_size=60))
-def test_hedges_never_exceed_share_and_cap_in_any_run_of_requests(share: float, gaps: list[float]) -> None:
-    """In any n requests in a row hedges <= B*n + cap, whatever the arrivals; the start counts 1.5."""
-    weighed, spent, caps = spend_greedily(CreditBudget(share), [(gap_s, 1.0, 1.0) for gap_s in gaps])
+@given(shares, st.sampled_from([1.5, 10.0]), st.lists(gaps_s, min_size=1, max_size=60))
+def test_hedges_never_exceed_share_and_cap_in_any_run_of_requests(
+    share: float, saved: float, gaps: list[float]
+) -> None:
+    """In any n requests in a row hedges <= B*n + cap, whatever the arrivals; the start counts what is saved."""
+    weighed, spent, caps = spend_greedily(CreditBudget(share, saved), [(gap_s, 1.0, 1.0) for gap_s in gaps])
     hedges = [0.0, *accumulate(spent)]
     for start in range(len(weighed)):
-        kept = caps[start] if start else 1.5
+        kept = caps[start] if start else saved
         for end in range(start + 1, len(weighed) + 1):
             assert hedges[end] - hedges[start] <= share * (end - start) + kept + 1e-9
 
@@ -69,6 +71,15 @@ def test_the_cap_is_three_requests_and_six_seconds_of_accrual() -> None:
     assert budget.credit == pytest.approx(63.0, rel=0.01)
     budget.earn(360.0)
     assert budget.cap == pytest.approx(3.1)
+
+
+@pytest.mark.parametrize(("after_s", "hedges"), [(0.0, 10), (1.0, 10), (6.0, 6), (60.0, 3)])
+def test_what_is_saved_at_the_start_fades_without_traffic(after_s: float, hedges: int) -> None:
+    """Ten saved hedges can be sent at once; after a minute without requests three are left."""
+    budget = CreditBudget(0.1, saved=10.0)
+    budget.earn(0.0)
+    budget.earn(after_s)
+    assert sum(budget.reserve(after_s) is not None for _ in range(20)) == hedges
 
 
 def test_a_burst_after_idleness_finds_at_most_three_credits() -> None:
