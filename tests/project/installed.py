@@ -1,7 +1,7 @@
 """Checks an installed wheel away from its sources; run by scripts/verify-wheel with the Python of that installation.
 
-Starts the demo, requests a stream and the pages, and shows the time to the first token. Standard library only. Units:
-seconds.
+Starts the demo, requests streams and pages, and shows the times to the first token and to the first token of a backup.
+Standard library only. Units: seconds.
 """
 
 import argparse
@@ -24,6 +24,7 @@ PACKAGES = ("gateway", "providers", "streaming_bench", "ttft_gateway")
 FILES = ("gateway/openapi.yaml", "gateway/pages/static/*", "gateway/share/ttft1.lua", "*/py.typed")
 START_S_MAX = 60.0
 CALL_S_MAX = 60.0
+STREAMS_MAX = 300  # in the demo, one request in ten is late at one of three replicas
 
 
 class CheckFailedError(Exception):
@@ -87,8 +88,12 @@ def _addresses(lines: "queue.Queue[str]") -> tuple[str, str]:
     return found[1], found[2]
 
 
-def check_stream(public: str) -> None:
-    """Read a stream up to its first token."""
+def check_stream(public: str) -> str:
+    """Read a stream up to its first token.
+
+    Returns:
+        The result that the gateway's headers name.
+    """
     message = {"role": "user", "content": "Hello"}
     body = json.dumps({"model": "demo", "stream": True, "messages": [message]}).encode()
     request = urllib.request.Request(f"{public}/v1/chat/completions", body, {"content-type": "application/json"})
@@ -96,8 +101,16 @@ def check_stream(public: str) -> None:
         for line in response:
             choices = json.loads(line[6:]).get("choices") if line.startswith(b"data: {") else None
             if choices and choices[0]["delta"].get("content"):
-                return
+                return str(response.headers["x-ttft-result"])
     raise CheckFailedError("a stream of the demo ended without a token")
+
+
+def check_backup(public: str) -> int:
+    """Read streams until a backup has won; return their number."""
+    for number in range(1, STREAMS_MAX + 1):
+        if check_stream(public) == "backup_won":
+            return number
+    raise CheckFailedError(f"no backup has won in {STREAMS_MAX} streams of the demo")
 
 
 def check_pages(public: str, admin: str) -> str:
@@ -121,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line; the exit code is 1 if something is missing."""
     parser = argparse.ArgumentParser(description="Check an installed wheel.")
     parser.add_argument("sources", type=Path, help="the checkout that the wheel was built from")
+    parser.add_argument("--begun", type=float, default=time.time(), help="Unix time at which the installation began")
     parser.add_argument("--demo", metavar="PROGRAM", help="path of ttft-gateway; run its demo to a first token")
     options = parser.parse_args(arguments)
     try:
@@ -130,6 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with demo(options.demo) as (public, admin):
                 check_stream(public)
                 print(f"first token of the demo {time.monotonic() - begin_s:.1f} s after its start")
+                streams = check_backup(public)
+                since_s = time.time() - options.begun
+                print(f"first token of a backup {since_s:.1f} s after the beginning, {streams} streams")
                 print(check_pages(public, admin))
     except (CheckFailedError, OSError) as error:
         print(f"installed.py: {error}", file=sys.stderr)
