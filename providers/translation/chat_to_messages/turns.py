@@ -182,6 +182,7 @@ def _result(item: FieldReader) -> Block:
         if block["type"] == "document":
             path = item.path_of(f"content[{number}]")
             raise unsupported_field(path, "is a document; send text and images as a tool's result")
+    item.ignore("name")  # the tool's; the call has it, too
     return {
         "type": "tool_result",
         "tool_use_id": tool_id(item.require("tool_call_id", str)),

@@ -79,7 +79,8 @@ def _items(request: Item) -> Iterator[dict[str, object]]:
     for index, each in enumerate(list_or_empty(request.get("messages"))):
         message, at = dict_or_empty(each), f"messages[{index}]"
         role, content = message.get("role"), message.get("content")
-        if message.get("name") or message.get("audio") or message.get("function_call") or role == "function":
+        named = message.get("name") and role != "tool"  # a result's call has the name of the tool, too
+        if named or message.get("audio") or message.get("function_call") or role == "function":
             raise Unsupported(
                 f"`{at}` has a name, audio or a legacy function call, which this upstream does not support", param=at
             )

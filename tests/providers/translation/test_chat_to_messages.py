@@ -118,7 +118,7 @@ TRANSLATED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "results of parallel calls, and what the user says then": (
         turns(
             {"role": "tool", "tool_call_id": "call_1", "content": "12"},
-            {"role": "tool", "tool_call_id": "call_2", "content": "13"},
+            {"role": "tool", "tool_call_id": "call_2", "name": "get_weather", "content": "13"},  # as LangChain does
             USER,
         ),
         turns(

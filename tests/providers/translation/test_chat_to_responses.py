@@ -134,6 +134,13 @@ def test_a_conversation_there_and_back() -> None:
     assert messages_of(built(messages=CONVERSATION)) == CONVERSATION
 
 
+def test_the_name_of_a_tools_result_is_dropped() -> None:
+    """LangChain repeats the tool's name in the result; an item with a result has no field for the name."""
+    results = [{"role": "tool", "tool_call_id": "c1", **more, "content": "1"} for more in ({"name": "f"}, {})]
+    named, plain = (built(messages=[USER, result])["input"] for result in results)
+    assert named == plain
+
+
 @pytest.mark.parametrize(
     ("param", "fields"),
     [
