@@ -26,6 +26,7 @@ _COMMANDS = {  # command -> module in gateway.cli, function in it
     "probe": ("probe.command", "probe"),
     "prove": ("prove", "prove"),
     "switchback": ("switchback.command", "switchback"),
+    "support-bundle": ("support.command", "support_bundle"),
     "completion": ("completion", "completion"),
     "version": ("version", "version"),
 }

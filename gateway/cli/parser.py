@@ -278,6 +278,22 @@ def _switchback_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
+def _bundle_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+    command.add_argument(
+        "--admin",
+        metavar="URL",
+        help=f"admin address (default: of the configuration, or http://{ADMIN_LISTEN_DEFAULT})",
+    )
+    command.add_argument("--log", metavar="FILE", help="log of the gateway, of which the last lines are taken")
+    command.add_argument(
+        "--seconds", metavar="N", type=_seconds, default=5.0, help="time for which events are recorded (default: 5)"
+    )
+    command.add_argument(
+        "--output", metavar="FILE", help="archive to write (default: ttft-gateway-support-TIME.tar.gz)"
+    )
+
+
 def _completion_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("shell", choices=SHELL_NAMES, help="shell that runs the script")
 
@@ -355,6 +371,12 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
             " --admin http://10.0.0.1:8081 --admin http://10.0.0.2:8081",
         ),
         _switchback_arguments,
+    ),
+    "support-bundle": (
+        "write versions, settings, state, metrics and log lines into an archive, without secrets",
+        f"Works without a running gateway, too. The admin key comes from the configuration or ${ADMIN_KEY_VARIABLE}.",
+        ("", " --config gateway.yaml --log gateway.log", " --admin http://10.0.0.1:8081 --output bundle.tar.gz"),
+        _bundle_arguments,
     ),
     "completion": (
         "print a script that completes commands and options in a shell",

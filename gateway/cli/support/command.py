@@ -1,0 +1,183 @@
+"""`support-bundle`: collects versions, settings, state, metrics and log lines for a report, without secrets.
+
+Works without a running gateway, and with an invalid configuration. Every wait and every file is bounded; the archive
+lists what is missing. Units: seconds, bytes.
+"""
+
+import argparse
+import contextlib
+import http.client
+import io
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from gateway.cli.admin_client import ask_admin, follow_admin
+from gateway.cli.config import check_file, config_path
+from gateway.cli.environment import read_environment
+from gateway.cli.event_loop import loop_name
+from gateway.cli.parser import ADMIN_KEY_VARIABLE, ADMIN_LISTEN_DEFAULT, ExitCode
+from gateway.cli.support.archive import FILE_BYTES_MAX, Bundle, BundledFile
+from gateway.cli.support.redaction import Redaction, secrets_in, secrets_of
+from gateway.cli.terminal import fail
+from gateway.config.document import read_yaml
+from gateway.config.errors import ConfigError
+from gateway.config.loader import load, masked, read_text
+from gateway.config.settings import Settings
+from gateway.version import gateway_version
+
+_MODELS_MAX: Final = 20
+_LOG_LINES_MAX: Final = 5_000
+_ROUTES: Final = {  # file in the archive -> route, description
+    "admin/models.json": ("/admin/models", "state of every replica"),
+    "admin/admission.json": ("/admin/admission", "admitted and waiting requests"),
+    "admin/hedging.json": ("/admin/hedging", "switch of hedging"),
+    "admin/replicas.json": ("/admin/replicas", "replicas that are taken out"),
+    "admin/workers.json": ("/admin/workers", "processes"),
+    "admin/share.json": ("/admin/share", "exchange with other gateways"),
+    "admin/proof.json": ("/admin/proof", "what hedging saved"),
+    "metrics.txt": ("/metrics", "metrics"),
+}
+_ALWAYS_LEFT_OUT: Final = (
+    ("prompts and answers", "the gateway does not keep them"),
+    ("keys, passwords, values of headers, parts of URLs before @ and after ?", "they are secrets, shown as ****"),
+    ("tokens and money by key", "see GET /admin/usage"),
+)
+
+
+def support_bundle(arguments: argparse.Namespace) -> ExitCode:
+    """Write the archive, and print what it contains."""
+    file = config_path(arguments.config, os.environ)
+    settings = _settings(file)
+    bundle = Bundle(Redaction(_secrets(file, settings)))
+    bundle.add(BundledFile("versions.json", "versions of the gateway, Python and its packages", _versions()))
+    _add_config(bundle, file, settings)
+    _add_state(bundle, arguments, settings)
+    _add_log(bundle, arguments.log)
+    for what, reason in _ALWAYS_LEFT_OUT:
+        bundle.leave_out(what, reason)
+    now = datetime.now(UTC)
+    output = Path(arguments.output or f"ttft-gateway-support-{now:%Y%m%dT%H%M%SZ}.tar.gz")
+    try:
+        size = bundle.write(output, int(now.timestamp()))
+    except OSError as error:
+        fail(f"{output} cannot be written ({error.strerror}); choose another name with --output")
+        return ExitCode.FAILED
+    print(f"{output}: {size:,} bytes; read it before you send it\n{bundle.report()}", end="")
+    return ExitCode.OK
+
+
+def _settings(file: Path) -> Settings | None:
+    """Return the settings of the file; None if it is missing or invalid."""
+    try:
+        return load(file, os.environ, read_environment(os.environ).settings)
+    except ConfigError:
+        return None
+
+
+def _secrets(file: Path, settings: Settings | None) -> Iterator[str]:
+    yield from secrets_of(os.environ)
+    yield from secrets_in(settings)
+    with contextlib.suppress(ConfigError):
+        yield from secrets_in(read_yaml(read_text(file), os.environ).data)
+
+
+def _versions() -> str:
+    packages = {each.name: each.version for each in distributions() if each.name}
+    found = {
+        "ttft-gateway": gateway_version(),
+        "python": sys.version,
+        "event_loop": loop_name(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "packages": dict(sorted(packages.items(), key=lambda each: each[0].lower())),
+    }
+    return json.dumps(found, indent=2)
+
+
+def _add_config(bundle: Bundle, file: Path, settings: Settings | None) -> None:
+    if not file.exists():
+        bundle.leave_out("config.yaml", f"the file {file} does not exist; name one with --config")
+        return
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        check_file(file, os.environ)
+    bundle.add(BundledFile("config-check.txt", "result of check-config", said.getvalue()))
+    if settings is None:
+        bundle.leave_out("config.yaml", "the file is invalid; config-check.txt has the reasons")
+    else:
+        text = f"# {file} as it is on disk now; the running gateway may have read it earlier.\n{masked(settings)}"
+        bundle.add(BundledFile("config.yaml", "settings as print-config shows them", text))
+
+
+def _add_state(bundle: Bundle, arguments: argparse.Namespace, settings: Settings | None) -> None:
+    admin, key = arguments.admin, None
+    if admin is None and settings is not None:
+        if settings.admin_listen is None:
+            bundle.leave_out("state, metrics and events", "admin_listen is off")
+            return
+        admin = f"http://{settings.admin_listen.here}"
+        key = None if settings.admin_key is None else settings.admin_key.get_secret_value()
+    admin = admin or f"http://{ADMIN_LISTEN_DEFAULT}"
+    try:
+        models = json.loads(ask_admin(admin, "/admin/models", key=key))
+        names = [str(each["model"]) for each in models["models"]]
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+        reason = f"the gateway at {admin} does not answer ({error}); check --admin and ${ADMIN_KEY_VARIABLE}"
+        bundle.leave_out("state, metrics and events", reason)
+        return
+    routes = dict(_ROUTES)
+    for number, name in enumerate(names[:_MODELS_MAX]):
+        routes[f"admin/model-{number}.json"] = (f"/admin/models/{quote(name, safe='')}", f"details of model {name}")
+    if len(names) > _MODELS_MAX:
+        bundle.leave_out("details of further models", f"there are {len(names)}, at most {_MODELS_MAX} are kept")
+    for entry, (route, what) in routes.items():
+        try:
+            bundle.add(BundledFile(entry, what, ask_admin(admin, route, key=key).decode(errors="replace")))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            bundle.leave_out(entry, str(error))
+    try:
+        events = follow_admin(admin, "/admin/events", arguments.seconds, key=key, bytes_max=FILE_BYTES_MAX)
+        what = f"requests, hedges and changes during {arguments.seconds:g} s"
+        bundle.add(BundledFile("events.txt", what, events.decode(errors="replace")))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        bundle.leave_out("events.txt", str(error))
+
+
+def _add_log(bundle: Bundle, log: str | None) -> None:
+    """Add the last lines of a log; other lines than the gateway's JSON lines may contain anything, and are left out."""
+    if log is None:
+        bundle.leave_out("log.jsonl", "no file is named with --log")
+        return
+    try:
+        with Path(log).open("rb") as opened:
+            size = opened.seek(0, os.SEEK_END)
+            opened.seek(max(0, size - FILE_BYTES_MAX))
+            lines = opened.read(FILE_BYTES_MAX).decode(errors="replace").splitlines()
+    except OSError as error:
+        bundle.leave_out("log.jsonl", f"{log} cannot be read ({error.strerror})")
+        return
+    if size > FILE_BYTES_MAX:
+        del lines[0]  # only its end was read
+    kept = list(filter(_is_log_line, lines))
+    if len(kept) < len(lines):
+        bundle.leave_out("log lines", f"{len(lines) - len(kept)} lines are no JSON lines of the gateway")
+    kept = kept[-_LOG_LINES_MAX:]
+    bundle.add(
+        BundledFile("log.jsonl", f"the last {len(kept)} lines of the log", "".join(f"{line}\n" for line in kept))
+    )
+
+
+def _is_log_line(line: str) -> bool:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and {"time", "level", "event"} <= found.keys()
