@@ -4,28 +4,19 @@ A method is hedged only if it is named: a server carries out a hedged RPC twice.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
 
 import grpc.aio
 from grpc.aio import EOF
 
-from gateway.client.asked import HEDGE_HEADER, Asked, Event
 from gateway.client.attempt import ClientAttempt
 from gateway.client.config import HedgeConfig
 from gateway.client.grpc_async_race import Answer, GrpcRace, Read, end_stream
-from gateway.client.hedger import ClientRace, Hedger, safely
+from gateway.client.grpc_policy import GrpcPolicy, Methods, switched
+from gateway.client.hedger import ClientRace, safely
 from gateway.client.stats import Stats
-from gateway.client.targets import Target
-from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
-
-Methods = Collection[str] | Mapping[str, Mapping[str, Callable[..., Any]]]
-"""Full names of methods, such as "/package.Service/Method"; as a mapping, each with the same method of other targets by
-their names: `stub.Method` of a stub on another channel."""
-
-_SWITCH: Final = HEDGE_HEADER.decode()
-_PASSED: Final = frozenset({"baggage", "traceparent", "tracestate"})  # metadata for all targets
 
 
 def async_hedging_interceptors(
@@ -52,36 +43,14 @@ def async_hedging_interceptors(
     return [_UnaryUnary(policy), _UnaryStream(policy)]  # grpc.aio uses an object for one kind of RPC only
 
 
-class _Policy:
-    """The hedgers of one channel: one for each set of targets."""
+class _Policy(GrpcPolicy):
+    """The hedgers of one channel, and the tasks of its RPCs."""
 
     def __init__(
         self, target: str, methods: Methods, config: HedgeConfig, stats: Stats, metadata: Iterable[str]
     ) -> None:
-        if isinstance(methods, str):
-            raise TypeError("methods is a string; use a set of names")
-        self._origin = f"grpc://{target}:"
-        self._target = target
-        self._passed = _PASSED | {key.lower() for key in metadata}
+        super().__init__(target, methods, config, stats, metadata)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._others: dict[str, Mapping[str, Callable[..., Any]]] = {}
-        self._hedgers: dict[str, Hedger] = {}
-        made: dict[tuple[str, ...], Hedger] = {}
-        for method in methods:
-            if not method.startswith("/") or method.count("/") != 2:
-                raise ValueError(f"method is {method!r}; use a name such as '/package.Service/Method'")
-            others = methods[method] if isinstance(methods, Mapping) else {}
-            names = (target, *others) if others else ()
-            if names not in made:
-                made[names] = Hedger(config, _targets(names), stats)
-            self._hedgers[method], self._others[method] = made[names], others
-
-    def enter(self, details: Any) -> tuple[ClientRace, ClientAttempt]:
-        """Return the race of an RPC and its primary, counted as sent."""
-        method = _name(details)
-        hedger = self._hedgers[method]
-        race = hedger.race(Asked((self._origin, method), RequestFacts(coin=hedger.rand()), Event.HEADERS))
-        return race, race.begin()
 
     async def run(
         self, entered: tuple[ClientRace, ClientAttempt], continuation: Any, details: Any, request: Any, read: Read
@@ -89,15 +58,14 @@ class _Policy:
         """Race one RPC; return the winner, whose end is to be reported, or the primary with its error."""
         race, primary = entered
         method = _name(details)
-        hedger, others = self._hedgers[method], self._others[method]
+        hedger = self.hedgers[method]
 
         async def start(attempt: ClientAttempt, left_s: float | None) -> Any:
-            if attempt.target is None or attempt.label == self._target:
+            other = self.other(method, attempt)
+            if other is None:
                 return await continuation(details._replace(timeout=left_s), request)
-            passed = [(key, value) for key, value in details.metadata or () if key.lower() in self._passed]
-            return others[attempt.label](
-                request, timeout=left_s, metadata=passed, wait_for_ready=details.wait_for_ready
-            )
+            passed = self.passed(details.metadata)
+            return other(request, timeout=left_s, metadata=passed, wait_for_ready=details.wait_for_ready)
 
         answer = None
         try:
@@ -109,13 +77,10 @@ class _Policy:
 
     def switched(self, details: Any) -> tuple[Any, bool]:
         """Return the details without `x-ttft-hedge`, and True if the RPC may be hedged."""
-        may_hedge = _name(details) in self._hedgers
-        pairs = list(details.metadata or ())
-        if any(key == _SWITCH for key, _ in pairs):
-            may_hedge = may_hedge and (_SWITCH, "off") not in pairs
-            kept = grpc.aio.Metadata(*((key, value) for key, value in pairs if key != _SWITCH))
-            details = details._replace(metadata=kept)
-        return details, may_hedge
+        kept, is_off = switched(details.metadata)
+        if kept is not None:
+            details = details._replace(metadata=grpc.aio.Metadata(*kept))
+        return details, _name(details) in self.hedgers and not is_off
 
     def watch(self, answer: Answer, race: ClientRace) -> None:
         """Report the end of a winner's stream when its status arrives or it is cancelled."""
@@ -145,7 +110,7 @@ class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
 
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         details, may_hedge = self._policy.switched(client_call_details)
-        entered = safely(self._policy.enter, details) if may_hedge else None
+        entered = safely(self._policy.enter, _name(details)) if may_hedge else None
         if entered is None:
             return await continuation(details, request)
         answer = await self._policy.run(entered, continuation, details, request, _response)
@@ -164,7 +129,7 @@ class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
 
     async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         details, may_hedge = self._policy.switched(client_call_details)
-        entered = safely(self._policy.enter, details) if may_hedge else None
+        entered = safely(self._policy.enter, _name(details)) if may_hedge else None
         if entered is None:
             return await continuation(details, request)
         answer = await self._policy.run(entered, continuation, details, request, _first)
@@ -236,8 +201,3 @@ async def _response(call: Any) -> Any:
 
 async def _first(call: Any) -> Any:
     return await call.read()
-
-
-def _targets(names: Iterable[str]) -> list[Target]:
-    """Return the targets of a policy; it identifies them by name, and their addresses are the channels'."""
-    return [Target(f"http://target-{number}.invalid", name=name) for number, name in enumerate(names)]

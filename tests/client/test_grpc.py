@@ -68,7 +68,7 @@ async def connected(
         grpc_replica(*behaviours) as replica,
         grpc.aio.insecure_channel(replica.address, interceptors=interceptors) as channel,
     ):
-        yield Client(replica, channel, stats, list(interceptors[0]._policy._hedgers.values()))
+        yield Client(replica, channel, stats, list(interceptors[0]._policy.hedgers.values()))
 
 
 def run(work: Work, *behaviours: str, **options: Any) -> None:
