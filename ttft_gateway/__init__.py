@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gateway.client.aiohttp_session import HedgingSession
     from gateway.client.config import HedgeConfig
     from gateway.client.grpc_async import async_hedging_interceptors
+    from gateway.client.grpc_sync import hedging_channel
     from gateway.client.httpx2_async_transport import AsyncHedgingTransport2
     from gateway.client.httpx2_transport import HedgingTransport2
     from gateway.client.httpx_async_transport import AsyncHedgingTransport
@@ -33,6 +34,7 @@ _MODULES = {
     "Target": "targets",
     "TargetSnapshot": "stats",
     "async_hedging_interceptors": "grpc_async",
+    "hedging_channel": "grpc_sync",
 }
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "Target",
     "TargetSnapshot",
     "async_hedging_interceptors",
+    "hedging_channel",
 ]
 
 

@@ -13,7 +13,7 @@ import random
 import sys
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,12 +21,13 @@ from typing import Any, Final
 import aiohttp
 import httpx
 
-from client_replicas import SILENT, Replicas, ScriptedReplica, replicas
+import rpc_races
+from client_replicas import SILENT, ScriptedReplica, replicas
+from many_races import in_tasks, in_threads
 from ttft_gateway import AsyncHedgingTransport, HedgeConfig, HedgingSession, HedgingTransport
 
-TRANSPORTS: Final = ("sync", "async", "aiohttp")
+TRANSPORTS: Final = ("sync", "async", "aiohttp", "grpc sync", "grpc async")
 
-_AT_ONCE: Final = 16
 _CONFIG: Final = HedgeConfig(warmup_delay=0.01, warmup_requests=100_000, budget_percent=100.0, max_hedges=2)
 _CALL: Final = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
 _MODELS: Final = 200  # so that errors of one rarely stop its backups
@@ -38,74 +39,59 @@ _FILES: Final = Path("/proc/self/fd")
 def run(transport: str, races: int, seed: int = 1) -> list[str]:
     """Run races through one of `TRANSPORTS`; print a line that counts the outcomes, and return what was left."""
     rand = random.Random(seed)
+    if transport.startswith("grpc"):
+        rpc_races.warm_up()
     gc.collect()
     files, threads = _files(), threading.active_count()
-    with replicas() as site:
-        replica = _replica(site, rand)
-        works = {
-            "sync": _threads,
-            "async": lambda *args: asyncio.run(_tasks(*args)),
-            "aiohttp": lambda *args: asyncio.run(_sessions(*args)),
-        }
-        counts, hedger = works[transport](replica, races, rand)
-        _until(lambda: replica.open_connections == 0)
-    in_flight = [each.in_flight for pool in hedger._populations.values() for each in pool.pool.replicas]
+    if transport.startswith("grpc"):
+        work = rpc_races.threads if transport == "grpc sync" else rpc_races.tasks
+        counts, hedgers = work(_CONFIG, races, rand)
+    else:
+        counts, hedgers = _http(transport, races, rand)
     gc.collect()
+    pools = [each.pool for hedger in hedgers for each in hedger._populations.values()]
     left = {
-        "attempts in the policy": sum(in_flight),
+        "attempts in the policy": sum(replica.in_flight for pool in pools for replica in pool.replicas),
         "open files": _files() - files,
         "threads": threading.active_count() - threads,
     }
-    snapshot = hedger.stats.snapshot()
+    snapshot = hedgers[0].stats.snapshot()
     line = f"{transport}: {races} races, {snapshot.hedges} backups, {snapshot.hedge_wins} wins; {dict(counts)}"
     sys.stdout.write(f"{line}\n")
     return [f"{transport}: {number} {name} left" for name, number in left.items() if number]
 
 
-def _replica(site: Replicas, rand: random.Random) -> ScriptedReplica:
-    replica = site.add(*(_WORDS[int(rand.random() * len(_WORDS))] for _ in range(_PLAN)))
-    replica.repeats = True
-    return replica
+def _http(transport: str, races: int, rand: random.Random) -> tuple["Counter[str]", list[Any]]:
+    """Race over HTTP."""
+    with replicas() as site:
+        replica = site.add(*(_WORDS[int(rand.random() * len(_WORDS))] for _ in range(_PLAN)))
+        replica.repeats = True
+        if transport == "sync":
+            counts, hedger = _threads(replica, races, rand)
+        else:
+            counts, hedger = asyncio.run((_tasks if transport == "async" else _sessions)(replica, races, rand))
+        _until(lambda: replica.open_connections == 0)
+    return counts, [hedger]
 
 
-def _threads(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple[Counter[str], Any]:
+def _threads(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple["Counter[str]", Any]:
     """Race in threads; a third is given up by a timeout, and a third closed in the middle."""
-    counts: Counter[str] = Counter()
-    left = iter(range(races))
-    lock = threading.Lock()
     transport = HedgingTransport(_CONFIG, transport=httpx.HTTPTransport(verify=False))
 
-    def work(client: httpx.Client) -> None:
-        while True:
-            with lock:
-                if next(left, None) is None:
-                    return
-                draw = rand.random()
-            timeout = 0.3 if draw < 0.66 else 0.02
-            try:
-                with client.stream(
-                    "POST", f"{replica.url}/chat/completions", json=_call(draw), timeout=timeout
-                ) as response:
-                    for _ in response.iter_bytes():
-                        if draw < 0.33:
-                            break
-                outcome = str(response.status_code)
-            except httpx.HTTPError as error:
-                outcome = type(error).__name__
-            with lock:
-                counts[outcome] += 1
+    def one(client: httpx.Client, draw: float) -> str:
+        timeout = 0.3 if draw < 0.66 else 0.02
+        with client.stream("POST", f"{replica.url}/chat/completions", json=_call(draw), timeout=timeout) as response:
+            for _ in response.iter_bytes():
+                if draw < 0.33:
+                    break
+        return str(response.status_code)
 
     with httpx.Client(transport=transport) as client:
-        threads = [threading.Thread(target=work, args=(client,)) for _ in range(_AT_ONCE)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return counts, transport.hedger
+        return in_threads(partial(one, client), races, rand, (httpx.HTTPError,)), transport.hedger
 
 
-async def _tasks(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple[Counter[str], Any]:
-    """Race through httpx."""
+async def _tasks(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple["Counter[str]", Any]:
+    """Race in tasks through httpx."""
     transport = AsyncHedgingTransport(_CONFIG, transport=httpx.AsyncHTTPTransport(verify=False))
 
     async def one(client: httpx.AsyncClient, draw: float) -> str:
@@ -116,14 +102,14 @@ async def _tasks(replica: ScriptedReplica, races: int, rand: random.Random) -> t
         return str(response.status_code)
 
     async with httpx.AsyncClient(transport=transport) as client:
-        counts = await _at_once(partial(one, client), races, rand)
+        counts = await in_tasks(partial(one, client), races, rand, (httpx.HTTPError,))
     while len(asyncio.all_tasks()) > 1:  # generators that were left in the middle end in tasks
         await asyncio.sleep(0)
     return counts, transport.hedger
 
 
-async def _sessions(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple[Counter[str], Any]:
-    """Race through aiohttp."""
+async def _sessions(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple["Counter[str]", Any]:
+    """Race in tasks through aiohttp."""
 
     async def one(session: HedgingSession, draw: float) -> str:
         url, timeout = f"{replica.url}/chat/completions", aiohttp.ClientTimeout(total=0.3)
@@ -134,34 +120,10 @@ async def _sessions(replica: ScriptedReplica, races: int, rand: random.Random) -
             return str(response.status)
 
     async with HedgingSession(_CONFIG) as session:
-        counts = await _at_once(partial(one, session), races, rand)
+        counts = await in_tasks(partial(one, session), races, rand, (aiohttp.ClientError,))
     while len(asyncio.all_tasks()) > 1:
         await asyncio.sleep(0)
     return counts, session.hedger
-
-
-async def _at_once(one: Callable[[float], Awaitable[str]], races: int, rand: random.Random) -> Counter[str]:
-    """Race in tasks; a third is cancelled at a random time, and a third closed in the middle."""
-    counts: Counter[str] = Counter()
-    left = iter(range(races))
-
-    async def work() -> None:
-        for _ in left:
-            draw = rand.random()
-            try:
-                async with asyncio.timeout(None if draw < 0.66 else 0.04 * rand.random()):
-                    outcome = await one(draw)
-            except (httpx.HTTPError, aiohttp.ClientError, TimeoutError) as error:
-                outcome = type(error).__name__
-            task = asyncio.current_task()
-            assert task is not None
-            assert task.cancelling() == 0
-            counts[outcome] += 1
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(_AT_ONCE):
-            tasks.create_task(work())
-    return counts
 
 
 def _call(draw: float) -> dict[str, object]:

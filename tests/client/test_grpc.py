@@ -295,14 +295,15 @@ def test_wrong_names_of_methods_are_rejected(methods: Any) -> None:
         async_hedging_interceptors("a", {UNARY: {"a": print}})
 
 
-def test_the_example() -> None:
+@pytest.mark.parametrize("example", ["client_grpc.py", "client_grpc_sync.py"])
+def test_the_example(example: str) -> None:
     """RPCs of the named method are counted as requests that may be hedged."""
 
     async def main() -> str:
         async with grpc_replica() as replica:
             program = await asyncio.create_subprocess_exec(
                 sys.executable,
-                ROOT / "examples/client_grpc.py",
+                ROOT / "examples" / example,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "ADDRESS": replica.address, "METHOD": UNARY},
                 stdout=asyncio.subprocess.PIPE,
             )
