@@ -13,14 +13,18 @@ or of one method at an origin. The rules for bodies of LLM APIs are the gateway'
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from gateway.errors import BadRequest
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
 from providers.base import Api, Call
+
+if TYPE_CHECKING:
+    from gateway.inbound.request import Inbound
 
 HEDGE_HEADER: Final = b"x-ttft-hedge"
 _RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and Anthropic
@@ -29,6 +33,7 @@ _READ: Final = frozenset({HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER})
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _BYTES_A_TOKEN: Final = 4.0
 _NAME_MAX: Final = 200  # characters of a model's name or a path that identify a population
+_JSON: Final = ((b"content-type", b"application/json"),)
 _NO_MODEL: Final = "-"  # stands for a model that the path names, as in Azure's deployments
 _GENERATING: Final = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
 _LAST: Final = {
@@ -46,8 +51,7 @@ class Event(enum.Enum):
     HEADERS = "headers"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """One request as the policy sees it.
 
     Attributes:
@@ -132,17 +136,13 @@ def _llm(
 
 
 @cache
-def _parser() -> Callable[[Api, bytes], Any]:
+def _parser() -> "Callable[[Api, bytes], Inbound]":
     """Import and return the parser of bodies, which a program without LLM APIs does not need."""
     from gateway.inbound.parsed import NumberLimits
-    from gateway.inbound.request import Inbound, parse
+    from gateway.inbound.request import parse
 
     bounds = NumberLimits(n_max=1_000_000, max_tokens_max=1_000_000_000)  # the server checks them
-
-    def read(api: Api, body: bytes) -> Inbound:
-        return parse(api, body, (), bounds, frozenset(), default_model=_NO_MODEL)
-
-    return read
+    return partial(parse, headers=_JSON, bounds=bounds, passed_headers=frozenset(), default_model=_NO_MODEL)
 
 
 def _api(path: bytes) -> Api | None:

@@ -65,8 +65,8 @@ class AsyncRace:
     async def run(self) -> Opened:
         """Return the winner's response; without a winner that of the primary, or raise its error."""
         race = self._race
-        self._loop = asyncio.get_running_loop()
-        main = asyncio.current_task()
+        self._loop = loop = asyncio.get_running_loop()
+        main = asyncio.current_task(loop)
         assert main is not None
         self._main, self._cancels = main, main.cancelling()
         self._set_timer()
@@ -101,13 +101,14 @@ class AsyncRace:
             self._is_cancelled = False
         if self._is_cancelled:  # and the inner transport has replaced the cancellation by an error of its own
             self._main.uncancel()
-        won = next((opened for attempt, opened in self._results if attempt is self._race.winner), None)
+        results = self._results
+        won = next((opened for attempt, opened in results if attempt is self._race.winner), None) if results else None
         if won is None:
             assert result is not None
             return result
         if isinstance(result, Opened):
             await result.body.aclose()
-        self._results.clear()
+        results.clear()
         return won
 
     async def _attempt(self, attempt: ClientAttempt) -> Result:

@@ -1,8 +1,8 @@
 """The asynchronous transport without a base class of a library; httpx's and httpx2's differ in nothing else."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
 from gateway.client.async_race import AsyncRace
 from gateway.client.attempt import ClientAttempt
@@ -25,28 +25,30 @@ class AsyncRacedBody:
         self._attempt: ClientAttempt | None = opened.attempt
         self._race = race
         self._last = b""
-        self._pieces = 0
+        self._pieces = len(opened.chunks)
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        held, self._held = self._held, []
-        self._pieces = len(held)
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._held:
+            self._last = self._held.pop(0)
+            return self._last
         try:
-            for chunk in held:
-                self._last = chunk
-                yield chunk
-            held.clear()
-            async for chunk in self._rest:
-                self._last = chunk
-                self._pieces += 1
-                yield chunk
+            self._last = await anext(self._rest)
+        except StopAsyncIteration:
+            self._end(Outcome.FINISHED)
+            raise
         except Exception:
             self._end(Outcome.CUT)
             raise
-        self._end(Outcome.FINISHED)
+        self._pieces += 1
+        return self._last
 
     async def aclose(self) -> None:
         """Close the response."""
-        self._end(outcome_of(self._last))
+        if self._attempt is not None:
+            self._end(outcome_of(self._last))
         await self._body.aclose()
 
     def _end(self, outcome: Outcome) -> None:

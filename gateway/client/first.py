@@ -161,7 +161,10 @@ def failure_by(error: BaseException) -> Failure:
 
 @cache
 def _protocol(api: Api) -> WireProtocol:
-    """Import and return a protocol: a process that uses one API loads one."""
+    """Import and return a protocol: a process that uses one API loads one.
+
+    It does not learn to recognise events by their bytes, because the first content is the last event that it reads.
+    """
     if api is Api.MESSAGES:
         from providers.anthropic.protocol import AnthropicMessages
 
@@ -173,7 +176,7 @@ def _protocol(api: Api) -> WireProtocol:
     if api is Api.COMPLETIONS:
         from providers.openai.completions import OpenAICompletions
 
-        return OpenAICompletions(ask_usage=True)
+        return OpenAICompletions(ask_usage=True, learns=False)
     from providers.openai.chat import OpenAIChat
 
-    return OpenAIChat()
+    return OpenAIChat(learns=False)

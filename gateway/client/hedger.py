@@ -48,6 +48,7 @@ _T = TypeVar("_T")
 _log: Final = logging.getLogger("ttft_gateway")
 _POPULATIONS_MAX: Final = 256  # the least recently used one is forgotten
 _KEYS_MAX: Final = 256  # idempotency keys of hedged requests that are remembered
+_LIMIT: Final = b"limit"  # in the name of each header with a rate limit; most servers send none
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two decisions
 
 
@@ -222,10 +223,12 @@ class ClientRace:
     def on_headers(self, attempt: ClientAttempt, status: int, headers: Headers) -> None:
         """Report a response's headers, names in any case: its quota."""
         attempt.status = status
-        read = attempt.replica.read_limits
-        limits = () if read is None else read([(name.lower(), value) for name, value in headers])
         hedger = self._hedger
         attempt.headers_s = now_s = hedger.clock()
+        read = attempt.replica.read_limits
+        if read is None or _LIMIT not in b" ".join([name for name, _ in headers]).lower():
+            return
+        limits = read([(name.lower(), value) for name, value in headers])
         if limits:
             with hedger.lock:
                 self._learn_limits(attempt, limits, now_s)

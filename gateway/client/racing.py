@@ -62,6 +62,8 @@ class Entrant:
 
     def request_to(self, attempt: ClientAttempt) -> Any:
         """Return the request as it is sent in an attempt."""
+        if attempt.target is None and not self.asked.has_switch:
+            return self.request
         return addressed(self.request, self.asked, self.home, attempt.target)
 
 

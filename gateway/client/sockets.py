@@ -3,7 +3,8 @@
 A blocking read cannot be raced from outside: no other thread may close the socket under it, because the number of the
 closed file may at once belong to another connection. So the waiting thread itself waits for three things: its socket,
 the time of the next decision on a backup, and a byte from another thread. No thread is needed before a request is late,
-and every connection is closed by the thread that uses it.
+and every connection is closed by the thread that uses it. Until then no other thread can interrupt, and the timeout of
+the socket itself ends a wait at the time of the decision, at the cost of any read.
 
 `raced(pool, library)` puts these sockets into a connection pool of httpcore or httpcore2. Outside of a race they pass
 each call on. A watch is bound to the thread that works for it. HTTP/1.1 only: the end of an HTTP/2 connection would end
@@ -21,7 +22,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from gateway.client.racing import Overtaken
 
@@ -51,18 +52,20 @@ class Watch:
         self._on_due = on_due
         self.due_s = due_s
         self.is_over = False
-        self._lock = threading.Lock()
         self._ears: tuple[socket.socket, socket.socket] | None = None
 
     def listen(self) -> None:
         """Become interruptible by other threads; until then only `due_s` can interrupt."""
         if self._ears is None:
+            self._lock = threading.Lock()
             self._ears = socket.socketpair()
 
     def stop(self) -> None:
         """End the wait with `Overtaken`; for other threads."""
+        self.is_over = True
+        if self._ears is None:
+            return
         with self._lock:
-            self.is_over = True
             if self._ears is not None:
                 self._ears[1].send(b"x")
 
@@ -79,10 +82,20 @@ class Watch:
     def close(self) -> None:
         """Release the sockets of the watch."""
         self._on_due = None  # else the watch and its race refer to each other, and each request leaves garbage
+        if self._ears is None:
+            return
         with self._lock:
             ears, self._ears = self._ears, None
         for ear in ears or ():
             ear.close()
+
+    def alone_s(self, timeout: float | None) -> float:
+        """Return the time for which a wait needs no interruption, at most the timeout; 0 if it may need one at once."""
+        if self._ears is not None:
+            return 0.0
+        left_s = self.due_s - self._clock()
+        most_s = _WAIT_S_MAX if timeout is None else timeout
+        return left_s if left_s < most_s else most_s
 
     def wait(self, sock: socket.socket | None, event: int, timeout: float | None) -> bool:
         """Wait for the socket; without one, for the end of the watch.
@@ -134,6 +147,20 @@ class _Current(threading.local):
 _current: Final = _Current()
 
 
+class _Process:
+    """This process: the number of forks from the first one to it."""
+
+    forks = 0
+
+
+def _after_fork() -> None:
+    _Process.forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def bind(watch: Watch | None) -> None:
     """Bind a watch to this thread; None: none."""
     _current.watch = watch
@@ -163,25 +190,40 @@ class RacedStream:
         self._library = library
         self._nested = nested  # TLS inside of TLS, to an HTTPS proxy: its waits cannot be interrupted
         self._sock: socket.socket = inner.get_extra_info("socket")
-        self._pid = os.getpid()
+        self._forks = _Process.forks
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         watch = _current.watch
+        data: bytes
         if watch is None or self._nested:
-            return cast(bytes, self._inner.read(max_bytes, timeout))
+            data = self._inner.read(max_bytes, timeout)
+            return data
         sock, library = self._sock, self._library
+        alone_s = watch.alone_s(timeout)
+        if alone_s > 0.0:
+            try:
+                data = self._inner.read(max_bytes, alone_s)
+                return data
+            except library.read_timeout:
+                if timeout is not None:
+                    timeout -= alone_s
+                    if timeout <= 0.0:
+                        raise
         if isinstance(sock, ssl.SSLSocket):
             receive = partial(sock.recv, max_bytes)
-            return cast(bytes, self._tls(watch, receive, timeout, library.read_timeout, library.read_error))
+            data = self._tls(watch, receive, timeout, library.read_timeout, library.read_error)
+            return data
         if not watch.wait(sock, _READ, timeout):
             raise library.read_timeout("timed out")
-        return cast(bytes, self._inner.read(max_bytes, timeout))
+        data = self._inner.read(max_bytes, timeout)
+        return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        watch, sock, library = _current.watch, self._sock, self._library
-        if watch is None or self._nested or len(buffer) < _LARGE:
+        watch = _current.watch if len(buffer) >= _LARGE else None
+        if watch is None or self._nested:
             self._inner.write(buffer, timeout)
             return
+        sock, library = self._sock, self._library
         view = memoryview(buffer)
         while view:
             if isinstance(sock, ssl.SSLSocket):
@@ -217,7 +259,7 @@ class RacedStream:
         return stream
 
     def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable" and os.getpid() != self._pid:
+        if info == "is_readable" and self._forks != _Process.forks:
             return True  # after a fork the connection belongs to the parent; an idle readable one is not used again
         return self._inner.get_extra_info(info)
 

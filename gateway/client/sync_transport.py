@@ -28,16 +28,13 @@ class RacedBody:
         self._attempt: ClientAttempt | None = opened.attempt
         self._race = race
         self._last = b""
-        self._pieces = 0
+        self._pieces = len(opened.chunks)
 
     def __iter__(self) -> Iterator[bytes]:
-        held, self._held = self._held, []
-        self._pieces = len(held)
         try:
-            for chunk in held:
-                self._last = chunk
-                yield chunk
-            held.clear()
+            while self._held:
+                self._last = self._held.pop(0)
+                yield self._last
             for chunk in self._rest:
                 self._last = chunk
                 self._pieces += 1
@@ -49,7 +46,8 @@ class RacedBody:
 
     def close(self) -> None:
         """Close the response."""
-        self._end(outcome_of(self._last))
+        if self._attempt is not None:
+            self._end(outcome_of(self._last))
         self._body.close()
 
     def _end(self, outcome: Outcome) -> None:

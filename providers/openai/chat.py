@@ -23,11 +23,13 @@ class OpenAIChat:
     Args:
         ask_usage: request token counts with every stream; False for servers that reject `stream_options`.
         first_token: with "answer", reasoning does not count as content.
+        learns: see `ChunkReader`.
     """
 
-    def __init__(self, *, ask_usage: bool = True, first_token: FirstToken = "any") -> None:
+    def __init__(self, *, ask_usage: bool = True, first_token: FirstToken = "any", learns: bool = True) -> None:
         self._ask_usage = ask_usage
         self._first_token = first_token
+        self._learns = learns
 
     def path(self, api: Api) -> str:
         """See `WireProtocol.path`."""
@@ -40,7 +42,7 @@ class OpenAIChat:
     def reader(self, call: Call) -> ChunkReader:
         """See `WireProtocol.reader`."""
         strip = self._ask_usage and call.streaming and not call.include_usage
-        return ChunkReader(call, strip_usage=strip, first_token=self._first_token, chunks=_chunks)
+        return ChunkReader(call, strip_usage=strip, first_token=self._first_token, chunks=_chunks, learns=self._learns)
 
     def assembler(self, _call: Call) -> ChunkAssembler:
         """See `WireProtocol.assembler`."""

@@ -18,10 +18,12 @@ class OpenAICompletions:
 
     Args:
         ask_usage: request token counts with every stream; False for servers that reject `stream_options`.
+        learns: see `ChunkReader`.
     """
 
-    def __init__(self, *, ask_usage: bool = True) -> None:
+    def __init__(self, *, ask_usage: bool = True, learns: bool = True) -> None:
         self._ask_usage = ask_usage
+        self._learns = learns
 
     def path(self, api: Api) -> str:
         """See `WireProtocol.path`."""
@@ -34,7 +36,7 @@ class OpenAICompletions:
     def reader(self, call: Call) -> ChunkReader:
         """See `WireProtocol.reader`."""
         strip = self._ask_usage and call.streaming and not call.include_usage
-        return ChunkReader(call, strip_usage=strip, first_token="any", chunks=_chunks)
+        return ChunkReader(call, strip_usage=strip, first_token="any", chunks=_chunks, learns=self._learns)
 
     def assembler(self, _call: Call) -> ChunkAssembler:
         """See `WireProtocol.assembler`."""

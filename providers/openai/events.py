@@ -121,6 +121,7 @@ class ChunkReader:
         strip_usage: remove the usage chunk, which the client did not request.
         first_token: with "answer", reasoning does not count as content.
         chunks: see `Chunks`.
+        learns: False if the events that follow the first content are not read.
 
     Attributes:
         complete, closed, run: see `EventReader`.
@@ -141,7 +142,9 @@ class ChunkReader:
         "unknown_keys",
     )
 
-    def __init__(self, call: Call, *, strip_usage: bool, first_token: FirstToken, chunks: Chunks) -> None:
+    def __init__(
+        self, call: Call, *, strip_usage: bool, first_token: FirstToken, chunks: Chunks, learns: bool = True
+    ) -> None:
         self.complete = self.closed = False
         self.unknown_keys: frozenset[str] = frozenset()
         self._choices = call.choices
@@ -150,7 +153,7 @@ class ChunkReader:
         self._ignored = _REASONING if first_token == "answer" else frozenset()
         self._chunks = chunks
         self.run: TextRun | None = None  # of the event that was learned last
-        self._learn_left = _LEARN_MAX
+        self._learn_left = _LEARN_MAX if learns else 0
         self._reasoning_seen = False  # an event has shown reasoning
 
     def read(self, event: bytes) -> Frame:
