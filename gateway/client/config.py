@@ -14,7 +14,7 @@ from gateway.routing.strategies import Crossing, Routing
 
 _POLICIES: Final = {"adaptive": Policy.ADAPTIVE, "percentile": Policy.QUANTILE, "off": Policy.OFF}
 _HEDGES_MAX: Final = 3
-_SAVED_HEDGES: Final = 10.0  # a program may end after some hundred requests, before traffic has earned that many
+_SAVED_HEDGES: Final = 12.0  # a program may end after some hundred requests, before traffic has earned that many
 
 
 @dataclass(frozen=True, slots=True)
