@@ -149,14 +149,13 @@ class _Connection(asyncio.Protocol):
         tokens = int(asked[1]) if asked is not None else 1
         self._head, self._missing = b"", math.inf
         _Connection.requests += 1
-        write = self._transport.write
-        write(_HEAD)
+        self._transport.write(_HEAD)
+        answer = _Answer(self._transport, tokens)
         if self._clock.gap_ms:
-            self._clock.add(_Answer(self._transport, tokens))
+            self._clock.add(answer)
             return
-        for number in range(tokens):
-            write(_token(number))
-        write(_END)
+        while answer.step():
+            pass
 
 
 class _Input(asyncio.Protocol):
