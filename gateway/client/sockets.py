@@ -86,7 +86,7 @@ class Watch:
             return
         with self._lock:
             ears, self._ears = self._ears, None
-        for ear in ears or ():
+        for ear in ears:
             ear.close()
 
     def alone_s(self, timeout: float | None) -> float:

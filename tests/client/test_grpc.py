@@ -141,7 +141,7 @@ def test_an_empty_stream_never_wins() -> None:
         assert client.stats.snapshot().targets["a"].errors == 0
 
     run(raced, "last", "empty")
-    run(alone, "empty")
+    run(alone, "empty", config=HedgeConfig(warmup_delay=3600.0))
 
 
 @both
