@@ -5,13 +5,12 @@ import re
 
 import pytest
 
-from agents import AGENTS, CALLS, MODEL, Agent
+from agents import AGENTS, GUIDES, MODEL, Agent
 from checkout import ROOT
 from checks import ANSWERS, ERRORS, SDKS, Sdk
 from matrix import UPSTREAMS
 
 PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
-AGENTS_PAGE = (ROOT / "docs" / "guides" / "coding-agents.md").read_text(encoding="utf-8")
 CLIENTS = ROOT / "tests" / "sdks"
 
 
@@ -49,19 +48,20 @@ def test_a_client_makes_only_checks_of_the_list(sdk: Sdk) -> None:
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.program)
 def test_the_guide_has_the_tested_agents_and_their_settings(agent: Agent) -> None:
     """The guide has a row of the tested version for each kind of replica, and the settings with which it was tested."""
+    page = (GUIDES / agent.guide).read_text(encoding="utf-8")
     version = agent.package.rpartition("@")[2]
     for kind in UPSTREAMS:
-        assert f"| {agent.name} {version} | `{kind}` | yes |" in AGENTS_PAGE
+        assert f"| {agent.name} {version} | `{kind}` | yes |" in page
     start = agent.start("http://127.0.0.1:8080")
     for name, value in start.env.items():
         if name.startswith("ANTHROPIC"):
-            assert f"{name}={value}" in AGENTS_PAGE.replace("=KEY", "=sk-matrix").replace("claude-opus-5", MODEL)
+            assert f"{name}={value}" in page.replace("=KEY", "=sk-matrix").replace("claude-opus-5", MODEL)
     for text in start.files.values():
-        shown = AGENTS_PAGE.replace("qwen-coder", MODEL)
+        shown = page.replace("qwen-coder", MODEL)
         if text.startswith("{"):
             (block,) = re.findall(r"^```json\n(.*?)^```$", shown, re.MULTILINE | re.DOTALL)
             tested = json.loads(text)
             assert json.loads(block) == {name: tested[name] for name in ("provider", "model")}
         else:
             assert f"```toml\n{text}```" in shown
-    assert (CALLS / f"{agent.program}.jsonl").exists()
+    assert agent.recorded.exists()

@@ -1,4 +1,4 @@
-"""Runs coding agents from npm against a gateway over scripted replicas: do they answer, call tools, and get hedges.
+"""Runs coding agents and a web UI's package from npm against a gateway over scripted replicas.
 
 `scripts/sdk-matrix --clis` runs it. Each agent has an environment below build/sdk-matrix, made at its first run, and is
 skipped if npm or its package is missing. An agent has to read a file with its own tool and to answer with the word in
@@ -21,19 +21,20 @@ from typing import NamedTuple
 
 from checkout import ROOT
 from checks import Sdk
-from matrix import KEY, UPSTREAMS, environment, surroundings
+from matrix import KEY, UPSTREAMS, command, environment, surroundings
 from model_server import model_replicas
 from recorded_calls import Reader, Recorded, save_calls
 from scripted_model import FILE, Json
 from served import gateway
 
-PAGE = ROOT / "docs" / "guides" / "coding-agents.md"
+GUIDES = ROOT / "docs" / "guides"
 CALLS = ROOT / "tests" / "wire" / "recorded"
 MODEL = "scripted"
 PROMPT = f"Which word is in {FILE}?"
 SECRET = "lantern-4711"
 AGENT_S_MAX = 180.0
 _SLOW_S, _FAST_S = 1.5, 0.02
+_HEAD = "| client | replicas | right answer | hedges won | calls |\n|---|---|---|---|---|\n"
 _MARKED = re.compile(r"(?<=<!-- the table -->\n).*(?=<!-- the end of the table -->)", re.DOTALL)
 
 
@@ -56,15 +57,22 @@ class Agent(NamedTuple):
 
     Attributes:
         name: its name in the table.
-        program: its program in `node_modules/.bin`.
+        program: its program in `node_modules/.bin`, or a program of this folder that uses the package.
         package: its package with the version.
         start: returns its start for the gateway's address without `/v1`.
+        guide: the guide that has its results.
     """
 
     name: str
     program: str
     package: str
     start: Callable[[str], Start]
+    guide: str = "coding-agents.md"
+
+    @property
+    def recorded(self) -> Path:
+        """File of its calls."""
+        return CALLS / f"{Path(self.program).stem.removeprefix('ui_')}.jsonl"
 
 
 class Outcome(NamedTuple):
@@ -112,10 +120,15 @@ def _opencode(url: str) -> Start:
     return Start(("run", PROMPT), env, {"project/opencode.json": json.dumps(config)})
 
 
+def _librechat(url: str) -> Start:
+    return Start((url, KEY, MODEL, PROMPT), {})
+
+
 AGENTS = (
     Agent("Claude Code", "claude", "@anthropic-ai/claude-code@2.1.197", _claude),
     Agent("Codex", "codex", "@openai/codex@0.169.0", _codex),
     Agent("opencode", "opencode", "opencode-ai@1.18.33", _opencode),
+    Agent("@librechat/agents", "ui_librechat.mjs", "@librechat/agents@3.2.21", _librechat, "web-uis.md"),
 )
 
 
@@ -130,14 +143,13 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, see
 
 
 @contextlib.asynccontextmanager
-async def _recording(url: str, readers: list[Reader]) -> AsyncIterator[str]:
+async def _recording(url: str, calls: list[Recorded]) -> AsyncIterator[str]:
     """A relay to the gateway that keeps the calls; gives its address."""
     port = int(url.rpartition(":")[2])
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, to_there = await asyncio.open_connection("127.0.0.1", port)
-        readers.append(Reader())
-        await asyncio.gather(_relay(reader, to_there, readers[-1]), _relay(there, writer, None))
+        await asyncio.gather(_relay(reader, to_there, Reader(calls)), _relay(there, writer, None))
         writer.close()
         to_there.close()
 
@@ -152,12 +164,12 @@ def _configured(kind: str, urls: Mapping[str, str]) -> Json:
     return {"keys": [{"name": "agents", "key": KEY}], "models": models, "hedge": hedge}
 
 
-async def ran(agent: Agent, program: Path, kind: str, folder: Path) -> Outcome:
+async def ran(agent: Agent, program: Sequence[str], kind: str, folder: Path) -> Outcome:
     """Run an agent over replicas of a kind.
 
     Args:
         agent: the agent.
-        program: its program.
+        program: the command of its program.
         kind: kind of the replicas.
         folder: an empty folder.
     """
@@ -165,15 +177,14 @@ async def ran(agent: Agent, program: Path, kind: str, folder: Path) -> Outcome:
     for each in (home, project):
         each.mkdir()
     (project / FILE).write_text(f"The word is {SECRET}.\n", encoding="utf-8")
-    readers: list[Reader] = []
+    calls: list[Recorded] = []
     async with model_replicas(str(project), slow=_SLOW_S, fast=_FAST_S) as replicas:
         urls = {name: replica.url for name, replica in replicas.items()}
         with gateway(_configured(kind, urls), folder) as served:
-            async with _recording(served.url, readers) as url:
+            async with _recording(served.url, calls) as url:
                 fault = await _asked(agent.start(url), program, home, project)
     lines = [json.loads(line) for line in (folder / "gateway.log").read_text(encoding="utf-8").splitlines()]
     log = [line for line in lines if line["event"] == "request"]
-    calls = [call for reader in readers for call in reader.calls]
     failed = [line for line in log if line["status"] != 200]
     if not fault and failed:
         fault = f"{len(failed)} requests failed, the first with {failed[0].get('error')}"
@@ -182,7 +193,7 @@ async def ran(agent: Agent, program: Path, kind: str, folder: Path) -> Outcome:
     return Outcome(fault, calls, log)
 
 
-async def _asked(start: Start, program: Path, home: Path, project: Path) -> str:
+async def _asked(start: Start, program: Sequence[str], home: Path, project: Path) -> str:
     """Start the agent; return the problem of its answer, "" for none."""
     for name, text in start.files.items():
         file = project / name.removeprefix("project/") if name.startswith("project/") else home / name
@@ -190,7 +201,7 @@ async def _asked(start: Start, program: Path, home: Path, project: Path) -> str:
         file.write_text(text, encoding="utf-8")
     own = {"HOME": str(home), "PWD": str(project), "NO_PROXY": "127.0.0.1", "PYTHONPATH": ""}
     agent = await asyncio.create_subprocess_exec(
-        str(program),
+        *program,
         *start.arguments,
         cwd=project,
         env={**surroundings(), **own, **start.env},
@@ -209,17 +220,19 @@ async def _asked(start: Start, program: Path, home: Path, project: Path) -> str:
     return "" if SECRET in out.decode(errors="replace") else f"the answer lacks {SECRET}: {out[-300:]!r}"
 
 
-def installed(agent: Agent) -> Path | None:
-    """Return an agent's program, installed if it is not there yet; None if that is impossible."""
+def installed(agent: Agent) -> Sequence[str]:
+    """Return the command of an agent's program, installed if it is not there yet; nothing if that is impossible."""
     if shutil.which("npm") is None:
         print(f"{agent.name} is skipped: npm is not installed")
-        return None
+        return ()
     try:
-        folder = environment(Sdk(agent.name, f"agent_{agent.program}.mjs", (agent.package,)))
+        folder = environment(Sdk(agent.name, f"agent_{agent.recorded.stem}.mjs", (agent.package,)))
     except (subprocess.SubprocessError, OSError) as error:
         print(f"{agent.name} is skipped: {agent.package} cannot be installed ({type(error).__name__})")
-        return None
-    return folder / "node_modules" / ".bin" / agent.program
+        return ()
+    if agent.program.endswith(".mjs"):
+        return command(agent.program, folder)
+    return (str(folder / "node_modules" / ".bin" / agent.program),)
 
 
 def row(agent: Agent, kind: str, outcome: Outcome) -> str:
@@ -233,31 +246,36 @@ def row(agent: Agent, kind: str, outcome: Outcome) -> str:
     return f"| {agent.name} {package[2]} | `{kind}` | {told} | {won} of {len(hedged)} | {counted} |\n"
 
 
+def write(page: Path, table: str) -> None:
+    """Replace the table of a guide."""
+    text = page.read_text(encoding="utf-8")
+    page.write_text(_MARKED.sub(lambda _: table, text), encoding="utf-8")
+
+
 def main() -> int:
     """Run the agents that were named, or all; 1 if one failed."""
     parser = argparse.ArgumentParser(prog="scripts/sdk-matrix --clis", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="agents: " + ", ".join(agent.program for agent in AGENTS))
-    parser.add_argument("--write", action="store_true", help="write the table into docs/guides/coding-agents.md")
+    parser.add_argument("names", nargs="*", help="agents: " + ", ".join(agent.recorded.stem for agent in AGENTS))
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/guides")
     parser.add_argument("--record", action="store_true", help="write the calls into tests/wire/recorded")
     arguments = parser.parse_args()
-    table, failed, runs = "", 0, 0
+    tables: dict[str, str] = {}
+    failed, runs = 0, 0
     for agent in AGENTS:
-        program = installed(agent) if not arguments.names or agent.program in arguments.names else None
-        for kind in UPSTREAMS if program is not None else ():
+        program = installed(agent) if not arguments.names or agent.recorded.stem in arguments.names else ()
+        for kind in UPSTREAMS if program else ():
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                assert program is not None
                 outcome = asyncio.run(ran(agent, program, kind, Path(folder)))
                 if arguments.record and kind == UPSTREAMS[0] and not outcome.fault:
                     CALLS.mkdir(exist_ok=True)
-                    save_calls(CALLS / f"{agent.program}.jsonl", outcome.calls, f"{folder}/project")
+                    save_calls(agent.recorded, outcome.calls, f"{folder}/project")
             runs, failed = runs + 1, failed + bool(outcome.fault)
-            table += row(agent, kind, outcome)
+            tables[agent.guide] = tables.get(agent.guide, "") + row(agent, kind, outcome)
             print(row(agent, kind, outcome), end="", flush=True)
     print(f"{runs} runs, {failed} failed")
     if arguments.write and runs == len(AGENTS) * len(UPSTREAMS):
-        head = "| agent | replicas | right answer | hedges won | calls |\n|---|---|---|---|---|\n"
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(_MARKED.sub(lambda _: head + table, page), encoding="utf-8")
+        for guide, table in tables.items():
+            write(GUIDES / guide, _HEAD + table)
     return 1 if failed else 0
 
 

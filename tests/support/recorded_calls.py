@@ -39,12 +39,12 @@ class Recorded(NamedTuple):
 class Reader:
     """Reads the calls of one connection.
 
-    Attributes:
-        calls: complete calls, in order.
+    Args:
+        calls: receives the complete calls.
     """
 
-    def __init__(self) -> None:
-        self.calls: list[Recorded] = []
+    def __init__(self, calls: list[Recorded]) -> None:
+        self._calls = calls
         self._parser = httptools.HttpRequestParser(self)
 
     def feed(self, data: bytes) -> None:
@@ -69,7 +69,7 @@ class Reader:
     def on_message_complete(self) -> None:
         body = json.loads(self._body) if self._body else None
         method = self._parser.get_method().decode()
-        self.calls.append(Recorded(method, self._url.decode("latin-1"), self._headers, body))
+        self._calls.append(Recorded(method, self._url.decode("latin-1"), self._headers, body))
 
 
 def shape(call: Recorded, folder: str) -> Json:

@@ -1,4 +1,4 @@
-"""Calls that coding agents made (`scripts/sdk-matrix --clis --record`), replayed over the scripted model.
+"""Calls that coding agents and LibreChat made (`scripts/sdk-matrix --clis --record`), replayed over the scripted model.
 
 tests/wire/recorded has a file for each agent, with shortened texts; fields, tools, headers and paths are unchanged.
 """
@@ -17,11 +17,11 @@ from recorded_calls import Recorded, load_calls
 from running import run_real
 from scripted_model import Turn, turn
 
+NATIVE = {"claude": "anthropic", "codex": "openai", "opencode": "openai", "librechat": "openai"}
 AGENTS = {
-    path.stem: [call for call in load_calls(path) if call.method == "POST"]
-    for path in sorted((ROOT / "tests/wire/recorded").glob("*.jsonl"))
+    name: [call for call in load_calls(ROOT / f"tests/wire/recorded/{name}.jsonl") if call.method == "POST"]
+    for name in NATIVE
 }
-NATIVE = {"claude": "anthropic", "codex": "openai", "opencode": "openai"}
 FOLDER = "/project"
 _NEVER_S = 3600.0
 
@@ -39,7 +39,9 @@ async def site(kind: str) -> AsyncIterator[tuple[Site, dict[str, ModelReplica]]]
 
 
 def said(stream: bytes) -> Turn:
-    """Return the text or the call in a stream of any API."""
+    """Return the text or the call in a stream of any API; the text of a chat completion in one piece."""
+    if stream.startswith(b"{"):
+        return Turn(json.loads(stream)["choices"][0]["message"]["content"])
     text, tool, arguments = "", "", ""
     for line in stream.splitlines():
         if not line.startswith(b"data: {"):
@@ -70,7 +72,9 @@ async def replayed(opened: Site, call: Recorded) -> tuple[str, Turn]:
     async with answer(opened.port, request_bytes(body, call.path, call.method, headers)) as got:
         whole = await got.body()
         assert (got.status, got.headers["x-ttft-replica"]) == (200, "quick"), whole[:500]
-        assert got.headers["content-type"].startswith("text/event-stream")
+        assert call.body is not None
+        kind = "text/event-stream" if call.body["stream"] else "application/json"
+        assert got.headers["content-type"].startswith(kind)
     return got.headers["x-ttft-result"], said(whole)
 
 
@@ -104,7 +108,9 @@ def test_a_native_replica_receives_the_agents_fields(agent: str) -> None:
             for call in AGENTS[agent]:
                 await replayed(opened, call)
                 head, body = replicas["quick"].received[-1]
-                assert {**body, "model": "scripted"} == call.body
+                assert call.body is not None
+                own = {} if call.body["stream"] else {"stream": True, "stream_options": {"include_usage": True}}
+                assert {**body, "model": "scripted"} == {**call.body, **own}  # an answer in one piece is assembled here
                 sent = {
                     name.lower(): value
                     for name, _, value in (row.partition(": ") for row in head.decode().split("\r\n"))
