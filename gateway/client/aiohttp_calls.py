@@ -99,10 +99,13 @@ class SessionCalls(Racing):
         """Return method, address and arguments of an attempt."""
         call, asked, home, target = entered.request, entered.asked, entered.home, attempt.target
         options = {**call.options, "raise_for_status": False}
-        body = (None if target is None else body_to(asked, target)) or (call.body if call.is_json else None)
+        body = None if target is None else body_to(asked, target)
+        if body is None and call.is_json and attempt.number:
+            body = call.body  # aiohttp closes the payload of the primary
         if body is not None:
             options["data"] = BytesPayload(body, content_type=_JSON)
         if attempt.number:
+            options.pop("upload_tracker", None)  # it follows one request
             options["timeout"] = self._left(options, asyncio.get_running_loop().time() - entered.start_s)
         address = call.given
         if not is_plain(home, target) or asked.has_switch:

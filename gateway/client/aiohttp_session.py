@@ -58,7 +58,7 @@ class HedgingSession:
 
     def request(self, method: str, url: Any, **options: Any) -> "_Request":
         """Send a request, and a backup if it is late; the response is the one with the first event."""
-        return _Request(self._request(method, url, options))
+        return _Request(self._send(method, url, options))
 
     def get(self, url: Any, *, allow_redirects: bool = True, **options: Any) -> "_Request":
         """Send a GET request."""
@@ -103,7 +103,7 @@ class HedgingSession:
     ) -> None:
         await self.close()
 
-    async def _request(self, method: str, url: Any, options: dict[str, Any]) -> ClientResponse:
+    async def _send(self, method: str, url: Any, options: dict[str, Any]) -> ClientResponse:
         call = self._calls.read(method, url, options)
         entered = None if call is None else safely(self._calls.enter, call)
         if isinstance(entered, Entered):

@@ -1,4 +1,4 @@
-"""CPU time of a request that is not hedged: a transport of the client library beside the bare one of httpx.
+"""CPU time of a request that is not hedged: the client library beside bare httpx and bare aiohttp.
 
     PYTHONPATH=.:tests:tests/support python tests/acceptance/client_cost.py --requests 300 --rounds 15
 
@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import aiohttp
 import httpx
 
 from checkout import ROOT
-from ttft_gateway import AsyncHedgingTransport, HedgingTransport
+from ttft_gateway import AsyncHedgingTransport, HedgingSession, HedgingTransport
 
 _PROFILE: Final = '[{"ttft": "0ms", "gap": "0ms", "tokens": "4"}]'
 _BODY: Final = json.dumps(
@@ -59,18 +60,30 @@ def _async_block(runner: asyncio.Runner, transport: httpx.AsyncBaseTransport, ur
     return run
 
 
+def _session_block(runner: asyncio.Runner, kind: Callable[[], Any], url: str) -> Callable[[int], float]:
+    async def work(requests: int) -> float:
+        async with kind() as session:
+            start_s = time.process_time()
+            for _ in range(requests):
+                async with session.post(url, data=_BODY, headers=_HEADERS) as response:
+                    await response.read()
+            return (time.process_time() - start_s) / requests * 1e6
+
+    return lambda requests: runner.run(work(requests))
+
+
 def _compare(
     name: str, bare: Callable[[int], float], raced: Callable[[int], float], requests: int, rounds: int
 ) -> None:
     times = [(bare(requests), raced(requests)) for _ in range(rounds + 1)][1:]  # the first one warms up
     bare_us, raced_us = (statistics.median(each) for each in zip(*times, strict=True))
     least = min(raced for _, raced in times) - min(bare for bare, _ in times)
-    cost = f"httpx {bare_us:.0f}, with the transport {raced_us:.0f}: {raced_us - bare_us:+.0f} us a request"
+    cost = f"bare {bare_us:.0f}, hedging {raced_us:.0f}: {raced_us - bare_us:+.0f} us a request"
     sys.stdout.write(f"{name}: {cost} (of the quickest rounds {least:+.0f})\n")
 
 
 def main() -> None:
-    """Measure both transports and print the difference."""
+    """Measure each client library and print the difference."""
     parser = argparse.ArgumentParser(description="CPU time of a request that is not hedged.")
     parser.add_argument("--requests", type=int, default=300, help="requests of a round")
     parser.add_argument("--rounds", type=int, default=15)
@@ -86,6 +99,8 @@ def main() -> None:
             inner: Any = AsyncHedgingTransport()
             bare = _async_block(runner, httpx.AsyncHTTPTransport(), url)
             _compare("async", bare, _async_block(runner, inner, url), args.requests, args.rounds)
+            bare = _session_block(runner, aiohttp.ClientSession, url)
+            _compare("aiohttp", bare, _session_block(runner, HedgingSession, url), args.requests, args.rounds)
         counts = raced.stats.snapshot()
         sys.stdout.write(f"{counts.hedges} of {counts.requests} requests were hedged\n")
         assert replica.stdin is not None

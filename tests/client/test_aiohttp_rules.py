@@ -35,14 +35,14 @@ def site() -> Iterator[Replicas]:
 
 def _send(library: str, replica: ScriptedReplica, method: str, path: str, **options: Any) -> Stats:
     """Send one request; return the counts."""
-    stats, first = Stats(), options.pop("first", "content")
+    stats, first, config = Stats(), options.pop("first", "content"), options.pop("config")
     if library == "httpx":
 
         async def by_httpx(session: Session) -> None:
             session.transport.hedger.clock = lambda: 1.0 if replica.seen else 0.0
             assert (await session.send(method, replica.url + path, **options)).status_code == 200
 
-        KITS["httpx async"].run(by_httpx, stats=stats, first=first)
+        KITS["httpx async"].run(by_httpx, config, stats=stats, first=first)
         return stats
     options["data"] = options.pop("content", None)
 
@@ -51,7 +51,7 @@ def _send(library: str, replica: ScriptedReplica, method: str, path: str, **opti
             await response.read()
             assert response.status == 200
 
-    run(by_aiohttp, replica, stats=stats, first=first)
+    run(by_aiohttp, replica, config, stats=stats, first=first)
     return stats
 
 
@@ -89,6 +89,7 @@ def test_which_requests_are_raced(
 ) -> None:
     """The rules for methods, idempotency keys and first events are the same in both libraries."""
     replica = site.add(*plan)
+    options = {**options, "config": SOON if len(plan) > 1 else NEVER}
     counts = _send(library, replica, method, path, **options).snapshot()
     is_raced = len(plan) > 1 or callable(options.get("first"))
     assert (counts.requests, counts.hedges) == (int(is_raced), len(plan) - 1)
@@ -197,6 +198,16 @@ def test_a_body_that_can_be_sent_once_is_sent_once(site: Replicas, *, with_repli
 
     assert run(work, replica, replicas=[replica.url] if with_replicas else []) == 0
     assert len(replica.seen) == 3
+
+
+def test_an_upload_tracker_follows_the_primary(site: Replicas) -> None:
+    """A tracker, which aiohttp accepts for one request only, costs the backup nothing."""
+    replica = site.add("late_headers", "quick")
+
+    async def work(session: HedgingSession) -> str:
+        return await chat(session, replica.url, upload_tracker=aiohttp.UploadTracker())
+
+    assert run(work, replica) == "Hello"
 
 
 def test_middlewares_of_the_caller_run_for_each_attempt(site: Replicas) -> None:
