@@ -59,16 +59,23 @@ class Client:
 
 @asynccontextmanager
 async def connected(
-    *behaviours: str, methods: Any = (UNARY, STREAM), config: HedgeConfig = SOON
+    *behaviours: str, methods: Any = (UNARY, STREAM), config: HedgeConfig = SOON, real_time: bool = False
 ) -> AsyncIterator[Client]:
-    """Run a server and a client."""
+    """Run a server and a client.
+
+    Args:
+        real_time: False: the first RPC is late as soon as it has reached the server, and no other one is.
+    """
     stats = Stats()
     interceptors: Any = async_hedging_interceptors("a", methods, config, stats=stats)
     async with (
         grpc_replica(*behaviours) as replica,
         grpc.aio.insecure_channel(replica.address, interceptors=interceptors) as channel,
     ):
-        yield Client(replica, channel, stats, list(interceptors[0]._policy.hedgers.values()))
+        hedgers = list(interceptors[0]._policy.hedgers.values())
+        for hedger in hedgers:
+            hedger.clock = hedger.clock if real_time else lambda: 1.0 if replica.seen else 0.0
+        yield Client(replica, channel, stats, hedgers)
 
 
 def run(work: Work, *behaviours: str, **options: Any) -> None:
@@ -281,7 +288,7 @@ def test_nothing_is_left_after_many_races() -> None:
             await asyncio.sleep(0.01)
         assert client.in_flight == 0
 
-    run(work, *(("silent", "quick", "quick", "UNAVAILABLE", "late:NOT_FOUND") * 20))
+    run(work, *(("silent", "quick", "quick", "UNAVAILABLE", "late:NOT_FOUND") * 20), real_time=True)
 
 
 @pytest.mark.parametrize("methods", [{"Unary"}, {"/test.Service"}, {"": {}}])

@@ -46,14 +46,23 @@ class Client:
 
 
 @contextmanager
-def connected(*behaviours: str, methods: Any = (UNARY, STREAM), config: HedgeConfig = SOON) -> Iterator[Client]:
-    """Run a server and a client; no thread and no attempt may be left."""
+def connected(
+    *behaviours: str, methods: Any = (UNARY, STREAM), config: HedgeConfig = SOON, real_time: bool = False
+) -> Iterator[Client]:
+    """Run a server and a client; no thread and no attempt may be left.
+
+    Args:
+        real_time: False: the first RPC is late as soon as it has reached the server, and no other one is.
+    """
     stats = Stats()
     with grpc_site(*behaviours) as replica:
         with hedging_channel(grpc.insecure_channel(replica.address), "a", methods, config, stats=stats) as channel:
-            hedgers: Any = channel
+            made: Any = channel
+            hedgers = list(made._policy.hedgers.values())
+            for hedger in hedgers:
+                hedger.clock = hedger.clock if real_time else lambda: 1.0 if replica.seen else 0.0
             yield Client(replica, channel, stats)
-        pools = [each.pool for made in hedgers._policy.hedgers.values() for each in made._populations.values()]
+        pools = [found.pool for hedger in hedgers for found in hedger._populations.values()]
     for thread in threading.enumerate():
         if thread.name.startswith("ttft-hedge"):
             thread.join()
@@ -265,7 +274,8 @@ def test_a_closed_channel_raises(method: str) -> None:
 
 def test_nothing_is_left_after_many_races() -> None:
     """After RPCs of all endings from several threads, no thread and no attempt in flight is left."""
-    with connected(*(("silent", "quick", "quick", "UNAVAILABLE", "late:NOT_FOUND") * 20)) as client:
+    plan = ("silent", "quick", "quick", "UNAVAILABLE", "late:NOT_FOUND") * 20
+    with connected(*plan, real_time=True) as client:
 
         def work(start: int) -> None:
             for number in range(start, start + 12):
