@@ -12,8 +12,8 @@ or of one method at an origin. The rules for bodies of LLM APIs are the gateway'
 """
 
 import enum
-from collections.abc import Callable, Iterable
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,7 +24,7 @@ from gateway.hedging.outcomes import Denial
 from providers.base import Api, Call
 
 if TYPE_CHECKING:
-    from gateway.inbound.request import Inbound
+    from gateway.inbound.parsed import NumberLimits, ParsedFields
 
 HEDGE_HEADER: Final = b"x-ttft-hedge"
 _RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and Anthropic
@@ -33,7 +33,12 @@ _READ: Final = frozenset({HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER})
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _BYTES_A_TOKEN: Final = 4.0
 _NAME_MAX: Final = 200  # characters of a model's name or a path that identify a population
+_NO_SPANS: Final[Mapping[str, tuple[int, int]]] = {}
+# Looked up once, because Python 3.11 looks up a member in its class slowly.
+_NAMES: Final = {api: api.value for api in Api}
+_EMBEDDINGS, _OFF = Api.EMBEDDINGS, Denial.OFF
 _JSON: Final = ((b"content-type", b"application/json"),)
+_PATHS_MAX: Final = 256  # that are remembered with their API
 _NO_MODEL: Final = "-"  # stands for a model that the path names, as in Azure's deployments
 _GENERATING: Final = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
 _LAST: Final = {
@@ -51,6 +56,9 @@ class Event(enum.Enum):
     HEADERS = "headers"
 
 
+_CONTENT, _HEADERS = Event.CONTENT, Event.HEADERS
+
+
 class Asked(msgspec.Struct, frozen=True):
     """One request as the policy sees it.
 
@@ -58,7 +66,7 @@ class Asked(msgspec.Struct, frozen=True):
         population: the population of its times.
         facts: facts for the policy; `hedge_off` is set if it gets no backup.
         event: event that ends its race.
-        call: its parsed body; None unless it is a call of an LLM API.
+        call: its parsed body, without positions (`positioned` has them); None unless it is a call of an LLM API.
         key: idempotency key, None without one.
         has_switch: True if it has the header `x-ttft-hedge`, which is not sent on.
         stored: True if a server that stores answers would store this one.
@@ -113,38 +121,66 @@ def _llm(
 ) -> Asked | None:
     """Read a call of an LLM API; None if its body is not one: the server rejects it, or it is another API."""
     try:
-        inbound = _parser()(api, body)
+        fields, prompt_bytes = _reader()(api, body)
     except BadRequest:
         return None
-    call = inbound.call
-    is_stream = api in _GENERATING and call.streaming
-    if not is_stream and api is not Api.EMBEDDINGS:
-        off = Denial.OFF
+    is_stream = fields.streaming and api in _GENERATING
+    is_raced = is_stream or api is _EMBEDDINGS
+    if not (is_raced and fields.hedgeable and fields.choices == 1):
+        off = _OFF
     facts = RequestFacts(
-        prompt_tokens=len(inbound.prompt) / _BYTES_A_TOKEN,
-        prompt_bytes=len(inbound.prompt),
-        answer_tokens=call.max_tokens,
-        hedge_off=off or inbound.hedge_off,
-        timed=is_stream or api is Api.EMBEDDINGS,
+        prompt_tokens=prompt_bytes / _BYTES_A_TOKEN,
+        prompt_bytes=prompt_bytes,
+        answer_tokens=fields.max_tokens,
+        hedge_off=off,
+        timed=is_raced,
         coin=coin,
     )
-    event = Event.CONTENT if is_stream else Event.HEADERS
     origin, path = where
-    name = call.model if call.body is body else path.decode("latin-1")
-    population = (origin, f"{api.value} {name[:_NAME_MAX]}")
-    return Asked(population, facts, event, call, key, has_switch, inbound.stored)
+    name = path.decode("latin-1") if fields.model == _NO_MODEL else fields.model
+    return Asked(
+        (origin, f"{_NAMES[api]} {name[:_NAME_MAX]}"),
+        facts,
+        _CONTENT if is_stream else _HEADERS,
+        Call(
+            api,
+            body,
+            _NO_SPANS,
+            0,
+            fields.model,
+            fields.streaming,
+            include_usage=fields.include_usage,
+            choices=fields.choices,
+        ),
+        key,
+        has_switch,
+        fields.stored,
+    )
+
+
+def positioned(call: Call) -> Call:
+    """Return a call with the positions of the values in its body."""
+    from gateway.inbound.request import parse
+
+    return parse(call.api, call.body, _JSON, _bounds(), frozenset(), default_model=_NO_MODEL).call
 
 
 @cache
-def _parser() -> "Callable[[Api, bytes], Inbound]":
-    """Import and return the parser of bodies, which a program without LLM APIs does not need."""
+def _reader() -> "Callable[[Api, bytes], tuple[ParsedFields, int]]":
+    """Import and return the reader of bodies, which a program without LLM APIs does not need."""
+    from gateway.inbound.request import skim
+
+    return partial(skim, bounds=_bounds(), default_model=_NO_MODEL)
+
+
+@cache
+def _bounds() -> "NumberLimits":
     from gateway.inbound.parsed import NumberLimits
-    from gateway.inbound.request import parse
 
-    bounds = NumberLimits(n_max=1_000_000, max_tokens_max=1_000_000_000)  # the server checks them
-    return partial(parse, headers=_JSON, bounds=bounds, passed_headers=frozenset(), default_model=_NO_MODEL)
+    return NumberLimits(n_max=1_000_000, max_tokens_max=1_000_000_000)  # the server checks them
 
 
+@lru_cache(_PATHS_MAX)
 def _api(path: bytes) -> Api | None:
     """Return the LLM API that a path belongs to, below any base URL."""
     parts = path.partition(b"?")[0].rsplit(b"/", 2)

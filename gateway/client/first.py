@@ -6,7 +6,7 @@ must not withhold an answer because its form is unknown. Bytes, seconds.
 
 import enum
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Final, Literal, Protocol
 
@@ -67,14 +67,21 @@ class _Pieces:
 class _Events:
     """Finds the first content in a stream of events of an LLM API."""
 
+    __slots__ = ("_reader", "_splitter")
+
     def __init__(self, reader: EventReader) -> None:
         self._reader = reader
-        self._splitter = Splitter(_EVENT_MAX)
+        self._splitter: Splitter | None = None  # until a piece is not one event
 
     def feed(self, data: bytes) -> Verdict:
-        reader = self._reader
+        reader, splitter = self._reader, self._splitter
         try:
-            for event in self._splitter.feed(data):
+            if splitter is None and 0 < data.find(b"\n\n") == len(data) - 2 and b"\r" not in data:
+                events: Sequence[bytes] = (data,)
+            else:
+                self._splitter = splitter = splitter or Splitter(_EVENT_MAX)
+                events = splitter.feed(data)
+            for event in events:
                 kind = reader.read(event).kind
                 if kind in _FIRST_KINDS:
                     return _FIRST

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.client.asked import HEDGE_HEADER, Asked
+from gateway.client.asked import HEDGE_HEADER, Asked, positioned
 from gateway.client.targets import Target, kind_of
 from providers.catalog import Auth
 
@@ -120,7 +120,8 @@ def body_to(asked: Asked, target: Target) -> bytes | None:
     """Return the body with the target's name of the model; None: the request's own."""
     if target.model is None or asked.call is None:
         return None
-    body, (start, end) = asked.call.body, asked.call.spans["model"]
+    call = positioned(asked.call)
+    body, (start, end) = call.body, call.spans["model"]
     return body[:start] + _encode(target.model) + body[end:]
 
 

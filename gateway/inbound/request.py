@@ -150,6 +150,32 @@ def _passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, byt
     return tuple((name, value.strip(b" \t")) for name, value in headers if name in names)
 
 
+def skim(api: Api, body: bytes, bounds: NumberLimits, default_model: str) -> tuple[ParsedFields, int]:
+    """Read the fields of a body, and the bytes of its prompt, for a caller that sends the body as it is.
+
+    It is valid if and only if `parse` accepts it; positions of values are computed only where they show duplicate keys.
+
+    Raises:
+        BadRequest: as in `parse`.
+    """
+    top = _large_top(api, body, bounds) if len(body) > inbound_large.SIZE_MIN else None
+    if top is not None:
+        _, spans, fields = top
+        return fields, sum(spans[key][1] - spans[key][0] for key in fields.prompt)
+    raws = _top_level(body)
+    if "model" not in raws:
+        body = _with_model(body, raws, default_model)
+        raws = _read_top(body)
+    size = sum(map(len, raws)) + sum(map(len, raws.values())) + 4 * len(raws) + 1  # see `_compact_spans`
+    if size != len(body) and not _spaced_spans(body, raws):
+        _spans(body, raws)
+    try:
+        fields = _READERS[api](body, raws, bounds)
+    except RecursionError:
+        raise inbound_syntax.too_deep() from None
+    return fields, sum(len(raws[key]) for key in fields.prompt)
+
+
 def parse_count(body: bytes, headers: Headers, default_model: str | None = None) -> tuple[str, bytes]:
     """Parse a request of the Messages API to count tokens; return its model and its prompt.
 
