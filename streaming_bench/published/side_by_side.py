@@ -46,6 +46,18 @@ def grid(rows: Sequence[ReproducedRow]) -> Grid:
     return Grid(["ms", *(_HEADS.get(key, key) for key in keys)], cells)
 
 
+def gains(before: PublishedFigures, after: PublishedFigures) -> Grid:
+    """Return the study's own table of a gain: both figures, their difference, and the improvement in per cent."""
+    keys = [key for key in _KEYS if key in before and key in after and key != "extra"]
+    cells = []
+    for key in keys:
+        saved = before[key] - after[key]
+        cells.append(
+            [key, *(f"{value:.2f}" for value in (before[key], after[key], saved)), f"{saved / before[key]:.2%}"]
+        )
+    return Grid(["Metric", "Original", "Hedged", "Absolute Diff", "% Improvement"], cells)
+
+
 def deviation(key: str, here: PublishedFigures, published: PublishedFigures) -> float | None:
     """Return the deviation of a figure; None if it is not published.
 
@@ -69,4 +81,7 @@ def _deviation_cell(key: str, here: PublishedFigures, published: PublishedFigure
 
 
 def _range_cell(key: str, spans: Mapping[str, tuple[float, float]]) -> str:
-    return f"{short(spans[key][0])}-{short(spans[key][1])}" if key in spans else ""
+    if key not in spans:
+        return ""
+    low, high = (percent(value) if key == "extra" else short(value) for value in spans[key])
+    return f"{low}-{high}"

@@ -68,8 +68,21 @@ COST: Final[Mapping[str, tuple[float, ...]]] = {
 FAN_OUT: Final[Mapping[int, float]] = {10: 0.096, 100: 0.63}
 """Share of requests with a slow call, by number of calls with 1 % slow ones."""
 
-PYTHON_PORT: Final[Mapping[str, PublishedFigures]] = {
-    "no hedging": _row(5.8, 10.3, 12.2, 51.3, 78.3, 0.0),
-    "adaptive": _row(6.2, 10.5, 12.1, 18.8, 22.2, 0.07),
+FRAMEWORKS: Final[Mapping[str, Mapping[str, PublishedFigures]]] = {
+    "httpx": {
+        "no hedging": _row(5.8, 10.3, 12.2, 51.3, 78.3, 0.0),
+        "adaptive": _row(6.2, 10.5, 12.1, 18.8, 22.2, 0.07),
+    },
+    "aiohttp": {
+        "no hedging": _row(6.3, 10.7, 13.0, 52.4, 79.0, 0.0),
+        "adaptive": _row(6.5, 11.3, 13.8, 20.5, 25.1, 0.046),
+    },
+    "grpc-unary": {
+        "no hedging": _row(6.5, 10.8, 12.7, 59.9, 82.0, 0.0),
+        "adaptive": _row(6.9, 11.6, 13.7, 20.4, 23.5, 0.056),
+    },
 }
-"""The httpx rows; 500 requests each."""
+"""The port's rows by client library; 500 requests each. Its stream of gRPC is not published."""
+
+SKETCH_UPDATE_NS: Final = 35.0
+"""Nanoseconds of one update of the article's sketch, in Go."""

@@ -7,6 +7,7 @@ reference library by its published rules (policies.py). Units: milliseconds in f
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from gateway.routing.strategies import Routing
 from streaming_bench.progress import Progress, of_run
 from streaming_bench.published import sources
+from streaming_bench.published.retries import RetryRule, retried_s
 from streaming_bench.published.side_by_side import ReproducedRow
 from streaming_bench.published.sources import PublishedFigures
 from streaming_bench.simulation.bounds import Values
@@ -27,7 +29,14 @@ _QUANTILES: Final = {"p50": 0.5, "p80": 0.8, "p90": 0.9, "p95": 0.95, "p99": 0.9
 _MICRO: Final = ("p50", "p90", "p95", "p99", "p999")
 _STREAM: Final = ("p50", "p80", "p90", "p95", "p99")
 _STUDY: Final = ("mean", "p95", "p99", "p100")
-_FAN_OUT_S: Final = 0.020
+
+RETRIES: Final = {
+    "retry after 10 ms, backoff 10 ms": RetryRule(0.010, 0.010),
+    "retry after 50 ms, backoff 10 ms": RetryRule(0.050, 0.010),
+}
+"""Retries with a doubling backoff, by the name of the row."""
+
+Seen = Callable[[str, SimulatedRun], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +71,9 @@ def ttfts_s(run: SimulatedRun) -> Values:
     return run.columns["ttft_s"]
 
 
-def without_delay_s(run: SimulatedRun) -> Values:
+def without_delay_s(delay_s: float, run: SimulatedRun) -> Values:
     """Return the same times without the delay of hedged requests, as the study must have counted."""
-    return run.columns["ttft_s"] - _FAN_OUT_S * (run.columns["hedges"] > 0)
+    return run.columns["ttft_s"] - delay_s * (run.columns["hedges"] > 0)
 
 
 _REQUESTS_PER_MINUTE: Final = 300_000  # simulated on one core at about 3 GHz
@@ -113,17 +122,25 @@ FLUSHED: Final = Study(
     ),
     sources.STREAMING_FLUSHED,
 )
-THREE_SERVERS: Final = Study(
-    "W3",
-    _STUDY,
-    (
-        StudyRow("round robin", "off", _FREE_IN_TURN, ttfts_s),
-        StudyRow("20 ms to all others", "fan_out", _FREE_IN_TURN, ttfts_s),
-        StudyRow("the same, without the delay", "fan_out", _FREE_IN_TURN, without_delay_s),
-        StudyRow("adaptive, this gateway's", "adaptive", replace(_FREE_IN_TURN, budget=0.10), ttfts_s),
-    ),
-    sources.THREE_SERVERS,
-)
+
+
+def three_servers(after_s: float = 0.020, *, to_all: bool = True) -> Study:
+    """Return the study of three servers.
+
+    Args:
+        after_s: time after which a request is hedged; 20 ms is the published one.
+        to_all: True for a backup to each other server, as published; False for one backup.
+    """
+    plan, policy = replace(_FREE_IN_TURN, static_delay_s=after_s), "fan_out" if to_all else "static"
+    name, without = f"{1000 * after_s:g} ms to {'all others' if to_all else 'one other'}", "the same, without the delay"
+    rows = (
+        StudyRow("round robin", "off", plan, ttfts_s),
+        StudyRow(name, policy, plan, ttfts_s),
+        StudyRow(without, policy, plan, partial(without_delay_s, after_s)),
+        StudyRow("adaptive, this gateway's", "adaptive", replace(plan, budget=0.10), ttfts_s),
+    )
+    published = sources.THREE_SERVERS  # the row without the delay is compared with the row that it explains
+    return Study("W3", _STUDY, rows, {**published, without: published.get(name, {})})
 
 
 def duration(study: Study, seeds: int, requests: int | None) -> str:
@@ -134,13 +151,16 @@ def duration(study: Study, seeds: int, requests: int | None) -> str:
     return f"{runs} runs of {each:,} requests, {about} on an idle core"
 
 
-def reproduce(study: Study, seeds: Sequence[int], requests: int | None, progress: Progress) -> list[ReproducedRow]:
+def reproduce(
+    study: Study, seeds: Sequence[int], requests: int | None, progress: Progress, seen: Seen = lambda _name, _run: None
+) -> list[ReproducedRow]:
     """Run the rows of a study.
 
     Args:
         seeds: one run of each row for each seed; the figures are means over them.
         requests: number of requests; None for the workload's.
         progress: called with the current row and the share done.
+        seen: called with the name and the run of each row on the first seed.
     """
     scenario = load(study.workload)
     if requests is not None:
@@ -154,12 +174,30 @@ def reproduce(study: Study, seeds: Sequence[int], requests: int | None, progress
             run = SeedSamples(scenario, row.plan, seed).run(
                 row.policy, of_run(progress, row.name, index, runs, scenario.requests)
             )
-            figures.append(_figures(run, row, study.keys))
-        spans = {key: (min(one[key] for one in figures), max(one[key] for one in figures)) for key in figures[0]}
-        spans = {key: (low, high) for key, (low, high) in spans.items() if key != "extra" and high > 1.05 * low}
-        found.append(ReproducedRow(row.name, _means(figures), _published(study, row.name), spans))
+            if turn == 0:
+                seen(row.name, run)
+            figures.append(_figures(row.read(run), run.columns["hedges"], study.keys))
+        found.append(ReproducedRow(row.name, _means(figures), study.published.get(row.name, {}), _spans(figures)))
     progress("done", 1.0)
     return found
+
+
+def retry_rows(study: Study, seeds: Sequence[int], requests: int | None) -> list[ReproducedRow]:
+    """Return rows of retries instead of hedges, on the same draws as the study."""
+    scenario = load(study.workload)
+    if requests is not None:
+        scenario = with_requests(scenario, requests)
+    overhead_s = 0.0 if scenario.drawn is None else scenario.drawn.overhead_s
+    figures: dict[str, list[dict[str, float]]] = {name: [] for name in RETRIES}
+    for seed in seeds:
+        draws = SeedSamples(scenario, _FREE, seed).draws
+        assert isinstance(draws, TtftDraws)
+        for name, rule in RETRIES.items():
+            times_s, retries = np.transpose(
+                [retried_s([overhead_s + time_s for time_s in attempts], rule) for attempts in draws.ttft_s]
+            )
+            figures[name].append(_figures(times_s, retries, study.keys))
+    return [ReproducedRow(name, _means(found), {}, _spans(found)) for name, found in figures.items()]
 
 
 def header_times(seeds: Sequence[int]) -> ReproducedRow:
@@ -175,19 +213,18 @@ def header_times(seeds: Sequence[int]) -> ReproducedRow:
     return ReproducedRow("time to headers", _means(figures), sources.STREAMING_FLUSHED["time to headers"], {})
 
 
-def _published(study: Study, name: str) -> Mapping[str, PublishedFigures]:
-    """Return the published figures of a row; a row without the delay is compared with the row that it explains."""
-    if name == "the same, without the delay":
-        name = "20 ms to all others"
-    return study.published.get(name, {})
+def _spans(figures: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+    """Return the lowest and the highest value of each figure that varies."""
+    spans = {key: (min(one[key] for one in figures), max(one[key] for one in figures)) for key in figures[0]}
+    return {key: (low, high) for key, (low, high) in spans.items() if key != "extra" and high > 1.05 * low}
 
 
-def _figures(run: SimulatedRun, row: StudyRow, keys: Sequence[str]) -> dict[str, float]:
-    times_ms = 1000 * row.read(run)
+def _figures(times_s: Values, extra: Values, keys: Sequence[str]) -> dict[str, float]:
+    times_ms = 1000 * times_s
     figures = {key: float(np.quantile(times_ms, _QUANTILES[key])) for key in keys if key in _QUANTILES}
     if "mean" in keys:
         figures["mean"] = float(times_ms.mean())
-    figures["extra"] = float(run.columns["hedges"].mean())
+    figures["extra"] = float(extra.mean())
     return figures
 
 

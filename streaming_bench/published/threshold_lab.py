@@ -29,6 +29,31 @@ _STRAGGLERS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
+class LabOptions:
+    """The options of the lab's command.
+
+    Attributes:
+        seconds: duration in whole seconds.
+        per_second: requests a second: the lab takes 100 for each unit of its concurrency.
+        interval_s: length in seconds of the intervals of the table over time.
+        threshold: the one of THRESHOLDS that is written over time; None for all.
+    """
+
+    seconds: int = SECONDS
+    per_second: int = PER_SECOND
+    interval_s: int = 1
+    threshold: str | None = None
+
+    @property
+    def thresholds(self) -> Sequence[str]:
+        """Thresholds of the tables over time."""
+        return tuple(THRESHOLDS) if self.threshold is None else (self.threshold,)
+
+
+PUBLISHED: Final = LabOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class LabDraws:
     """Draws of a run: the time of each request's first attempt, and of a possible second one."""
 
@@ -60,10 +85,10 @@ class ThresholdCost:
         )
 
 
-def draw(seed: int) -> LabDraws:
+def draw(seed: int, options: LabOptions = PUBLISHED) -> LabDraws:
     """Draw a run."""
     rng = random.Random(seed)
-    count = PER_SECOND * SECONDS
+    count = options.per_second * options.seconds
     return LabDraws([_sample_ms(rng) for _ in range(count)], [_sample_ms(rng) for _ in range(count)])
 
 
@@ -96,19 +121,26 @@ def hedged_ms(lab: LabDraws, threshold_ms: int) -> list[int]:
     ]
 
 
-def by_second(latencies_ms: Sequence[int]) -> Iterator[Sequence[str | int]]:
-    """Yield a row for each second, in the order of `SECOND_HEADS`."""
-    for second in range(SECONDS):
-        part = sorted(latencies_ms[second * PER_SECOND : (second + 1) * PER_SECOND])
-        yield (second + 1, *(quantile(part, q) for q in (0.5, 0.95, 0.99, 0.999)), PER_SECOND)
+def by_interval(latencies_ms: Sequence[int], options: LabOptions = PUBLISHED) -> Iterator[Sequence[str | int]]:
+    """Yield a row for each interval, in the order of `SECOND_HEADS`."""
+    length = options.interval_s * options.per_second
+    for begin in range(0, len(latencies_ms), length):
+        part = sorted(latencies_ms[begin : begin + length])
+        elapsed_s = (begin + len(part)) // options.per_second
+        yield (elapsed_s, *(quantile(part, q) for q in (0.5, 0.95, 0.99, 0.999)), options.per_second)
 
 
-def tables(lab: LabDraws) -> dict[str, tuple[Sequence[str], list[Sequence[str | int]]]]:
+def tables(
+    lab: LabDraws, options: LabOptions = PUBLISHED
+) -> dict[str, tuple[Sequence[str], list[Sequence[str | int]]]]:
     """Return the heads and rows of every table by the name of its file."""
-    rows = [threshold_cost(lab, threshold) for threshold in THRESHOLDS]
-    runs = {"baseline": lab.primaries_ms} | {f"hedged-{r.threshold}": hedged_ms(lab, r.threshold_ms) for r in rows}
-    seconds = {name: (SECOND_HEADS, list(by_second(latencies_ms))) for name, latencies_ms in runs.items()}
-    return {"cost-table": (COST_HEADS, [row.cells for row in rows]), **seconds}
+    rows = {threshold: threshold_cost(lab, threshold) for threshold in THRESHOLDS}
+    late = {f"hedged-{name}": hedged_ms(lab, rows[name].threshold_ms) for name in options.thresholds}
+    seconds = {
+        name: (SECOND_HEADS, list(by_interval(latencies_ms, options)))
+        for name, latencies_ms in ({"baseline": lab.primaries_ms} | late).items()
+    }
+    return {"cost-table": (COST_HEADS, [row.cells for row in rows.values()]), **seconds}
 
 
 def quantile(ascending: Sequence[int], q: float) -> int:

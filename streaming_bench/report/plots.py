@@ -28,7 +28,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE, GREY = (
     "#7F7F7F",
 )
 _OTHER_COLOURS: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
-_STYLE: Final = Path(__file__).with_suffix(".mplstyle")
+STYLE: Final = Path(__file__).with_suffix(".mplstyle")
 _SIZE: Final = (13.33, 7.5)  # inches, a 16:9 slide
 _DPI: Final = 120
 _NARROW: Final = 0.5  # share of the figure's width, below which three labels in a decade do not fit
@@ -85,6 +85,13 @@ def line_style(name: str, number: int) -> LineStyle:
     return known or LineStyle(_OTHER_COLOURS[number % len(_OTHER_COLOURS)], "-", 3.0)
 
 
+def series_style(name: str, number: int) -> LineStyle:
+    """Return the style of one of many lines: a colour by number, and dashes for fixed delays."""
+    dashes: Dashes = (0, (5, 2)) if name.startswith(("static", "retry")) else "-"
+    colours = (BLACK, BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
+    return LineStyle(colours[number % len(colours)], dashes, 2.6 if number == 0 else 3.2)
+
+
 @contextmanager
 def picture(
     results: Results,
@@ -106,7 +113,7 @@ def picture(
         heights: relative heights of stacked panels with one horizontal axis; empty for panels side by side.
         share_x, share_y: True for a common axis of panels side by side.
     """
-    with mpl.rc_context(fname=_STYLE):
+    with mpl.rc_context(fname=STYLE):
         figure = Figure(figsize=_SIZE)
         if heights:
             ratios = {"height_ratios": list(heights)}

@@ -1,16 +1,19 @@
 """Reproduced tables: the lab's files to the byte, its rules, and published figures next to reproduced ones."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streaming_bench.compare import parallel_calls
 from streaming_bench.golden import golden_lab
 from streaming_bench.progress import quiet
-from streaming_bench.published import fan_out, python_port, sources, studies, threshold_lab
-from streaming_bench.published.side_by_side import ReproducedRow, deviation, grid
+from streaming_bench.published import fan_out, micro, python_port, sources, studies, threshold_lab
+from streaming_bench.published.retries import RetryRule, retried_s
+from streaming_bench.published.side_by_side import ReproducedRow, deviation, gains, grid
 
 LAB = Path(__file__).parent / "golden" / "lab"
 
@@ -56,7 +59,7 @@ def test_the_fan_out_arithmetic() -> None:
 
 def test_the_study_omits_its_delay() -> None:
     """The study's figures agree without the delay of 20 ms of hedged requests, and disagree with it."""
-    study = replace(studies.THREE_SERVERS, rows=studies.THREE_SERVERS.rows[1:3])
+    study = replace(studies.three_servers(), rows=studies.three_servers().rows[1:3])
     found = {row.name: row for row in studies.reproduce(study, [101], 2_500, quiet)}
     expected = sources.THREE_SERVERS["20 ms to all others"]["study"]
     without = found["the same, without the delay"].here
@@ -87,7 +90,106 @@ def test_published_and_reproduced_figures_share_a_table() -> None:
     assert deviation("p999", row.here, expected["paper"]) is None
 
 
-def test_a_missing_port_is_explained(tmp_path: Path) -> None:
+def test_a_missing_port_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error about a missing environment contains the commands that create it."""
+    monkeypatch.setattr(python_port, "ROWS", python_port.ROWS[2:3])
     with pytest.raises(python_port.PortError, match="hedge-python"):
-        python_port.reproduce(tmp_path / "python", [1], 1, quiet, real_time=False)
+        python_port.measure(python_port.Benchmark(tmp_path / "python", requests=2), "httpx", [1], quiet)
+
+
+def test_the_libraries_get_the_same_numbers() -> None:
+    """Without hedging the driver reproduces the p50; a fixed delay cuts the tail, on the numbers of the same seed."""
+    runs = {row.name: figures for row, figures in measured().items()}
+    bare, static = runs["no hedging"][0], runs["static 10 ms, ttft_gateway"][0]
+    assert bare["p50"] == pytest.approx(5.8, rel=0.1)
+    assert bare["extra"] == 0.0
+    assert static["p50"] == pytest.approx(bare["p50"], rel=0.01)
+    assert static["p99"] < 0.5 * bare["p99"]
+    assert 0.0 < static["extra"] < 0.2
+    assert python_port.verdict(measured()) is None  # without the port
+
+
+@cache
+def measured() -> dict[python_port.LibraryRow, list[python_port.Figures]]:
+    """Runs of the rows that need no foreign package."""
+    return python_port.measure(python_port.Benchmark(None, requests=300), "httpx", [101], quiet)
+
+
+def test_the_verdict_compares_the_adaptive_rows() -> None:
+    """The ratio of the means, the geometric mean of the ratios, and the added requests of both libraries."""
+    rows = {row.library: row for row in python_port.ROWS if row.policy == "adaptive"}
+    own, port = (
+        [{"p99": p99, "extra": extra} for p99 in values] for values, extra in (((10, 40), 0.1), ((20, 20), 0.2))
+    )
+    found = python_port.verdict({rows[python_port.OWN]: own, rows[python_port.PORT]: port})
+    assert found is not None
+    assert (found.p99_ratio, found.p99_ratio_paired) == pytest.approx((1.25, 1.0))
+    assert (found.extra, found.better) == ((0.1, 0.2), 1)
+    assert "1.25 of the means" in found.line(2)
+
+
+@pytest.mark.parametrize(
+    ("attempts_s", "expected"),
+    [
+        ([0.004, 1.0, 1.0], (0.004, 0)),  # in time
+        ([0.050, 0.004, 1.0], (0.010 + 0.005 + 0.004, 1)),
+        ([0.050, 0.050, 0.004], (0.010 + 0.005 + 0.010 + 0.010 + 0.004, 2)),
+        ([0.050, 0.050, 0.090], (0.010 + 0.005 + 0.010 + 0.010 + 0.090, 2)),  # the last has no timeout
+        ([0.050], (0.050, 0)),
+    ],
+)
+def test_a_retry_starts_after_the_timeout_and_its_backoff(attempts_s: list[float], expected: tuple[float, int]) -> None:
+    """The wait doubles before each retry, and a cancelled attempt never answers."""
+    assert retried_s(attempts_s, RetryRule(0.010, 0.005)) == pytest.approx(expected)
+
+
+def test_a_retry_leaves_a_longer_tail_than_a_hedge() -> None:
+    """With the delay of the hedge as its timeout, p99 with retries is over 1.3 times that with hedges."""
+    study = replace(studies.MICROSERVICE, rows=studies.MICROSERVICE.rows[1:2])
+    [hedged] = studies.reproduce(study, [101], 3_000, quiet)
+    retried = {row.name: row for row in studies.retry_rows(study, [101], 3_000)}
+    assert retried["retry after 10 ms, backoff 10 ms"].here["p99"] > 1.3 * hedged.here["p99"]
+    assert retried["retry after 50 ms, backoff 10 ms"].here["p99"] > 3 * hedged.here["p99"]
+
+
+def test_the_studys_table_of_a_gain() -> None:
+    """The columns are the published ones; the figures of the publication give its differences."""
+    before, after = (sources.THREE_SERVERS[name]["study"] for name in ("round robin", "20 ms to all others"))
+    table = gains(before, after)
+    assert table.heads == ["Metric", "Original", "Hedged", "Absolute Diff", "% Improvement"]
+    assert table.rows[2] == ["p99", "87.88", "19.13", "68.75", "78.23%"]
+    assert [row[0] for row in table.rows] == ["mean", "p95", "p99", "p100"]
+
+
+def test_a_hedge_to_one_other_server_costs_less_than_to_all() -> None:
+    """The delay and the number of servers are options; other ones than the published are compared with nothing."""
+    study = studies.three_servers(0.030, to_all=False)
+    found = studies.reproduce(replace(study, rows=study.rows[1:2]), [101], 2_000, quiet)
+    assert (found[0].name, dict(found[0].published)) == ("30 ms to one other", {})
+    assert 0.0 < found[0].here["extra"] < 0.03
+
+
+def test_the_labs_options() -> None:
+    """Duration, concurrency, interval and threshold decide the rows; without options they are the published ones."""
+    options = threshold_lab.LabOptions(seconds=6, per_second=200, interval_s=4, threshold="p90")
+    lab = threshold_lab.draw(1, options)
+    tables = threshold_lab.tables(lab, options)
+    assert len(lab.primaries_ms) == 1_200
+    assert list(tables) == ["cost-table", "baseline", "hedged-p90"]
+    assert [row[0] for row in tables["baseline"][1]] == [4, 6]  # the last interval is shorter
+
+
+def test_operations_are_timed() -> None:
+    """Every operation can be repeated; only the update of the sketch has a published time."""
+    operations = micro.operations()
+    table = micro.table([(each, micro.measured_ns(each._replace(number=2))) for each in operations])
+    assert [row[2] for row in table.rows] == ["35 (Go)", "", "", "", ""]
+    assert all(float(row[1].replace(",", "")) >= 0 for row in table.rows)
+
+
+def test_calls_in_parallel_through_the_gateway() -> None:
+    """Each request waits for the slowest of its calls, over real sockets, and every call reaches a replica."""
+    [found] = parallel_calls.measure([3], ["off"], 5, 101, warm_calls=3)
+    assert (found.calls, found.policy, len(found.times_s), found.extra) == (3, "off", 5, 0.0)
+    assert list(found.times_s) == sorted(found.times_s)
+    assert 0.0 <= found.slow <= 1.0
