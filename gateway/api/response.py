@@ -6,18 +6,18 @@ and `TellingAnswer` also report usage and cost. Units: bytes.
 
 from collections.abc import Callable
 
-from gateway.api.dialects.base import ClientApi, is_last
+from gateway.api.dialects.base import ERROR_EVENT, ClientApi, is_last
 from gateway.api.response_writer import ResponseWriter
 from gateway.errors import GatewayError, UpstreamFailed
 from providers.base import Assembler, Call
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # the events of a non-streaming answer
 
-_STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx in front of the gateway must not buffer tokens
-]
+_STREAM_LINES = (
+    b"content-type: text/event-stream; charset=utf-8\r\n"
+    b"cache-control: no-cache\r\n"
+    b"x-accel-buffering: no\r\n"  # nginx in front of the gateway must not buffer tokens
+)
 
 
 class EventStream:
@@ -29,7 +29,7 @@ class EventStream:
         self._response = response
         self._request_id = request_id
         self._api = api
-        self._terminator = api.terminator(request_id)
+        self._terminator = ERROR_EVENT if api.terminator is None else api.terminator(request_id)
         self.write: Callable[[bytes], None] = response.write  # saves one call for every event
         if self._terminator.note is not None:
             self.write = self._write_noted
@@ -40,7 +40,8 @@ class EventStream:
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
         if not self._response.started:  # else the 200 was sent early, without these headers
-            self._response.start(200, [*_STREAM_HEADERS, (b"x-request-id", self._request_id.encode()), *headers])
+            id_header = (b"x-request-id", self._request_id.encode())
+            self._response.start(200, [id_header, *headers], lines=_STREAM_LINES)
 
     def keep_alive(self) -> None:
         self.begin([])

@@ -19,9 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 JOINED_BYTES_MAX: Final = 64 * 1024  # a larger body is not copied to be written together with its head
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
-_STATUS_LINES: Final = {
-    status: b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"")) for status in range(100, 600)
-}
+_STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b" % (status, _PHRASES.get(status, b"")) for status in range(100, 600)}
 _CONTROLS: Final = bytes({*range(32), 127} - {ord("\t")})  # allowed in no header (RFC 9110, 5.5)
 
 
@@ -116,32 +114,32 @@ class ResponseWriter:
         self.headers: Headers = ()
         self.started = self.ended = self.is_over = self.body_sent = False
 
-    def start(self, status: int, headers: Headers, body_bytes: int | None = None) -> None:
+    def start(self, status: int, headers: Headers, body_bytes: int | None = None, *, lines: bytes = b"") -> None:
         """Begin the response; its head leaves with the first bytes of the body.
 
         Args:
             status: status code.
             headers: headers of this response.
             body_bytes: length of the body; None for a stream, which ends with its last chunk or its connection.
+            lines: constant headers as they are sent, each with its CR LF.
         """
         self.started = True
-        fields = [*self.own_headers, *headers]
         is_announced = status >= 400 and any(name == b"connection" for name, _ in headers)
         if is_announced:  # an error that ends the connection
             self.keep_alive = False
         if body_bytes is not None:
-            fields.append((b"content-length", b"%d" % body_bytes))
-        fields += self.headers
+            lines += b"content-length: %d\r\n" % body_bytes
         if not self.keep_alive and not is_announced:
-            fields.append((b"connection", b"close"))
+            lines += b"connection: close\r\n"
         if body_bytes is None and self._has_chunks:  # in HTTP/1.0, the end of the connection ends the body
             self._is_chunked = True
-            fields.append((b"transfer-encoding", b"chunked"))
-        lines = b"\r\n".join(map(b": ".join, fields))
-        if len(lines) - len(lines.translate(None, _CONTROLS)) != 2 * (len(fields) - 1):  # the CR LF between the lines
+            lines += b"transfer-encoding: chunked\r\n"
+        fields = [*self.own_headers, *headers, *self.headers]
+        checked = b"\r\n".join((_STATUS_LINES[status], *map(b": ".join, fields)))
+        if len(checked) - len(checked.translate(None, _CONTROLS)) != 2 * len(fields):  # the CR LF between the lines
             self._replace()
             return
-        self._head = b"%b%b\r\n\r\n" % (_STATUS_LINES[status], lines)
+        self._head = checked + b"\r\n" + lines + b"\r\n"
         if self._stalled:
             self._pause()
 

@@ -160,7 +160,7 @@ def test_a_whole_response_has_a_length(method: str, content: bytes) -> None:
         respond(scene.response, 529, [(b"connection", b"close")], b"body")
 
     scene = played(play, method)
-    head = b"HTTP/1.1 529 \r\ndate: now\r\nconnection: close\r\ncontent-length: 4\r\nx-limit: 1\r\n\r\n"
+    head = b"HTTP/1.1 529 \r\ndate: now\r\nconnection: close\r\nx-limit: 1\r\ncontent-length: 4\r\n\r\n"
     assert scene.transport.written == [head + content]
     assert scene.transport.closed
 

@@ -6,7 +6,7 @@ branches by API. `response.py` has what they share, `gateway.inbound` reads thei
 
 import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -40,12 +40,12 @@ class ErrorEventTerminator:
 
     note = None
 
-    def __init__(self, _request_id: str) -> None:
-        """Take nothing from the request: the error event does not depend on it."""
-
     def error(self, error: GatewayError) -> bytes:
         """See `StreamTerminator.error`."""
         return error.event()
+
+
+ERROR_EVENT: Final = ErrorEventTerminator()
 
 
 def plain_body(error: GatewayError) -> bytes:
@@ -58,12 +58,12 @@ class ClientApi(msgspec.Struct, frozen=True):
 
     Attributes:
         assembler: assembles the events of a stream into a JSON body; None if the API does not stream.
-        terminator: makes the terminator of one stream from the gateway's id of the request.
+        terminator: makes the terminator of one stream from the gateway's id of the request; None for `ERROR_EVENT`.
         error_body: returns the JSON body of an error response.
         keep_alive: bytes that keep a waiting client's connection alive.
     """
 
     assembler: Callable[[Call], Assembler] | None
-    terminator: Callable[[str], StreamTerminator] = ErrorEventTerminator
+    terminator: Callable[[str], StreamTerminator] | None = None
     error_body: Callable[[GatewayError], bytes] = plain_body
     keep_alive: bytes = COMMENT
