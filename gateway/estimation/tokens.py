@@ -10,12 +10,12 @@ Units: tokens, bytes. The weights were fitted to the mean of four tokenizers of 
 prose, code, JSON and CJK texts; errors for other scripts are larger until usage has been reported.
 """
 
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 from zlib import adler32
 
 import msgspec
 
-from gateway.estimation.fit import FitState, RelativeFit
+from gateway.estimation.fit import FitState, RelativeFit, Triple
 
 _SAMPLE_BYTES: Final = 4_096  # number of bytes sampled from a longer text,
 _PIECES: Final = 16  # in this number of pieces
@@ -43,12 +43,8 @@ _WEIGHT_MAX: Final = 255  # no pair in UTF-8 has more: no character follows the 
 _ADLER_MAX, _ADLER_MASK = 65_520, 0xFFFF
 
 
-class TextTokens(NamedTuple):
-    """Weight of a text before a model's factors: words, marks and wide characters."""
-
-    words: float
-    marks: float
-    wide: float
+TextTokens = Triple
+"""Weight of a text before a model's factors: words, marks and wide characters."""
 
 
 class TokenScaleState(msgspec.Struct, frozen=True):
@@ -64,7 +60,7 @@ class TokenScale:
     __slots__ = ("_fit", "_offered", "_reports", "factors")
 
     def __init__(self) -> None:
-        self.factors = TextTokens(1.0, 1.0, 1.0)
+        self.factors = (1.0, 1.0, 1.0)
         self._fit = RelativeFit()
         self._offered = 0
         self._reports = 0
@@ -86,8 +82,8 @@ class TokenScale:
 
     def tokens(self, text: TextTokens) -> float:
         """Return the expected prompt tokens."""
-        factors = self.factors
-        return factors.words * text.words + factors.marks * text.marks + factors.wide * text.wide
+        words, marks, wide = self.factors
+        return words * text[0] + marks * text[1] + wide * text[2]
 
     def learn(self, text: TextTokens, prompt_tokens: int) -> None:
         """Learn from the prompt tokens that the upstream reported for a text."""
@@ -103,9 +99,9 @@ class TokenScale:
             self.factors = _factors(self._fit)
 
 
-def _factors(fit: RelativeFit) -> TextTokens:
-    fitted = fit.solve_near_one(_PRIOR_REPORTS)
-    return TextTokens(*(min(_FACTOR_MAX, max(_FACTOR_MIN, factor)) for factor in fitted))
+def _factors(fit: RelativeFit) -> Triple:
+    words, marks, wide = (min(_FACTOR_MAX, max(_FACTOR_MIN, factor)) for factor in fit.solve_near_one(_PRIOR_REPORTS))
+    return words, marks, wide
 
 
 def text_tokens(body: bytes) -> TextTokens:
@@ -131,11 +127,8 @@ def text_tokens(body: bytes) -> TextTokens:
     classes = int.from_bytes(body.translate(_CLASS), "little")
     pairs = (classes | classes >> 4).to_bytes(size, "little")[: size - 1 : 2]
     words = _sum(pairs.translate(_WORDS), _WORDS_MAX) * factor + images * _IMAGE_TOKENS
-    return TextTokens(
-        words,
-        _sum(pairs.translate(_MARKS), _MARKS_MAX) * factor,
-        0.0 if is_ascii else _sum(pairs.translate(_WIDES), _WEIGHT_MAX) * factor,
-    )
+    marks = _sum(pairs.translate(_MARKS), _MARKS_MAX) * factor
+    return words, marks, 0.0 if is_ascii else _sum(pairs.translate(_WIDES), _WEIGHT_MAX) * factor
 
 
 def _sum(weights: bytes, most: int) -> int:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from defaults import default_hedging
-from gateway.estimation.tokens import TextTokens, TokenScale, TokenScaleState
+from gateway.estimation.tokens import TokenScale, TokenScaleState
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
@@ -182,9 +182,9 @@ def test_the_factors_of_a_tokenizer_are_kept() -> None:
     """Prompt tokens are estimated after a restart as before, which the fit of the prediction depends on."""
     before, after = TokenScale(), TokenScale()
     for number in range(20):
-        before.learn(TextTokens(100.0 + number, 10.0, 0.0), round(1.5 * (110.0 + number)))
+        before.learn((100.0 + number, 10.0, 0.0), round(1.5 * (110.0 + number)))
     after.restore(msgspec.json.decode(msgspec.json.encode(before.state), type=TokenScaleState))
-    text = TextTokens(200.0, 20.0, 5.0)
+    text = (200.0, 20.0, 5.0)
     assert after.tokens(text) == pytest.approx(before.tokens(text), rel=0.01)
     with pytest.raises(ValueError, match="sums"):
         after.restore(msgspec.convert({"reports": 9, "fit": SUMS}, TokenScaleState))
