@@ -103,7 +103,6 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_begun",
-        "_body",
         "_exchange",
         "_framed",
         "_headers",
@@ -113,6 +112,7 @@ class Connection(asyncio.Protocol):
         "_owner",
         "_parser",
         "_paused",
+        "_pieces",
         "_read_bytes",
         "_status",
         "_surplus",
@@ -144,8 +144,8 @@ class Connection(asyncio.Protocol):
         self.stale_until_s = 0.0  # set by the owner: a close before this time happened before the exchange began
         self._paused = False  # the transport buffers enough of a large request
         self._unsent: Iterator[memoryview] | None = None  # the rest of it, None if there is none
-        self._body = bytearray()  # the part of the body that the present read has brought
-        self.on_body = self._body.extend  # httptools calls this for every chunk: a C function is cheaper
+        self._pieces: list[bytes] = []  # of the body, from the present read
+        self.on_body = self._pieces.append  # httptools calls this for every chunk: a C function is cheaper
         self._reset()
         self._parser = httptools.HttpResponseParser(self)
 
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
         self.complete = False  # the end of the response was received
         self._keep = False
         self._surplus = False  # there are bytes after the end of the response
-        self._whole = 0  # size of the part of `_body` that belongs to the response, if there is a surplus
+        self._whole = 0  # number of `_pieces` that belong to the response, if there is a surplus
         self._framed = False  # a header delimits the body (RFC 9112, 6.3)
         self._until_eof = False  # neither length nor chunks: the end of the connection ends the body
 
@@ -221,10 +221,11 @@ class Connection(asyncio.Protocol):
             fault = ProtocolError(f"the upstream's answer is not valid HTTP/1.1: {error}")
             self._surplus = self._surplus or self.complete
         if self._surplus:
-            del self._body[self._whole :]
-        if self._body:
-            body = bytes(self._body)
-            del self._body[:]
+            del self._pieces[self._whole :]
+        pieces = self._pieces
+        if pieces:
+            body = b"".join(pieces) if pieces[1:] else pieces[0]
+            del pieces[:]
             self._loose_bytes = 0
             if self._exchange is not None:
                 self._exchange.sink.on_body(body)
@@ -297,7 +298,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._status and not self._surplus:
             self.complete = True
-            self._whole = len(self._body)
+            self._whole = len(self._pieces)
             self._keep = self._parser.should_keep_alive()  # valid only until the parser starts the next message
 
     def _finish(self) -> None:

@@ -43,9 +43,9 @@ class Recorded(NamedTuple):
 
 
 _RECORDED = {
-    (3, 13): Recorded(request=Calls(416.7, 606.8), token=Calls(17.25, 66.76), read=Calls(25.43, 67.98)),
-    (3, 12): Recorded(request=Calls(416.8, 613.3), token=Calls(17.25, 68.73), read=Calls(25.43, 70.05)),
-    (3, 11): Recorded(request=Calls(424.0, 620.6), token=Calls(17.23, 68.71), read=Calls(26.74, 71.35)),
+    (3, 13): Recorded(request=Calls(410.8, 600.8), token=Calls(17.25, 66.76), read=Calls(26.43, 68.98)),
+    (3, 12): Recorded(request=Calls(410.8, 607.4), token=Calls(17.25, 68.73), read=Calls(26.43, 71.05)),
+    (3, 11): Recorded(request=Calls(418.0, 614.6), token=Calls(17.23, 68.71), read=Calls(27.74, 72.35)),
 }
 _VERSION = sys.version_info[:2]
 _SHARE = 0.03 if _VERSION in _RECORDED else 1 / 3
