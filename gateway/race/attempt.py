@@ -165,8 +165,8 @@ class Attempt:
         """Write the events held back; from now on write every event as it arrives."""
         held, self._held = self._held, []
         self._forward = write
-        for raw in held:
-            write(raw)
+        if held:
+            write(b"".join(held))
 
     def lives_for(self, listener: AttemptListener) -> None:
         """Report to another listener from now on: the attempt has lost its race."""
