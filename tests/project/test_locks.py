@@ -28,7 +28,7 @@ def _wanted() -> dict[str, list[Requirement]]:
     with (ROOT / "pyproject.toml").open("rb") as file:
         pyproject = tomllib.load(file)
     extras = pyproject["project"]["optional-dependencies"]
-    runtime = [*pyproject["project"]["dependencies"], *extras["serve"], *extras["share"]]
+    runtime = [*pyproject["project"]["dependencies"], *extras["otel"], *extras["serve"], *extras["share"]]
     build = pyproject["dependency-groups"]["build"]
     groups = [runtime, build, [*runtime, *build, *extras["bench"], *extras["dev"]]]
     return {lock: [Requirement(line) for line in group] for lock, group in zip(LOCKS, groups, strict=True)}
