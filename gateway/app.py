@@ -34,6 +34,7 @@ from gateway.observe.instruments import Dump
 from gateway.observe.observers import Observers
 from gateway.observe.process import ALONE, Member
 from gateway.observe.proof import every_goal, goals
+from gateway.observe.spans import ReplicaFacts
 from gateway.observe.state import AdmissionState, PoolState, ShareState
 from gateway.observe.usage import UsageDump, UsageReport
 from gateway.observe.view import OwnView
@@ -48,6 +49,7 @@ from gateway.shared_pools import SharedPools
 from gateway.sharing import SharedLimits
 from gateway.switches import Switches
 from gateway.topology import Topology, build_topology
+from gateway.tracing import Tracing, missing_exporter
 from gateway.version import gateway_version
 from providers.anthropic.assembler import MessageAssembler
 from providers.base import Api, Headers
@@ -126,6 +128,9 @@ class Gateway:
         if self._shared is not None:
             self._shared.count_in(self._metrics.instruments)
         self._observers.measure(goals(settings), every_goal(settings))
+        self._tracing = Tracing(self._hub, loop, self._facts_of, _VERSION, member.number)
+        self._observers.values.append(self._tracing.counts.values)
+        self._tracing.use(settings.tracing)
         apis = client_apis()
         self._routes = RacedRoutes(self._topology.serving, apis, self._runtime)
         self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime)
@@ -205,6 +210,7 @@ class Gateway:
             self._shared_pools.close()
         self.discovery.close()
         self._topology.close()
+        self._tracing.close()
         self._observers.close()
 
     def client_idle_s(self) -> float:
@@ -268,6 +274,8 @@ class Gateway:
         """
         old = self._topology
         check_reload(old.settings, settings)
+        if fault := missing_exporter(settings.tracing):
+            raise ReloadFailed(fault)
         try:
             return build_topology(
                 settings, self._tasks, self._runtime, old, self._tune, self._limits, rows_only=rows_only
@@ -287,6 +295,7 @@ class Gateway:
         switched = self._use(topology)
         self.applications.use(topology.settings)
         self._observers.measure(goals(topology.settings), every_goal(topology.settings))
+        self._tracing.use(topology.settings.tracing)
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
         now_s = self._runtime.loop.time()
         new, rekeyed = len(topology.replicas) - kept, len(topology.new_keys)
@@ -349,6 +358,14 @@ class Gateway:
         topology = self._topology
         fair_queues = {name: queue.fair_queue for name, queue in topology.model_queues.items()}
         return admission_state(fair_queues, topology.key_limiters, topology.memory, self._runtime.loop.time())
+
+    def _facts_of(self, model: str, replica: str) -> ReplicaFacts | None:
+        parts = self._topology.parts.get(model)
+        row, origin = (None, None) if parts is None else parts.rows.get(replica, (None, None))
+        if row is None or origin is None:
+            return None
+        port = None if origin.socket else origin.port
+        return ReplicaFacts(row.kind, row.model or model, origin.socket or origin.host, port)
 
     def _share_state(self) -> ShareState | None:
         if self._shared is None or self._shared_pools is None:

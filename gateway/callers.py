@@ -20,6 +20,8 @@ def request_limits(settings: config.Settings) -> RequestLimits:
     """Return the limits on requests and the headers to pass on."""
     limits = settings.limits
     passed_headers = _PASSED_HEADERS.union(map(str.encode, settings.pass_headers))
+    if settings.tracing is not None:
+        passed_headers -= {b"traceparent"}  # each attempt has its own
     bounds = NumberLimits(n_max=limits.n_max, max_tokens_max=limits.max_tokens_max)
     return RequestLimits(bounds, passed_headers, settings.default_model)
 

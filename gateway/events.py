@@ -30,6 +30,7 @@ from gateway.process_events import (
     ShareBack,
     WorkerChanged,
 )
+from gateway.traces import Trace
 from providers.base import Api, FastEnum, Usage
 
 
@@ -147,10 +148,11 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
         malformed: malformed events skipped.
         beyond_boundary: replicas that could not be tried because they are on another side of a boundary.
         recoveries: every attempt to continue its broken stream.
-        trace_id: id of the caller's trace; None without one.
+        trace_id: id of the request's trace; None without one.
         measured: measurement of what its hedge saved; None without one.
         ttft_target_s: TTFT target of its hedging; None without one.
         shadow: hedge that the policy `shadow` would have sent; None without one.
+        trace: place in its trace; None without tracing.
     """
 
     at_s: float
@@ -181,6 +183,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
     measured: Measured | None = None
     ttft_target_s: float | None = None
     shadow: Shadow | None = None
+    trace: Trace | None = None
 
     @property
     def shadow_s(self) -> float | None:
@@ -198,7 +201,8 @@ class RequestRejected(msgspec.Struct, frozen=True):
         status: status of the response; 499 if the client disconnected while queued.
         model: public model name; None if it was not identified yet.
         queued_s: time in the model's queue.
-        trace_id: id of the caller's trace; None without one.
+        trace_id: id of the request's trace; None without one.
+        trace: place in its trace; None without tracing.
     """
 
     at_s: float
@@ -209,6 +213,7 @@ class RequestRejected(msgspec.Struct, frozen=True):
     model: str | None = None
     queued_s: float = 0.0
     trace_id: str | None = None
+    trace: Trace | None = None
 
 
 class HedgeFired(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ than their own model. Running requests keep their old objects. No policy belongs
 """
 
 import asyncio
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from gateway.model_parts import Before, ModelParts, NewKey, PartsBuilder, Tune
 from gateway.race.context import Model, Runtime
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
+from gateway.traces import TraceStart
 from gateway.upstreams import UpstreamClient
 from providers.base import Resource
 from providers.transport.origin import Origin
@@ -223,7 +225,7 @@ class _Builder:
         limits, attempts = request_limits(settings), attempt_limits(settings.keys)
         keys = keyring(settings, self._on_previous_key)
         named = _with_aliases(models, settings.models)
-        serving = Serving(named, keys, bodies, admission, counts, limits, attempts)
+        serving = Serving(named, keys, bodies, admission, counts, limits, attempts, _trace_start(settings))
         return Topology(
             settings,
             serving,
@@ -288,6 +290,10 @@ class _Builder:
                     if (name, replica.name) not in replicas:
                         drained[name, replica.name] = Drained(pool.name, replica, replica.out, until_s)
         return drained
+
+
+def _trace_start(settings: config.Settings) -> TraceStart | None:
+    return None if settings.tracing is None else TraceStart(settings.tracing.sample, random.Random().getrandbits)
 
 
 def _with_aliases(models: Mapping[str, Model], settings: Sequence[config.ModelSettings]) -> dict[str, Model]:

@@ -376,7 +376,15 @@ class Permit:
         caller = self._caller
         now_s, waited_s = self._runtime.loop.time(), self._waited_s()
         event = RequestRejected(
-            now_s, caller.request_id, caller.key_name, status, code, self._model, waited_s, caller.trace_id
+            now_s,
+            caller.request_id,
+            caller.key_name,
+            status,
+            code,
+            self._model,
+            waited_s,
+            caller.trace_id,
+            caller.trace,
         )
         self._runtime.emit(event)
 

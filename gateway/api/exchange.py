@@ -22,6 +22,7 @@ from gateway.api.turns import LARGE_MIN
 from gateway.errors import GatewayError, Internal
 from gateway.inbound.identity import caller_ids
 from gateway.race.context import Runtime
+from gateway.traces import Trace
 from providers.base import Headers
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +75,8 @@ class ClientExchange(ABC):
         head: head of the request.
         request_id: the caller's id of the request, else the gateway's.
         gave_id: True if the id is the caller's.
-        trace_id: id of the caller's trace, None without one.
+        trace_id: id of the request's trace, None without one.
+        trace: place of the request in its trace, None without tracing.
         more_body: True until the last piece of the body has arrived.
         response: the response.
     """
@@ -95,6 +97,7 @@ class ClientExchange(ABC):
         "more_body",
         "request_id",
         "response",
+        "trace",
         "trace_id",
     )
 
@@ -106,6 +109,7 @@ class ClientExchange(ABC):
         self._runtime = runtime
         self._api = api
         given_id, self.trace_id = caller_ids(head.by_name)
+        self.trace: Trace | None = None
         self.gave_id = given_id is not None
         self.request_id = own_id if given_id is None else given_id
         self.more_body = True

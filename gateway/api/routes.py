@@ -59,7 +59,10 @@ class RacedExchange(ClientExchange):
         super().__init__(connection, head, routes.runtime, routes.apis[api], own_id)
         self.api = api
         self._routes = routes
-        self._serving = routes.serving
+        self._serving = serving = routes.serving
+        if serving.traces is not None:
+            trace = self.trace = serving.traces.begin(head.by_name.get(b"traceparent"))
+            self.trace_id = trace.trace_id
         self._deployment = deployment
         self._key_name: str | None = None
         self._entry: Entry | None = None
@@ -86,7 +89,7 @@ class RacedExchange(ClientExchange):
         if routes.refusing:  # again: the shutdown may have begun while the body arrived
             raise _shutting_down()
         arrived_s = self._runtime.loop.time()
-        caller = Caller(self.request_id, key_name, arrived_s, 0.0, self.trace_id, self.gave_id)
+        caller = Caller(self.request_id, key_name, arrived_s, 0.0, self.trace_id, self.gave_id, self.trace)
         self._race, permit = routes.race(
             self._serving, self.api, body, self.head.headers, caller, response, self._entry, self._deployment
         )
@@ -293,4 +296,5 @@ def _shutting_down() -> ShuttingDown:
 def report_rejected(runtime: Runtime, exchange: ClientExchange, key_name: str | None, error: GatewayError) -> None:
     """Emit the event of a rejected request; `key_name` is None before the key is known."""
     now_s, code = runtime.loop.time(), error.code or error.kind
-    runtime.emit(RequestRejected(now_s, exchange.request_id, key_name, error.status, code, trace_id=exchange.trace_id))
+    status, trace_id, trace = error.status, exchange.trace_id, exchange.trace
+    runtime.emit(RequestRejected(now_s, exchange.request_id, key_name, status, code, None, 0.0, trace_id, trace))

@@ -9,6 +9,7 @@ from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyLimits
 from gateway.inbound.parsed import NumberLimits
 from gateway.race.context import Model
+from gateway.traces import TraceStart
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
@@ -48,6 +49,7 @@ class Serving(msgspec.Struct, frozen=True):
         counts: the same for requests that only count tokens, whose limits are separate, as at Anthropic.
         limits: limits on client requests.
         attempts: limits on attempts by name of the key, for keys that have some.
+        traces: finds the place of each request in its trace; None without tracing.
     """
 
     models: Mapping[str, Model]
@@ -57,6 +59,7 @@ class Serving(msgspec.Struct, frozen=True):
     counts: Admission
     limits: RequestLimits
     attempts: Mapping[str, AttemptLimits] = msgspec.field(default_factory=dict)
+    traces: TraceStart | None = None
 
     def model(self, key_name: str, requested: str) -> Model:
         """Return the requested model, or the default one.

@@ -19,6 +19,7 @@ from gateway.config.errors import ConfigError
 from gateway.config.loader import json_schema, load, masked
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import ModelSettings, Replicas, Settings
+from gateway.tracing import missing_exporter
 
 
 def check_config(arguments: argparse.Namespace) -> ExitCode:
@@ -37,6 +38,9 @@ def check_file(file: Path, env: Mapping[str, str]) -> ExitCode:
         settings = load(file, env, read_environment(os.environ).settings)
     except ConfigError as error:
         return report_problems(error)
+    if fault := missing_exporter(settings.tracing):
+        fail(fault)
+        return ExitCode.BAD_CONFIG
     for caution in cautions(settings):
         warn(caution)
     try:

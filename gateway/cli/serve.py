@@ -31,6 +31,7 @@ from gateway.config.values import secret_fault
 from gateway.http_server import ListenError
 from gateway.redis_share import missing_client
 from gateway.server import Addresses, run
+from gateway.tracing import missing_exporter
 from gateway.version import gateway_version
 from gateway.workers.cores import worker_count
 
@@ -50,7 +51,7 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
         settings = read() if arguments.model is None else _from_options(arguments, os.environ, environment)
     except ConfigError as error:
         return report_problems(error)
-    if fault := missing_client(settings.share):
+    if fault := missing_client(settings.share) or missing_exporter(settings.tracing):
         fail(fault)
         return ExitCode.BAD_CONFIG
     if arguments.model is not None and arguments.kind is None:

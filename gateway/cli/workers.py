@@ -37,6 +37,8 @@ def serve_with_workers(
     import_framework()  # once here, instead of once in each process
     if settings.share is not None:
         importlib.import_module("gateway.share.redis")  # the same
+    if settings.tracing is not None:
+        importlib.import_module("gateway.observe.otlp")
     sockets = [bind(address) for address in (settings.listen, settings.admin_listen) if address is not None]
     lock = lock_file()
 

@@ -19,6 +19,7 @@ from gateway.config.model_sections import MeasureSettings, QueueSettings
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader
 from gateway.config.section import Section
 from gateway.config.share_settings import ShareSettings
+from gateway.config.tracing_settings import TracingSettings
 from gateway.config.values import (
     Address,
     BaseUrl,
@@ -355,6 +356,8 @@ class Settings(Section):
     """File that keeps learned latencies over restarts, or `off`; relative to the configuration file."""
     share: ShareSettings | None = Field(default=None, examples=["{url: rediss://valkey.internal:6379/0}"])
     """Server over which several gateways share limits and loads; unset: none."""
+    tracing: TracingSettings | None = Field(default=None, examples=["{endpoint: http://otel-collector:4318}"])
+    """Receiver of traces; unset: none."""
     workers: Workers = 1
     """Number of processes that serve requests, or `auto`: one for each core."""
     drain_timeout_s: Duration = 30.0

@@ -166,6 +166,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     recoveries: list[RecoveryLine] = []
     queued_ms: float | None = None
     trace_id: str | None = None
+    span_id: str | None = None
     worker: int | None = None
     measured: Measured | None = None
     ttft_target_ms: float | None = None
@@ -296,6 +297,7 @@ def _request_line(event: RequestEnded, time: datetime, worker: int | None) -> Re
         [_recovery_line(recovery) for recovery in recoveries] if recoveries else [],
         queued_ms,
         event.trace_id,
+        event.trace.span_id if event.trace is not None and event.trace.sampled else None,
         worker,
         event.measured,
         target_ms,
@@ -350,6 +352,8 @@ def _request_text(line: RequestLine) -> str:
     parts += [f"key={line.key}", f"id={line.request_id}"]
     if line.trace_id is not None:
         parts.append(f"trace={line.trace_id}")
+    if line.span_id is not None:
+        parts.append(f"span={line.span_id}")
     if line.worker is not None:
         parts.append(f"worker={line.worker}")
     if line.error is not None:
@@ -414,6 +418,9 @@ def _fields(event: Event) -> dict[str, object]:
     if isinstance(event, RequestRejected):
         fields["key"] = fields.pop("key_name")
         del fields["queued_s"]
+        del fields["trace"]
+        if event.trace is not None and event.trace.sampled:
+            fields["span_id"] = event.trace.span_id
         if event.queued_s:
             fields["queued_ms"] = _ms((event.queued_s,))[0]
         for name in ("model", "trace_id"):

@@ -28,7 +28,7 @@ from gateway.process_events import AcceptingChanged, ConfigReloaded, ShareAway
 from providers.base import Api
 from providers.errors import UpstreamError
 
-_OPERATIONS = {  # OpenTelemetry's names
+OPERATIONS = {  # OpenTelemetry's names
     Api.CHAT: "chat",
     Api.COMPLETIONS: "text_completion",
     Api.RESPONSES: "chat",
@@ -208,7 +208,7 @@ class _RequestSeries:
     def __init__(
         self, instruments: Instruments, model: str, api: Api, status_class: int, error: str | None, result: Result
     ) -> None:
-        call, error = (_OPERATIONS[api], model), error or ""
+        call, error = (OPERATIONS[api], model), error or ""
         self.count = instruments.requests.at(*call, f"{status_class}xx", error, result.value)
         self.duration = instruments.duration.at(*call, error)
         self.ttft = instruments.ttft.at(*call, result.value)
@@ -242,7 +242,7 @@ class _AttemptSeries:
         outcome: Outcome,
         disposition: Disposition,
     ) -> None:
-        call, billed = (_OPERATIONS[api], model, replica), (model, replica, disposition.value)
+        call, billed = (OPERATIONS[api], model, replica), (model, replica, disposition.value)
         self.count = instruments.attempts.at(model, replica, role.value, outcome.value)
         self.headers = instruments.headers.at(model, replica)
         self.content = instruments.content.at(model, replica)

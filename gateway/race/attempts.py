@@ -375,7 +375,8 @@ class Attempts:
             expected_s = 0.0 if attempt.forecast is None else attempt.forecast.ttft_s or 0.0
             deadlines.await_reasoning(expected_s, self._model.timeouts)
         try:
-            attempt.open(call)
+            trace = self.caller.trace
+            attempt.open(call if trace is None else trace.carried_by(call, len(self.sent) - 1))
         except Exception as error:  # a bug must cost this attempt, not the race, and is not the replica's fault
             runtime.report("open", error)
             message = "the request could not be translated for this upstream"

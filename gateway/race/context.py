@@ -18,6 +18,7 @@ from gateway.pool.pool import Pool
 from gateway.race.timers import TimerQueue
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
+from gateway.traces import Trace
 from providers.base import Api, Burst
 from providers.recovery import Recoverer
 
@@ -175,8 +176,9 @@ class Caller(msgspec.Struct, gc=False):
         key_name: name of the caller's key.
         arrived_s: time at which the whole request had arrived.
         queued_s: time in the model's queue after that; 0 until the request leaves it.
-        trace_id: id of the caller's trace, None without one.
+        trace_id: id of the request's trace, None without one.
         gave_id: True if `request_id` is the caller's.
+        trace: place of the request in its trace, None without tracing.
     """
 
     request_id: str
@@ -185,3 +187,4 @@ class Caller(msgspec.Struct, gc=False):
     queued_s: float = 0.0
     trace_id: str | None = None
     gave_id: bool = False
+    trace: Trace | None = None

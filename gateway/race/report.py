@@ -127,7 +127,7 @@ def ended(
     forecast = sent[0].forecast if sent else None
     if sent and not attempts.hedges:  # as of the first attempt's start
         never_hedged = attempts.facts.hedge_off or (None if forecast is None else forecast.never_hedged)
-    return RequestEnded(  # in the order of its fields: 27 keywords would cost as much as all of the above
+    return RequestEnded(  # in the order of its fields: 28 keywords would cost as much as all of the above
         now_s,
         caller.request_id,
         caller.key_name,
@@ -156,6 +156,7 @@ def ended(
         attempts.measured,
         None if forecast is None else forecast.target_s,
         attempts.shadow,
+        caller.trace,
     )
 
 

@@ -42,6 +42,7 @@ KNOWN_FIELDS: Final = {
     "request_id": "request ids",
     "id": "request ids",
     "trace_id": "trace ids",
+    "span_id": "trace ids",
     "response_cost": "cost",
     "cost": "cost",
     "request_tags": "tags",

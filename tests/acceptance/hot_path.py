@@ -51,6 +51,8 @@ class Fleet:
         words_per_read: words that arrive together; 1 means that each arrives alone.
         routing: see `hedge.routing`.
         measures: True to measure what hedging saves.
+        sample: share of the requests that are traced, as in a file; empty without tracing.
+        traces_to: where the traces go.
     """
 
     models: int = 1
@@ -59,6 +61,8 @@ class Fleet:
     words_per_read: int = 1
     routing: str = "predicted"
     measures: bool = False
+    sample: str = ""
+    traces_to: str = "http://127.0.0.1:9"
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,7 @@ def _settings(fleet: Fleet) -> Settings:
     config = {
         "listen": "127.0.0.1:0",
         "admin_listen": "off",
+        **({"tracing": {"endpoint": fleet.traces_to, "sample": fleet.sample}} if fleet.sample else {}),
         "models": [
             {
                 "name": f"m{model}",

@@ -159,6 +159,27 @@ def test_sharing_without_its_client(
     assert "s3cret" not in err
 
 
+@pytest.mark.parametrize("command", ["serve", "check-config"])
+def test_tracing_without_its_exporter(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, config: Path
+) -> None:
+    """The start and the check of the configuration end with the name of the extra."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.proto.trace", None)
+    config.write_text(CONFIG + 'tracing: {endpoint: "http://127.0.0.1:1"}')
+    assert main([command, "--config", str(config)]) == ExitCode.BAD_CONFIG
+    fault = "`tracing` needs opentelemetry-proto, which is not installed; install the project with its extra `otel`"
+    assert fault in capsys.readouterr().err
+
+
+def test_the_headers_of_traces_are_masked(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+    """print-config shows the receiver of traces and no value of a header."""
+    config.write_text(CONFIG + 'tracing: {endpoint: "https://h/otlp/", headers: {Authorization: Bearer s3cret}}')
+    assert main(["print-config", str(config)]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert "tracing:\n  endpoint: https://h/otlp\n  sample: 10%\n  headers:\n    authorization: '****'\n" in out
+    assert "s3cret" not in out
+
+
 def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     """config-schema prints a JSON schema."""
     assert main(["config-schema"]) == ExitCode.OK

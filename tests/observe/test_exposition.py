@@ -15,6 +15,7 @@ from gateway.observe.instruments import Instruments
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import ProcessValues
 from gateway.observe.proof import Goal, ProofCounts
+from gateway.observe.span_queue import SpanCounts
 from gateway.observe.state import DiscoveryState, PoolState, ReplicaState
 from gateway.sharing import share_values
 from gateway.workers.group_view import worker_values
@@ -182,6 +183,7 @@ def test_every_metric_is_documented() -> None:
         *shared,
         *proof.values(),
         *file_values(None),
+        *SpanCounts().values(),
     ]
     metrics = Metrics(lambda: [pool("llama"), DRAINING], lambda: ADMISSION, lambda: values, lambda: FOUND)
     for piece in exposition._slices(run_virtual(metrics.scrape())):

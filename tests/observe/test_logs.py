@@ -44,6 +44,7 @@ from gateway.process_events import (
     ShareBack,
     WorkerChanged,
 )
+from gateway.traces import Trace
 from providers.base import Usage
 from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REJECTED, REQUEST
 
@@ -263,7 +264,23 @@ def test_a_target_is_logged() -> None:
 def test_a_trace_id_is_in_every_line_of_its_request() -> None:
     """The trace of the caller is in the line of a request and of a rejection, as JSON and as text."""
     events = (replace(REQUEST, trace_id="ab" * 16), replace(REJECTED, trace_id="ab" * 16))
-    assert [line["trace_id"] for line in Lines().of(*events)] == ["ab" * 16] * 2
+    lines = Lines().of(*events)
+    assert [line["trace_id"] for line in lines] == ["ab" * 16] * 2
+    assert not any("span_id" in line for line in lines)
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_an_exported_span_is_in_every_line_of_its_request(*, sampled: bool) -> None:
+    """The id of the request's span is in the line if the trace is exported, as JSON and as text."""
+    trace = Trace("ab" * 16, "cd" * 8, None, sampled=sampled)
+    events = (replace(REQUEST, trace_id="ab" * 16, trace=trace), replace(REJECTED, trace_id="ab" * 16, trace=trace))
+    lines = Lines().of(*events)
+    assert [line.get("span_id") for line in lines] == ["cd" * 8 if sampled else None] * 2
+    assert all("trace" not in line for line in lines)
+    text = Lines(text=True)
+    for event in events:
+        text.log.on_event(event)
+    assert [b"cd" * 8 in line for line in text.written] == [sampled] * 2
     text = Lines(text=True)
     for event in events:
         text.log.on_event(event)
