@@ -23,6 +23,7 @@ PAGE: Final = "docs/licenses.md"
 # Licences by their names in metadata that has no SPDX expression -> expression.
 SPDX: Final[Mapping[str, str]] = {
     "Apache Software License": "Apache-2.0",
+    "3-Clause BSD License": "BSD-3-Clause",
     "BSD-3-Clause": "BSD-3-Clause",
     "MIT": "MIT",
     "MIT License": "MIT",
