@@ -9,6 +9,7 @@ from agents import AGENTS, GUIDES, MODEL, Agent
 from checkout import ROOT
 from checks import ANSWERS, ERRORS, SDKS, Sdk
 from matrix import UPSTREAMS
+from proxy_litellm import config
 
 PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 CLIENTS = ROOT / "tests" / "sdks"
@@ -49,9 +50,8 @@ def test_a_client_makes_only_checks_of_the_list(sdk: Sdk) -> None:
 def test_the_guide_has_the_tested_agents_and_their_settings(agent: Agent) -> None:
     """The guide has a row of the tested version for each kind of replica, and the settings with which it was tested."""
     page = (GUIDES / agent.guide).read_text(encoding="utf-8")
-    version = agent.package.rpartition("@")[2]
     for kind in UPSTREAMS:
-        assert f"| {agent.name} {version} | `{kind}` | yes |" in page
+        assert f"| {agent.name} {agent.version} | `{kind}` | yes |" in page
     start = agent.start("http://127.0.0.1:8080")
     for name, value in start.env.items():
         if name.startswith("ANTHROPIC"):
@@ -65,3 +65,9 @@ def test_the_guide_has_the_tested_agents_and_their_settings(agent: Agent) -> Non
         else:
             assert f"```toml\n{text}```" in shown
     assert agent.recorded.exists()
+
+
+def test_the_recipe_for_litellm_is_the_tested_one() -> None:
+    """The guide has the configuration of LiteLLM's proxy with which it was tested."""
+    page = (GUIDES / "with-litellm.md").read_text(encoding="utf-8")
+    assert f"```yaml\n{config('http://ttft-gateway:8080', 'llama-70b')}```" in page

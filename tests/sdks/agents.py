@@ -1,4 +1,4 @@
-"""Runs coding agents and a web UI's package from npm against a gateway over scripted replicas.
+"""Runs coding agents, a web UI's package and LiteLLM's proxy against a gateway over scripted replicas.
 
 `scripts/sdk-matrix --clis` runs it. Each agent has an environment below build/sdk-matrix, made at its first run, and is
 skipped if npm or its package is missing. An agent has to read a file with its own tool and to answer with the word in
@@ -32,7 +32,7 @@ CALLS = ROOT / "tests" / "wire" / "recorded"
 MODEL = "scripted"
 PROMPT = f"Which word is in {FILE}?"
 SECRET = "lantern-4711"
-AGENT_S_MAX = 180.0
+AGENT_S_MAX = 300.0
 _SLOW_S, _FAST_S = 1.5, 0.02
 _HEAD = "| client | replicas | right answer | hedges won | calls |\n|---|---|---|---|---|\n"
 _MARKED = re.compile(r"(?<=<!-- the table -->\n).*(?=<!-- the end of the table -->)", re.DOTALL)
@@ -72,7 +72,12 @@ class Agent(NamedTuple):
     @property
     def recorded(self) -> Path:
         """File of its calls."""
-        return CALLS / f"{Path(self.program).stem.removeprefix('ui_')}.jsonl"
+        return CALLS / f"{Path(self.program).stem.rpartition('_')[2]}.jsonl"
+
+    @property
+    def version(self) -> str:
+        """Version of its package."""
+        return re.split("@|==", self.package)[-1]
 
 
 class Outcome(NamedTuple):
@@ -120,7 +125,7 @@ def _opencode(url: str) -> Start:
     return Start(("run", PROMPT), env, {"project/opencode.json": json.dumps(config)})
 
 
-def _librechat(url: str) -> Start:
+def _given(url: str) -> Start:
     return Start((url, KEY, MODEL, PROMPT), {})
 
 
@@ -128,7 +133,8 @@ AGENTS = (
     Agent("Claude Code", "claude", "@anthropic-ai/claude-code@2.1.197", _claude),
     Agent("Codex", "codex", "@openai/codex@0.169.0", _codex),
     Agent("opencode", "opencode", "opencode-ai@1.18.33", _opencode),
-    Agent("@librechat/agents", "ui_librechat.mjs", "@librechat/agents@3.2.21", _librechat, "web-uis.md"),
+    Agent("@librechat/agents", "ui_librechat.mjs", "@librechat/agents@3.2.21", _given, "web-uis.md"),
+    Agent("LiteLLM's proxy", "proxy_litellm.py", "litellm[proxy]==1.106.2", _given, "with-litellm.md"),
 )
 
 
@@ -222,15 +228,16 @@ async def _asked(start: Start, program: Sequence[str], home: Path, project: Path
 
 def installed(agent: Agent) -> Sequence[str]:
     """Return the command of an agent's program, installed if it is not there yet; nothing if that is impossible."""
-    if shutil.which("npm") is None:
+    suffix = ".py" if agent.program.endswith(".py") else ".mjs"
+    if suffix == ".mjs" and shutil.which("npm") is None:
         print(f"{agent.name} is skipped: npm is not installed")
         return ()
     try:
-        folder = environment(Sdk(agent.name, f"agent_{agent.recorded.stem}.mjs", (agent.package,)))
+        folder = environment(Sdk(agent.name, f"agent_{agent.recorded.stem}{suffix}", (agent.package,)))
     except (subprocess.SubprocessError, OSError) as error:
         print(f"{agent.name} is skipped: {agent.package} cannot be installed ({type(error).__name__})")
         return ()
-    if agent.program.endswith(".mjs"):
+    if agent.program.endswith((".mjs", ".py")):
         return command(agent.program, folder)
     return (str(folder / "node_modules" / ".bin" / agent.program),)
 
@@ -242,8 +249,7 @@ def row(agent: Agent, kind: str, outcome: Outcome) -> str:
     hedged = [line for line in outcome.log if line["result"] in ("backup_won", "backup_lost")]
     won = sum(line["result"] == "backup_won" for line in hedged)
     told = f"**no**: {outcome.fault}" if outcome.fault else "yes"
-    package = agent.package.rpartition("@")
-    return f"| {agent.name} {package[2]} | `{kind}` | {told} | {won} of {len(hedged)} | {counted} |\n"
+    return f"| {agent.name} {agent.version} | `{kind}` | {told} | {won} of {len(hedged)} | {counted} |\n"
 
 
 def write(page: Path, table: str) -> None:

@@ -1,4 +1,4 @@
-"""Calls that coding agents and LibreChat made (`scripts/sdk-matrix --clis --record`), replayed over the scripted model.
+"""Calls of coding agents, LibreChat and LiteLLM (`scripts/sdk-matrix --clis --record`), replayed over a scripted model.
 
 tests/wire/recorded has a file for each agent, with shortened texts; fields, tools, headers and paths are unchanged.
 """
@@ -17,7 +17,7 @@ from recorded_calls import Recorded, load_calls
 from running import run_real
 from scripted_model import Turn, turn
 
-NATIVE = {"claude": "anthropic", "codex": "openai", "opencode": "openai", "librechat": "openai"}
+NATIVE = {"claude": "anthropic", "codex": "openai", "opencode": "openai", "librechat": "openai", "litellm": "openai"}
 AGENTS = {
     name: [call for call in load_calls(ROOT / f"tests/wire/recorded/{name}.jsonl") if call.method == "POST"]
     for name in NATIVE
