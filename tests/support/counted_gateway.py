@@ -5,16 +5,18 @@ import gc
 import json
 import signal
 import sys
-from typing import Any
 
 from gateway.__main__ import main
 
 
 def tell(_number: int, _frame: object) -> None:
-    """One line of JSON on stderr; the signal is handled on the loop's thread."""
-    loop: Any = asyncio.get_running_loop()
+    """Write one line of JSON on stderr; the signal is handled on the loop's thread.
+
+    uvloop has no list of its timers, so they are counted among all objects.
+    """
+    loop = asyncio.get_running_loop()
     gc.collect()
-    timers = sum(not timer.cancelled() for timer in loop._scheduled)
+    timers = sum(type(each).__name__ == "TimerHandle" and not each.cancelled() for each in gc.get_objects())
     sys.stderr.write(json.dumps({"tasks": len(asyncio.all_tasks(loop)), "timers": timers}) + "\n")
     sys.stderr.flush()
 
