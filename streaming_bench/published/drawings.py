@@ -144,7 +144,8 @@ def percentiles(
                 for published in row.published.values():
                     seen = [(place, published[key]) for place, key in enumerate(keys) if key in published]
                     _hollow(axes, [place for place, _ in seen], [value for _, value in seen], style.colour)
-            axes.set_xticks(places, [key.replace("999", "99.9") for key in keys])
+            size = 17 if len(groups) < 3 else 13
+            axes.set_xticks(places, [key.replace("999", "99.9") for key in keys], fontsize=size)
             plots.log_ms(axes, vertical=True)
             axes.set_title(group if len(groups) > 1 else "")
             if not is_shared:
