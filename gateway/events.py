@@ -104,6 +104,7 @@ class AttemptReport(msgspec.Struct, frozen=True, gc=False):
         reason: reason for its start, with numbers, for the log.
         predicted_s: expected TTFT; None before the first sample.
         hedge_after_s: time from the attempt's start until a hedge was to be considered; None for never.
+        empty: True for a complete answer without content.
     """
 
     replica: str
@@ -122,6 +123,7 @@ class AttemptReport(msgspec.Struct, frozen=True, gc=False):
     predicted_s: float | None = None
     hedge_after_s: float | None = None
     work_s: float | None = None
+    empty: bool = False
 
 
 class RequestEnded(msgspec.Struct, frozen=True, gc=False):

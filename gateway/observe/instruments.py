@@ -243,6 +243,8 @@ class Instruments:
         self.work = _attempt_time("work", "the sign of work that was timed as its first token")
         self.content = _attempt_time("content", "its first content")
         self.wasted = _counter("ttft_gateway_wasted_attempts", "Attempts that lost their race", *attempt)
+        completed = "Attempts that lost their race after the end of their answer"
+        self.wasted_completions = _counter("ttft_gateway_wasted_completions", completed, *attempt)
         lost = "Time spent by attempts that lost their race"
         self.wasted_s = _counter("ttft_gateway_wasted_seconds", lost, *attempt, from_zero=True)
         usage = "gen_ai_client_inference_usage"

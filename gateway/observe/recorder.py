@@ -144,6 +144,8 @@ class Recorder:
         if attempt.outcome is Outcome.LOST:
             self._instruments.wasted.at(event.model, attempt.replica).value += 1
             self._instruments.wasted_s.at(event.model, attempt.replica).value += attempt.end_s
+            if attempt.empty:
+                self._instruments.wasted_completions.at(event.model, attempt.replica).value += 1
         if attempt.role is Role.BACKUP:
             self._instruments.hedges.at(event.model, _hedge_result(attempt, event.winner)).value += 1
 

@@ -184,4 +184,5 @@ def _report(attempt: Attempt, request_start_s: float, charged: Charge) -> Attemp
         None if forecast is None else forecast.ttft_s,
         hedge_after_s if hedge_after_s < math.inf else None,
         None if work_s is None or work_s != attempt.first_token_s else work_s - start_s,
+        attempt.empty,
     )

@@ -81,7 +81,15 @@ def test_won_hedge() -> None:
     assert scrape.named("ttft_gateway_hedges_total") == {"won": 1}
     assert scrape["ttft_gateway_wasted_attempts_total", REPLICA_A] == 1
     assert scrape["ttft_gateway_wasted_seconds_total", REPLICA_A] == 0.3
+    assert not scrape.named("ttft_gateway_wasted_completions_total")  # it was cancelled
     assert scrape["gen_ai_server_time_to_first_token_seconds_count", {**CALL, "result": "backup_won"}] == 1
+
+
+def test_a_loser_that_had_ended() -> None:
+    """A complete answer without content that lost is a wasted completion."""
+    scrape = Scrape(replace(HEDGED, attempts=(replace(LOSER, empty=True), BACKUP)))
+    assert scrape["ttft_gateway_wasted_completions_total", REPLICA_A] == 1
+    assert scrape["ttft_gateway_wasted_attempts_total", REPLICA_A] == 1
 
 
 @pytest.mark.parametrize(

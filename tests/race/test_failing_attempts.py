@@ -112,7 +112,12 @@ def test_all_rate_limited_says_the_smallest_honest_wait() -> None:
 def test_a_valid_empty_answer_wins_only_if_nothing_else_is_left() -> None:
     """finish_reason without content waits for the other attempt, and is the answer when that one fails."""
     empty: list[Step] = [(0.001, "headers"), (0.001, ROLE), (0.2, FINISH), (0.2, DONE), (0.2, None)]
-    assert run_race(Scripted(empty), Scripted(answer(0.3))).client.got == COMPLETE
+    won = run_race(Scripted(empty), Scripted(answer(0.3)))
+    assert won.client.got == COMPLETE
+    assert [(each.outcome, each.empty) for each in won.report.attempts] == [
+        (Outcome.LOST, True),
+        (Outcome.FINISHED, False),
+    ]
     told = run_race(Scripted(empty), Scripted([(0.3, ConnectionCut("cut"))]))
     assert told.client.got == b"<role><stop><done>"
     assert told.client.finished

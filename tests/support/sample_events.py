@@ -110,6 +110,7 @@ EVENTS: tuple[Event, ...] = (  # every counter and histogram changes with at lea
     REQUEST,
     WORKED,
     HEDGED,
+    replace(HEDGED, attempts=(replace(LOSER, empty=True), BACKUP)),
     SHADOWED,
     RECOVERED,
     REJECTED,
