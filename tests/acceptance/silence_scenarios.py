@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import matrix
+import clients
 from checks import SDKS
 from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer
@@ -105,7 +105,7 @@ async def silent(silence_s: float, *, timeouts: Mapping[str, str] | None = None)
     """
     ways = (False, True) if nginx_program() else (False,)
     streams = [Silent(reader, proxied) for proxied in ways for reader in READERS]
-    environments = {sdk.client: matrix.environment(sdk) for sdk in SDKS if sdk.client in {r.client for r in READERS}}
+    environments = {sdk.client: clients.environment(sdk) for sdk in SDKS if sdk.client in {r.client for r in READERS}}
     async with contextlib.AsyncExitStack() as opened:
         rows, servers = [], []
         for number, stream in enumerate(streams):
@@ -153,8 +153,8 @@ async def _read(stream: Silent, environment: Path, asked: Mapping[str, str]) -> 
     """Run the SDK's program and compare its two answers."""
     request = json.dumps({"api": stream.reader.api, "key": _KEY, "prompt": _PROMPT, **asked})
     pipe = asyncio.subprocess.PIPE
-    argv = [*matrix.command(stream.reader.program, environment), request]
-    process = await asyncio.create_subprocess_exec(*argv, env=matrix.surroundings(), stdout=pipe, stderr=pipe)
+    argv = [*clients.command(stream.reader.program, environment), request]
+    process = await asyncio.create_subprocess_exec(*argv, env=clients.surroundings(), stdout=pipe, stderr=pipe)
     try:
         out, failure = await process.communicate()
     finally:

@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from checkout import ROOT
 from checks import Sdk
-from matrix import KEY, UPSTREAMS, command, environment, surroundings
+from clients import command, environment, surroundings
+from matrix import KEY, UPSTREAMS
 from model_server import model_replicas
 from recorded_calls import Reader, Recorded, save_calls
 from scripted_model import FILE, Json

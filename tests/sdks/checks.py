@@ -36,6 +36,17 @@ SDKS = (
     ),
 )
 
+# What `ttft_gateway` needs without a server; its transports are for httpx and httpx2.
+_BASE = ("ddsketch==3.0.1", "httpx==0.28.1", "httpx2==2.16.2", "msgspec==0.22.0")
+TRANSPORTS = (
+    Sdk("openai", "transport_openai.py", ("openai==3.54.0", *_BASE)),
+    Sdk("anthropic", "transport_anthropic.py", ("anthropic==2.12.0", *_BASE)),
+    Sdk("langchain-openai", "transport_langchain.py", ("langchain-openai==1.7.3", *_BASE)),
+    Sdk("litellm", "transport_litellm.py", ("litellm==1.106.2", *_BASE)),
+    Sdk("pydantic-ai", "transport_pydantic_ai.py", ("pydantic-ai-slim[anthropic,openai]==2.68.0", *_BASE)),
+)
+"""SDKs over a hedging transport. The example of each is `examples/client_*.py`, with the end of its client's name."""
+
 ANSWERS: Mapping[str, str] = MappingProxyType(
     {
         "answer": "not streamed: text, finish reason, token counts",
@@ -66,5 +77,37 @@ ERRORS: Mapping[str, str] = MappingProxyType(
         "rate limit": "the replica's 429",
         "failing replica": "the replica's 500, if no other replica can be tried",
         "cut stream": "the replica's connection is reset in the middle of a stream",
+    }
+)
+
+CASES: Mapping[str, str] = MappingProxyType(
+    {
+        "late headers": "an attempt without headers loses and is closed at once, the primary as well as the backup",
+        "headers, then silence": "the same with headers at once and no event",
+        "role, then silence": "the same with the events before the first content",
+        "comments": "the same with comments only",
+        "errors": "a 400, a 429, a 500 and the event of an error never win",
+        "empty streams": "a stream without an event, or without content, never wins",
+        "resets": "a connection that ends before the first content never wins",
+        "all fail": "the SDK raises the primary's error",
+        "switched off": "`x-ttft-hedge: off` of a call is obeyed and not sent",
+        "keys": "a backup to another host has that replica's key and model, and no other key",
+        "retries": "`max_retries=2` brings at most one backup",
+        "cancelled": "a task that is cancelled closes both connections",
+        "example": "the example ends with its answer and its counts",
+    }
+)
+"""Cases of transport_cases.py, and the example of each SDK."""
+
+GO_PROGRAMS = ("openai_sdk", "net_http")
+"""Programs of examples/go."""
+
+GO_CHECKS: Mapping[str, str] = MappingProxyType(
+    {
+        "stream": "an answer arrives to its end, with the name of its replica",
+        "hedge": "the same if one of two replicas sends nothing",
+        "cancel while waiting": "the context is cancelled before the first token; the replica's connection is closed",
+        "cancel a stream": "the same in the middle of a stream",
+        "wrong key": "the program ends with the gateway's 401",
     }
 )

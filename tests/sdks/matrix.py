@@ -1,36 +1,34 @@
-"""Runs every SDK against a gateway over simulated replicas and makes the table of docs/compatibility.md.
+"""Runs SDKs over simulated replicas and makes the tables of their pages; scripts/sdk-matrix runs it.
 
-scripts/sdk-matrix runs it. The SDKs' pins conflict, so each has an environment of its own below build/sdk-matrix, made
-when it is first needed. The gateway is a process started as a person starts it. Each client runs twice: replicas of the
-kind openai, and of the kind anthropic. Units: seconds.
+The SDKs' pins conflict, so each has an environment of its own below build/sdk-matrix, made when it is first needed.
+SDKs of docs/compatibility.md send to a gateway, a process started as a person starts it; each client runs twice:
+replicas of the kind openai, and of the kind anthropic. SDKs of docs/guides/client-sdks.md send over a hedging transport
+(transport_matrix.py), Go programs to a gateway as a sidecar (go_matrix.py).
 """
 
 import argparse
 import json
-import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import go_matrix
+import transport_matrix
 from checkout import ROOT
-from checks import ANSWERS, ERRORS, SDKS, Sdk
+from checks import ANSWERS, ERRORS, SDKS, TRANSPORTS, Sdk
+from clients import Line, asked
 from served import gateway, replicas
 
-HERE = Path(__file__).resolve().parent
-CACHE = ROOT / "build" / "sdk-matrix"
 PAGE = ROOT / "docs" / "compatibility.md"
 KEY = "sk-matrix"
 ANSWER_TOKENS = 20  # of an Anthropic answer to a chat completion without a bound: simulated replicas use it up
 UPSTREAMS = ("openai", "anthropic")
-INSTALL_S_MAX = 900.0
-CLIENT_S_MAX = 300.0
 _MARKED = re.compile(r"(?<=<!-- the table -->\n).*(?=<!-- the end of the table -->)", re.DOTALL)
 
 # Behind each model its replicas. A race is as good as sure where there are two: the backup is sent after 1 ms.
@@ -44,62 +42,27 @@ BEHAVIOUR: Mapping[str, tuple[Mapping[str, object], ...]] = {
     "cut": ({"faults": ["cut_rst:3"]},),
 }
 
-
-class Line(NamedTuple):
-    """What came of one check: whether it holds, and a word for the table or what was wrong."""
-
-    ok: bool
-    said: str
-
+GO = "go"  # name of the Go programs on the command line
 
 Results = dict[tuple[Sdk, str, str], Line]  # by SDK, upstream, check
 
 
-def environment(sdk: Sdk) -> Path:
-    """The folder of an SDK's environment, made if it is not there yet."""
-    what = " ".join((sdk.client, *sdk.packages, platform.python_version()))
-    folder = CACHE / f"{Path(sdk.client).stem}-{Path(sdk.client).suffix[1:]}-{zlib.crc32(what.encode()):08x}"
-    if (folder / "complete").exists():
-        return folder
-    print(f"installing {' '.join(sdk.packages)}", file=sys.stderr)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    if sdk.client.endswith(".mjs"):
-        (folder / "package.json").write_text('{"private": true, "type": "module"}', encoding="utf-8")
-        steps = [
-            [
-                shutil.which("npm") or "npm",
-                "install",
-                "--silent",
-                "--no-audit",
-                "--no-fund",
-                "--no-package-lock",
-                *sdk.packages,
-            ]
-        ]
-    else:
-        python = str(folder / "bin" / "python")
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        steps = [[sys.executable, "-m", "venv", str(folder)], [*pip, *sdk.packages]]
-    for step in steps:
-        subprocess.run(step, cwd=folder, check=True, timeout=INSTALL_S_MAX)
-    (folder / "complete").touch()
-    return folder
+class Part(NamedTuple):
+    """The results of one page.
 
+    Attributes:
+        text: its tables in Markdown.
+        lines: results by the name of the client and the check.
+    """
 
-def command(program: str, folder: Path) -> list[str]:
-    """Return the command of a client in an environment. Node finds packages beside the program: it is copied there."""
-    if program.endswith(".mjs"):
-        for each in HERE.glob("*.mjs"):
-            shutil.copy(each, folder)
-        return [shutil.which("node") or "node", str(folder / program)]
-    return [str(folder / "bin" / "python"), str(HERE / program)]
+    page: Path
+    text: str
+    lines: dict[str, Line]
 
-
-def surroundings() -> dict[str, str]:
-    """Return the environment variables of a client: no proxy, and nothing of this project."""
-    away = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-    return {name: value for name, value in os.environ.items() if name not in away} | {"PYTHONPATH": ""}
+    def write(self) -> None:
+        """Put the tables into the page."""
+        page = self.page.read_text(encoding="utf-8")
+        self.page.write_text(_MARKED.sub(lambda _: self.text, page), encoding="utf-8")
 
 
 def configured(upstream: str, urls: Mapping[str, str]) -> dict[str, object]:
@@ -122,30 +85,6 @@ def configured(upstream: str, urls: Mapping[str, str]) -> dict[str, object]:
     return {"keys": [{"name": "matrix", "key": KEY}], "models": models, "hedge": hedge}
 
 
-def asked(sdk: Sdk, scene: Mapping[str, object]) -> Iterator[tuple[str, Line]]:
-    """Run a client and read what it says of its checks.
-
-    Raises:
-        RuntimeError: it ended early, or made a check that no list has.
-    """
-    ran = subprocess.run(
-        [*command(sdk.client, environment(sdk)), json.dumps(scene)],
-        env=surroundings(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CLIENT_S_MAX,
-    )
-    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"check"')]
-    unknown = {line["check"] for line in lines} - {*ANSWERS, *ERRORS}
-    if ran.returncode or not lines or unknown:
-        raise RuntimeError(f"{sdk.client} ended with {ran.returncode}, unknown checks {unknown}:\n{ran.stderr}")
-    if not all(line["ok"] for line in lines):
-        print(ran.stderr, file=sys.stderr)
-    for line in lines:
-        yield line["check"], Line(line["ok"], line["said"])
-
-
 def measured(sdks: Sequence[Sdk]) -> Results:
     """Every SDK's checks with both kinds of replicas."""
     results: Results = {}
@@ -164,7 +103,9 @@ def measured(sdks: Sequence[Sdk]) -> Results:
             for sdk in sdks:
                 print(f"{sdk.name}, replicas of the kind {upstream}", file=sys.stderr)
                 scene = {"gateway": served.url, "key": KEY, "upstream": upstream, "stats": stats}
-                results |= {(sdk, upstream, check): line for check, line in asked(sdk, scene)}
+                results |= {
+                    (sdk, upstream, check): line for check, line in asked(sdk, {*ANSWERS, *ERRORS}, json.dumps(scene))
+                }
     return results
 
 
@@ -200,25 +141,53 @@ def _class(results: Results, sdk: Sdk, check: str) -> str:
     return ", ".join(dict.fromkeys(shown))
 
 
-def main() -> int:
-    """Run the SDKs that were named, or all; 1 when a check failed."""
-    parser = argparse.ArgumentParser(prog="scripts/sdk-matrix", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="clients: " + ", ".join(sdk.client for sdk in SDKS))
-    parser.add_argument("--write", action="store_true", help="put the table into docs/compatibility.md")
-    args = parser.parse_args()
-    sdks = [sdk for sdk in SDKS if not args.names or sdk.client in args.names]
-    if not sdks or (args.write and args.names):
-        parser.error("name clients from the list above; --write takes none, as the page has all of them")
+def gateways(sdks: Sequence[Sdk]) -> Part:
+    """Run the SDKs against a gateway."""
     results = measured(sdks)
-    text = tables(sdks, results)
-    print(text)
-    failed = {where: line for where, line in results.items() if not line.ok}
-    for (sdk, upstream, check), line in failed.items():
-        print(f"{sdk.name}, {upstream} replicas, {check}: {line.said}")
+    lines = {f"{sdk.name}, {upstream} replicas, {check}": line for (sdk, upstream, check), line in results.items()}
+    return Part(PAGE, tables(sdks, results), lines)
+
+
+def transports(sdks: Sequence[Sdk]) -> Part:
+    """Run the SDKs with a hedging transport."""
+    results = transport_matrix.raced(sdks)
+    lines = {f"{sdk.name}, transport, {case}": line for (sdk, case), line in results.items()}
+    return Part(transport_matrix.PAGE, transport_matrix.table(results), lines)
+
+
+def sidecars() -> Part:
+    """Run the Go programs."""
+    results = go_matrix.ran()
+    lines = {f"{program}, {check}": line for (program, check), line in results.items()}
+    return Part(go_matrix.PAGE, go_matrix.table(results), lines)
+
+
+def main() -> int:
+    """Run the clients that were named, or all; 1 when a check failed."""
+    parser = argparse.ArgumentParser(prog="scripts/sdk-matrix", description=__doc__.splitlines()[0])
+    every = [sdk.client for sdk in (*SDKS, *TRANSPORTS)] + [GO]
+    parser.add_argument("names", nargs="*", help="clients: " + ", ".join(every))
+    parser.add_argument("--write", action="store_true", help="put the tables into their pages")
+    args = parser.parse_args()
+    names = args.names or every
+    if set(names) - set(every) or (args.write and args.names):
+        parser.error("name clients from the list above; --write takes none, as a page has all of them")
+    parts = []
+    for run, those in ((gateways, SDKS), (transports, TRANSPORTS)):
+        if sdks := [sdk for sdk in those if sdk.client in names]:
+            parts.append(run(sdks))
+    if GO in names:
+        parts.append(sidecars())
+    for part in parts:
+        print(part.text)
+    results = {name: line for part in parts for name, line in part.lines.items()}
+    failed = {name: line for name, line in results.items() if not line.ok}
+    for name, line in failed.items():
+        print(f"{name}: {line.said}")
     print(f"{len(results)} checks, {len(failed)} failed")
     if args.write:
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(_MARKED.sub(lambda _: text, page), encoding="utf-8")
+        for part in parts:
+            part.write()
     return 1 if failed else 0
 
 

@@ -11,11 +11,11 @@ import json
 import ssl
 import threading
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter, bytes], Awaitable[None]]
 SILENT = ("late_headers", "headers", "role", "comments")
 """Behaviours without content, until the client closes the connection."""
 
@@ -25,12 +25,14 @@ def event(value: object) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-def text(content: str) -> bytes:
-    """Return one event with content."""
-    return event({"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": None}]})
+def delta(finish_reason: str | None = None, **fields: str) -> bytes:
+    """Return one event of a chat completion."""
+    choices = [{"index": 0, "delta": fields, "finish_reason": finish_reason}]
+    return event({"choices": choices, "id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"})
 
 
-FINISH = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}) + b"data: [DONE]\n\n"
+ROLE = delta(role="assistant", content="")
+FINISH = delta("stop") + b"data: [DONE]\n\n"
 
 
 @dataclass
@@ -62,12 +64,14 @@ class ScriptedReplica:
     Attributes:
         plan: behaviours, one a request in the order of arrival; the last one repeats.
         repeats: True if the whole plan repeats.
+        answers: answers by their names in a plan.
         headers: further headers of each response.
         seen: requests in the order of arrival.
     """
 
     port: int
     plan: list[str]
+    answers: Mapping[str, Answer]
     headers: bytes = b""
     scheme: str = "http"
     seen: list[Seen] = field(default_factory=list)
@@ -103,9 +107,10 @@ class Replicas:
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread.start()
 
-    def add(self, *plan: str, headers: bytes = b"") -> ScriptedReplica:
-        """Start a replica."""
-        replica = ScriptedReplica(0, list(plan), headers, scheme="http" if self._tls is None else "https")
+    def add(self, *plan: str, headers: bytes = b"", answers: Mapping[str, Answer] | None = None) -> ScriptedReplica:
+        """Start a replica; without `answers`, those of an OpenAI server."""
+        scheme = "http" if self._tls is None else "https"
+        replica = ScriptedReplica(0, list(plan), CHAT if answers is None else answers, headers, scheme)
         server = self._call(
             asyncio.start_server(
                 lambda reader, writer: self._serve(replica, reader, writer), "127.0.0.1", 0, ssl=self._tls
@@ -159,7 +164,7 @@ class Replicas:
                 when, _, word = seen.behaviour.rpartition(":")
                 while (when == "late" and len(replica.seen) < 2) or (when == "patient" and not replica.answered):
                     await replica.changed.wait()
-                await _ANSWERS[word](reader, writer, replica.headers)
+                await replica.answers[word](reader, writer, replica.headers)
                 await writer.drain()
                 replica.answered += 1
                 replica.change()
@@ -194,7 +199,6 @@ def chunk(data: bytes) -> bytes:
 
 
 END = b"0\r\n\r\n"
-Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter, bytes], Awaitable[None]]
 
 
 async def _until_closed(reader: asyncio.StreamReader) -> None:
@@ -202,14 +206,15 @@ async def _until_closed(reader: asyncio.StreamReader) -> None:
     raise ConnectionError
 
 
-def _writing(*parts: bytes, silent: bool = False) -> Answer:
-    """An answer that writes a stream's events; a silent one then waits for the client's end."""
+def writing(*parts: bytes, silent: bool = False, dies: bool = False) -> Answer:
+    """An answer that writes a stream's events; a silent one then waits for the client's end, another one dies."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: bytes) -> None:
         writer.write(HEAD + headers + b"\r\n" + b"".join(map(chunk, parts)))
         if silent:
             await _until_closed(reader)
-        writer.write(END)
+        if not dies:
+            writer.write(END)
 
     return answer
 
@@ -218,15 +223,17 @@ def _packed(*parts: bytes) -> Answer:
     """An answer that writes a stream's events, compressed."""
     pack = zlib.compressobj(wbits=31)
     pieces = [pack.compress(part) + pack.flush(zlib.Z_SYNC_FLUSH) for part in parts]
-    whole = _writing(*pieces, pack.flush())
+    plain = writing(*pieces, pack.flush())
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: bytes) -> None:
-        await whole(reader, writer, headers + b"content-encoding: gzip\r\n")
+        await plain(reader, writer, headers + b"content-encoding: gzip\r\n")
 
     return answer
 
 
-def _whole(status: bytes, body: bytes, kind: bytes = b"application/json") -> Answer:
+def whole(status: bytes, body: bytes, kind: bytes = b"application/json") -> Answer:
+    """An answer with a whole body."""
+
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: bytes) -> None:
         head = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n" % (status, kind, len(body))
         writer.write(head + headers + b"\r\n" + body)
@@ -240,10 +247,6 @@ async def _late_headers(reader: asyncio.StreamReader, _writer: asyncio.StreamWri
 
 async def _reset(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _headers: bytes) -> None:
     writer.transport.abort()
-
-
-async def _dies(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: bytes) -> None:
-    writer.write(HEAD + headers + b"\r\n" + chunk(event(ROLE)))
 
 
 def _error(message: str) -> bytes:
@@ -260,26 +263,30 @@ _COMPLETE = {
 _VECTORS = {"object": "list", "model": "m", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}]}
 
 CLOSING = ("reset", "dies")
-_ANSWERS: dict[str, Answer] = {
-    "quick": _writing(event(ROLE), text("Hel"), text("lo"), FINISH),
-    "cut": _writing(event(ROLE), text("Hel"), silent=True),
+ANY: Mapping[str, Answer] = {
     "late_headers": _late_headers,
-    "headers": _writing(silent=True),
-    "role": _writing(event(ROLE), silent=True),
-    "comments": _writing(b": ping\n\n", b": ping\n\n", silent=True),
-    "empty": _writing(),
-    "only_done": _writing(event(ROLE), b"data: [DONE]\n\n"),
-    "error_event": _writing(event({"error": {"message": "overloaded", "type": "server_error"}}), b"data: [DONE]\n\n"),
-    "error_500": _whole(b"500 Internal Server Error", _error("broken")),
-    "error_400": _whole(b"400 Bad Request", _error("wrong")),
-    "limited": _whole(b"429 Too Many Requests", _error("slow down")),
+    "headers": writing(silent=True),
+    "comments": writing(b": ping\n\n", b": ping\n\n", silent=True),
+    "empty": writing(),
     "reset": _reset,
-    "dies": _dies,
-    "whole": _whole(b"200 OK", json.dumps(_COMPLETE).encode()),
-    "vectors": _whole(b"200 OK", json.dumps(_VECTORS).encode()),
-    "plain": _whole(b"200 OK", b"hello", b"text/plain"),
-    "packed": _packed(event(ROLE), text("Hel"), text("lo"), FINISH),
-    "empty_head": _whole(b"200 OK", b"", b"text/plain"),
-    "moved": _whole(b"307 Temporary Redirect", b"", b"text/plain"),
-    "missing": _whole(b"404 Not Found", b"none", b"text/plain"),
+}
+"""Answers of any API."""
+CHAT: Mapping[str, Answer] = {
+    **ANY,
+    "quick": writing(ROLE, delta(content="Hel"), delta(content="lo"), FINISH),
+    "cut": writing(ROLE, delta(content="Hel"), silent=True),
+    "role": writing(ROLE, silent=True),
+    "only_done": writing(ROLE, b"data: [DONE]\n\n"),
+    "error_event": writing(event({"error": {"message": "overloaded", "type": "server_error"}}), b"data: [DONE]\n\n"),
+    "error_500": whole(b"500 Internal Server Error", _error("broken")),
+    "error_400": whole(b"400 Bad Request", _error("wrong")),
+    "limited": whole(b"429 Too Many Requests", _error("slow down")),
+    "dies": writing(ROLE, dies=True),
+    "whole": whole(b"200 OK", json.dumps(_COMPLETE).encode()),
+    "vectors": whole(b"200 OK", json.dumps(_VECTORS).encode()),
+    "plain": whole(b"200 OK", b"hello", b"text/plain"),
+    "packed": _packed(ROLE, delta(content="Hel"), delta(content="lo"), FINISH),
+    "empty_head": whole(b"200 OK", b"", b"text/plain"),
+    "moved": whole(b"307 Temporary Redirect", b"", b"text/plain"),
+    "missing": whole(b"404 Not Found", b"none", b"text/plain"),
 }
