@@ -1,0 +1,218 @@
+"""The line of a request in the log: its fields (docs/logs.md), and their values from the event.
+
+Never logged: prompts, answers, texts of upstream errors, keys (events do not contain them). Ids and codes from outside
+are truncated.
+
+Units: milliseconds in lines, from the events' seconds.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final, Literal
+
+import msgspec
+
+from gateway.events import AttemptReport, RecoveryKind, RecoveryReport, RecoveryResult, RequestEnded, Result, Role
+from gateway.hedging.charges import Charge, Disposition, costs
+from gateway.hedging.measure import Measured
+from gateway.hedging.outcomes import Denial, Outcome
+from gateway.hedging.shadow import Shadow, ShadowReason
+from providers.base import Api, Usage
+
+Level = Literal["info", "warning", "error"]
+
+_LABEL_CHARS_MAX = 200  # length of ids and error codes, which may come from an upstream
+_WHOLE: Final = 1.5 * 2.0**52  # a number to which this is added and from which it is taken is rounded to a whole one
+
+
+class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
+    """One attempt in a request's line; None and empty fields are omitted."""
+
+    replica: str
+    role: Role
+    reason: str
+    outcome: Outcome
+    start_ms: float | None
+    end_ms: float | None
+    ttfb_ms: float | None = None
+    work_ms: float | None = None
+    ttft_ms: float | None = None
+    status: int | None = None
+    error: str | None = None
+    upstream_request_id: str | None = None
+    usage: Usage | None = None
+    expected_ms: float | None = None
+    hedge_after_ms: float | None = None
+    charge: Charge | None = None
+
+
+class RecoveryLine(msgspec.Struct, gc=False):
+    """One attempt to continue a broken stream, in a request's line."""
+
+    kind: RecoveryKind
+    result: RecoveryResult
+    replica: str
+    after_tokens: int
+    gap_ms: float | None
+    tokens_again: int
+
+
+class ShadowLine(msgspec.Struct, omit_defaults=True, gc=False):
+    """A hedge that the policy `shadow` would have sent, in a request's line; None is omitted.
+
+    Attributes:
+        after_ms: time from the start of the late attempt to the hedge.
+        wait_ms: time from the hedge to the first token.
+        expected_ms, saving_ms: predicted TTFT of the backup, and expected saving.
+    """
+
+    replica: str
+    reason: ShadowReason
+    attempt: int
+    after_ms: float | None
+    tokens: int
+    cost: float | None = None
+    wait_ms: float | None = None
+    expected_ms: float | None = None
+    saving_ms: float | None = None
+
+
+class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
+    """A request's line; fields that are None, empty, or zero by default are omitted."""
+
+    time: datetime
+    level: Level
+    event: str
+    request_id: str
+    key: str
+    model: str
+    api: Api
+    stream: bool
+    status: int
+    result: Result
+    total_ms: float | None
+    gateway_ms: float | None
+    events: int
+    attempts: list[AttemptLine]
+    work_ms: float | None = None
+    ttft_ms: float | None = None
+    winner: str | None = None
+    error: str | None = None
+    denials: tuple[Denial, ...] = ()
+    denied_why: str | None = None
+    malformed: int = 0
+    usage: Usage | None = None
+    beyond_boundary: tuple[str, ...] = ()
+    never_hedged: Denial | None = None
+    cost: dict[Disposition, float] = {}
+    recoveries: list[RecoveryLine] = []
+    queued_ms: float | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+    worker: int | None = None
+    measured: Measured | None = None
+    ttft_target_ms: float | None = None
+    shadow: ShadowLine | None = None
+
+
+def request_line(event: RequestEnded, time: datetime, worker: int | None) -> RequestLine:
+    """Return the line of a request.
+
+    Args:
+        time: the wall clock at its end.
+        worker: number of the worker; None for none.
+    """
+    status, error, recoveries = event.status, event.error, event.recoveries
+    times_s = (event.total_s, event.gateway_s, event.work_s, event.ttft_s, event.queued_s or None, event.ttft_target_s)
+    total_ms, gateway_ms, work_ms, ttft_ms, queued_ms, target_ms = in_ms(times_s)
+    attempts: list[AttemptLine] = []
+    priced: list[Charge] = []
+    for attempt in event.attempts:
+        attempts.append(_attempt_line(attempt))
+        if attempt.charge.cost is not None:
+            priced.append(attempt.charge)
+    return RequestLine(
+        time,
+        "error" if status >= 500 else "warning" if status == 429 else "info",
+        "request",
+        event.request_id,
+        event.key_name,
+        event.model,
+        event.api,
+        event.streaming,
+        status,
+        event.result,
+        total_ms,
+        gateway_ms,
+        event.events,
+        attempts,
+        work_ms,
+        ttft_ms,
+        event.winner,
+        None if error is None else error[:_LABEL_CHARS_MAX],
+        event.denials,
+        event.denied_why,
+        event.malformed,
+        event.usage,
+        event.beyond_boundary,
+        event.never_hedged,
+        costs(priced) if priced else {},
+        [_recovery_line(recovery) for recovery in recoveries] if recoveries else [],
+        queued_ms,
+        event.trace_id,
+        event.trace.span_id if event.trace is not None and event.trace.sampled else None,
+        worker,
+        event.measured,
+        target_ms,
+        None if event.shadow is None else _shadow_line(event, event.shadow),
+    )
+
+
+def _shadow_line(event: RequestEnded, shadow: Shadow) -> ShadowLine:
+    first_s = event.ttft_s if event.work_s is None else event.work_s
+    wait_s = None if first_s is None else max(0.0, first_s - (event.shadow_s or 0.0))
+    after_ms, *others = in_ms((shadow.after_s, wait_s, shadow.expected_s, shadow.gain_s))
+    return ShadowLine(shadow.replica, shadow.reason, shadow.attempt, after_ms, shadow.tokens, shadow.cost, *others)
+
+
+def _attempt_line(attempt: AttemptReport) -> AttemptLine:
+    upstream_id, charge = attempt.upstream_request_id, attempt.charge
+    times_s = (attempt.start_s, attempt.end_s, attempt.headers_s, attempt.work_s, attempt.content_s)
+    start_ms, end_ms, ttfb_ms, work_ms, ttft_ms, expected_ms, hedge_after_ms = in_ms(
+        (*times_s, attempt.predicted_s, attempt.hedge_after_s)
+    )
+    is_usage_only = charge.disposition is Disposition.WINNER and charge.cost is None and not charge.estimated
+    return AttemptLine(
+        attempt.replica,
+        attempt.role,
+        attempt.reason,
+        attempt.outcome,
+        start_ms,
+        end_ms,
+        ttfb_ms,
+        work_ms,
+        ttft_ms,
+        attempt.status,
+        attempt.error,
+        None if upstream_id is None else upstream_id[:_LABEL_CHARS_MAX],
+        attempt.usage,
+        expected_ms,
+        hedge_after_ms,
+        None if is_usage_only else charge,
+    )
+
+
+def _recovery_line(recovery: RecoveryReport) -> RecoveryLine:
+    return RecoveryLine(
+        recovery.kind,
+        recovery.result,
+        recovery.replica,
+        recovery.tokens,
+        in_ms((recovery.gap_s,))[0],
+        recovery.tokens_again,
+    )
+
+
+def in_ms(times_s: Iterable[float | None]) -> list[float | None]:
+    """Convert to milliseconds, rounded to the microsecond; at a fifth of the cost of round()."""
+    return [None if time_s is None else (time_s * 1e6 + _WHOLE - _WHOLE) / 1e3 for time_s in times_s]

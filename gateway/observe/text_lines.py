@@ -1,0 +1,75 @@
+"""The log as text for a terminal: a request's line, and the time at the start of each line. Pure.
+
+Units: milliseconds.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from gateway.observe.request_line import AttemptLine, RecoveryLine, RequestLine
+
+
+def request_text(line: RequestLine) -> str:
+    """Format a request's line as text: the result first, then each attempt."""
+    parts = [clock(line.time), line.level, str(line.status), line.model, line.result.value, f"{line.total_ms:g}ms"]
+    times_ms = {
+        "work": line.work_ms,
+        "ttft": line.ttft_ms,
+        "ttft_target": line.ttft_target_ms,
+        "queued": line.queued_ms,
+    }
+    parts += [f"{name}={time_ms:g}ms" for name, time_ms in times_ms.items() if time_ms is not None]
+    parts += [f"key={line.key}", f"id={line.request_id}"]
+    if line.trace_id is not None:
+        parts.append(f"trace={line.trace_id}")
+    if line.span_id is not None:
+        parts.append(f"span={line.span_id}")
+    if line.worker is not None:
+        parts.append(f"worker={line.worker}")
+    if line.error is not None:
+        parts.append(f"error={line.error}")
+    if line.denials:
+        parts.append("denied=" + ",".join(denial.value for denial in line.denials))
+    if line.denied_why is not None:
+        parts.append(f"({line.denied_why})")
+    if line.beyond_boundary:
+        parts.append("beyond_boundary=" + ",".join(line.beyond_boundary))
+    if line.never_hedged is not None:
+        parts.append(f"never_hedged={line.never_hedged.value}")
+    parts += _withheld_parts(line)
+    parts += [f"{disposition.value}={cost:.6g}" for disposition, cost in line.cost.items()]
+    parts += [_recovery_text(recovery) for recovery in line.recoveries]
+    parts += [_attempt_text(attempt) for attempt in line.attempts]
+    return " ".join(parts)
+
+
+def _withheld_parts(line: RequestLine) -> Iterator[str]:
+    if line.measured is not None and line.measured.drawn:
+        yield f"measured={line.measured.instrument.value}"
+    if line.shadow is not None:
+        yield f"shadow={line.shadow.replica} (after {line.shadow.after_ms:g}ms, {line.shadow.reason.value})"
+
+
+def _recovery_text(recovery: RecoveryLine) -> str:
+    recovered = f"{recovery.kind.value}:{recovery.result.value}"
+    return f"recovery={recovered} (after {recovery.after_tokens} tokens, gap {recovery.gap_ms:g}ms)"
+
+
+def _attempt_text(attempt: AttemptLine) -> str:
+    parts = [f"| {attempt.replica} {attempt.role.value} {attempt.outcome.value}"]
+    if attempt.work_ms is not None:
+        parts.append(f"work={attempt.work_ms:g}ms")
+    if attempt.ttft_ms is not None:
+        parts.append(f"ttft={attempt.ttft_ms:g}ms")
+    if attempt.expected_ms is not None:
+        parts.append(f"expected={attempt.expected_ms:g}ms")
+    if attempt.hedge_after_ms is not None:
+        parts.append(f"hedge_after={attempt.hedge_after_ms:g}ms")
+    if attempt.error is not None:
+        parts.append(f"error={attempt.error}")
+    return " ".join((*parts, f"{attempt.end_ms:g}ms ({attempt.reason})"))
+
+
+def clock(now: datetime) -> str:
+    """Return date and time, to the millisecond."""
+    return now.isoformat(sep=" ", timespec="milliseconds")[:23]
