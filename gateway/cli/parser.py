@@ -1,7 +1,7 @@
 """Command-line parser: commands, options, their help, and exit codes. docs/cli.md describes them at length.
 
-Owns parsing and the wording of its errors. Runs no command and imports nothing of the gateway, so that help is fast.
-Units: seconds.
+Owns parsing and the wording of its errors. Runs no command and imports nothing of the gateway but the readers of option
+values, so that help is fast. Units: seconds.
 """
 
 import argparse
@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
+
+from gateway.cli.option_values import duration, port, seconds, whole
 
 PROGRAM = "ttft-gateway"
 CONFIG_VARIABLE = "TTFT_GATEWAY_CONFIG"
@@ -26,9 +28,6 @@ SHELL_NAMES = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 _HELP = ("-h", "--help")
 _CONFIG_HELP = f"configuration file (default: ${CONFIG_VARIABLE}, or ./{CONFIG_FILE})"
-_SECONDS_MAX = 86400.0
-_BLOCK_S_MAX = 7200.0
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class ExitCode(enum.IntEnum):
@@ -143,39 +142,6 @@ def _check_serve(command: argparse.ArgumentParser, arguments: argparse.Namespace
         command.error("--config and --model cannot be combined; use --config alone, or --model with --replica")
 
 
-def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port; write a number from 0 (any free port) to 65535")
-    return int(text)
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text} is out of range; write a whole number from {least} to {most}")
-        return int(text)
-
-    return read
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _SECONDS_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not a duration; write seconds, such as 20")
-    return seconds
-
-
-def _duration(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text, re.ASCII)
-    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
-    if not 0 < seconds <= _BLOCK_S_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not a duration of at most 2h; write for example 90s or 10m")
-    return seconds
-
-
 def _serve_arguments(command: argparse.ArgumentParser) -> None:
     from_file = command.add_argument_group("with a configuration file")
     from_file.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
@@ -200,10 +166,10 @@ def _serve_arguments(command: argparse.ArgumentParser) -> None:
 
 def _demo_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--traffic", action="store_true", help="send traffic, and compare hedging off and on")
-    command.add_argument("--seconds", metavar="N", type=_seconds, help="end after N seconds")
-    command.add_argument("--port", metavar="PORT", type=_port, help="public port (default: 8080; 0: any free port)")
+    command.add_argument("--seconds", metavar="N", type=seconds, help="end after N seconds")
+    command.add_argument("--port", metavar="PORT", type=port, help="public port (default: 8080; 0: any free port)")
     command.add_argument(
-        "--admin-port", metavar="PORT", type=_port, help="admin port (default: 8081; with --port 0: any free port)"
+        "--admin-port", metavar="PORT", type=port, help="admin port (default: 8081; with --port 0: any free port)"
     )
     command.add_argument("--seed", metavar="N", type=int, default=1, help="seed of all random numbers (default: 1)")
 
@@ -236,10 +202,10 @@ def _probe_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", metavar="NAME", help="only the replicas of this model")
     command.add_argument("--replica", metavar="NAME", help="only replicas with this name")
     command.add_argument(
-        "--requests", metavar="N", type=_whole(1, 20), default=3, help="complete answers per replica (default: 3)"
+        "--requests", metavar="N", type=whole(1, 20), default=3, help="complete answers per replica (default: 3)"
     )
     command.add_argument(
-        "--max-tokens", metavar="N", type=_whole(1, 1000), default=8, help="tokens per answer (default: 8)"
+        "--max-tokens", metavar="N", type=whole(1, 1000), default=8, help="tokens per answer (default: 8)"
     )
     command.add_argument("--yes", action="store_true", help="send more than a few requests or tokens")
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -250,7 +216,7 @@ def _prove_arguments(command: argparse.ArgumentParser) -> None:
         "--admin", metavar="URL", default=f"http://{ADMIN_LISTEN_DEFAULT}", help="admin address of the gateway"
     )
     command.add_argument("--model", metavar="NAME", help="only this model")
-    command.add_argument("--hours", metavar="N", type=_whole(1, 24), help="the last hours (default: all)")
+    command.add_argument("--hours", metavar="N", type=whole(1, 24), help="the last hours (default: all)")
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")
     command.add_argument("--plot", metavar="FILE", help="write a picture, .png or .svg; needs matplotlib")
 
@@ -263,15 +229,15 @@ def _switchback_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--model", metavar="NAME", help="only this model (default: every model)")
     command.add_argument(
-        "--blocks", metavar="N", type=_whole(6, 1000), default=40, help="blocks, an even number (default: 40)"
+        "--blocks", metavar="N", type=whole(6, 1000), default=40, help="blocks, an even number (default: 40)"
     )
     command.add_argument(
-        "--length", metavar="TIME", type=_duration, default=600.0, help="length of a block (default: 10m)"
+        "--length", metavar="TIME", type=duration, default=600.0, help="length of a block (default: 10m)"
     )
     command.add_argument(
         "--washout",
         metavar="TIME",
-        type=_duration,
+        type=duration,
         help="time around a switch whose requests are not counted (default: a twentieth of --length)",
     )
     command.add_argument("--seed", metavar="N", type=int, help="seed of the random order (default: random)")
@@ -287,7 +253,7 @@ def _bundle_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--log", metavar="FILE", help="log of the gateway, of which the last lines are taken")
     command.add_argument(
-        "--seconds", metavar="N", type=_seconds, default=5.0, help="time for which events are recorded (default: 5)"
+        "--seconds", metavar="N", type=seconds, default=5.0, help="time for which events are recorded (default: 5)"
     )
     command.add_argument(
         "--output", metavar="FILE", help="archive to write (default: ttft-gateway-support-TIME.tar.gz)"
