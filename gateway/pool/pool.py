@@ -1,8 +1,9 @@
 """The policy of one pool: picks replicas, decides on hedges, and learns from outcomes. Pure.
 
 A pool is a set of interchangeable replicas of one model. The race reports events with their times; the pool returns
-values, never acts, never reads a clock. `picker.py` picks replicas, `learning.py` learns, `hedging/gate.py` decides
-whether a backup is worth its cost, and `hedging/outcomes.py` has the effects of each outcome.
+values, never acts, never reads a clock. `picker.py` picks replicas, `learning.py` learns, `measured.py` measures what
+hedges save, `hedging/gate.py` decides whether a backup is worth its cost, and `hedging/outcomes.py` has the effects of
+each outcome.
 
 Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0, 1).
 """
@@ -17,23 +18,20 @@ from gateway.hedging.charges import Disposition, charge
 from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
 from gateway.hedging.explanations import why_hedged, why_low_gain, why_no_quota
 from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
-from gateway.hedging.measure import Measured, draw
 from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample, was_answering
 from gateway.hedging.plan import Policy
 from gateway.hedging.possible import EXPLANATIONS
-from gateway.hedging.shadow import Shadow, drawn_ttft_s, reason_of, shadow_of
 from gateway.pool.loads import ReplicaLoad
-from gateway.pool.parts import PoolParts
+from gateway.pool.measured import SLOW_LEVEL, MeasuredPool
 from gateway.routing.replicas import Breaker, BreakerState, Replica
 from providers.base import Api, RateLimit
 
 # Looked up once, because Python 3.11 looks up a member in its class slowly.
 _CLOSED, _SUCCESS, _COST = BreakerState.CLOSED, BreakerSignal.SUCCESS, BudgetUnit.COST
 _HIDDEN_REASONING: Final = Denial.HIDDEN_REASONING
-_SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool earns credits more slowly
 
 
-class Pool(PoolParts):
+class Pool(MeasuredPool):
     """One pool of replicas.
 
     The arguments are those of `PoolParts`.
@@ -159,43 +157,6 @@ class Pool(PoolParts):
         tickets = self.budget.reserve(cost, now_s, decision.expected)
         self.learning.second_hedges.count(second=len(tried) > 1)
         return Hedge(replica, tickets, why_hedged(late.name, waited_s, predicted_s, decision.gain_s))
-
-    def shadow(
-        self, facts: RequestFacts, late: AttemptView, number: int, hedge: Hedge, waited_s: float, rand: float
-    ) -> Shadow:
-        """Describe a hedge that was granted for attempt `number` of its request, and is not sent."""
-        now_s, backup = late.start_s + waited_s, hedge.replica
-        expected_s = self.picker.predict(facts, backup, now_s)
-        return shadow_of(
-            hedge,
-            late.replica,
-            number,
-            after_s=waited_s,
-            reason=reason_of(hedge, suspect=self.loads.is_suspect(late.replica, now_s)),
-            tokens=(facts.prompt_tokens, self.loads.uncached(facts, backup, now_s), self.answer_tokens(facts)),
-            expected_s=expected_s,
-            drawn_s=drawn_ttft_s(self.learning.last_plan(late.replica.name), expected_s, rand),
-        )
-
-    # the measurement of what hedges save
-
-    def measure(self, late: AttemptView, number: int, rand: float) -> Measured | None:
-        """Draw the measurement of a hedge that was granted for attempt `number` of its request."""
-        is_slow = self.learning.predictor.level_median > _SLOW_LEVEL
-        return draw(self.settings.measure, number, cheap=not (late.replica.batches and is_slow), rand=rand)
-
-    def on_lives(self, loser: AttemptView, winner: AttemptView) -> None:
-        """Charge an attempt that has lost and is read on; the saving of its winner will be exact."""
-        if loser.forecast is not None:
-            self.budget.spend_living(loser.replica, loser.forecast.uncached)
-        if winner.forecast is not None and winner.first_token_s is None:
-            winner.forecast.exact = True
-
-    def on_lived(self, winner: AttemptView, saved_s: float) -> None:
-        """Learn how much a winner has saved, after the attempt that lost has shown its first token."""
-        forecast, first_s = winner.forecast, winner.first_token_s
-        if forecast is not None and forecast.exact and forecast.tickets is not None and first_s is not None:
-            self.learning.add_measured_hedge(forecast.tickets.expected, first_s - winner.start_s, saved_s)
 
     # events of an attempt
 
@@ -374,7 +335,7 @@ class Pool(PoolParts):
     def _earning(self) -> float:
         """Return the factor for earned credits: below 1 while the whole pool is slow."""
         level = self.learning.predictor.level_median
-        return 1.0 if level <= _SLOW_LEVEL else _SLOW_LEVEL / level
+        return 1.0 if level <= SLOW_LEVEL else SLOW_LEVEL / level
 
     def _hedge_cost(self, facts: RequestFacts, asking: Replica, backup: Replica, now_s: float) -> float:
         uncached = self.loads.uncached(facts, backup, now_s)
