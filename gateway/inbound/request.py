@@ -4,13 +4,13 @@ The top level is decoded into raw values, which checks the whole JSON and gives 
 body with its keys and values gives the values' positions. Duplicate keys are rejected: the gateway and an upstream
 could use different ones for the model or the stream flag. A second, typed decode reads the few fields that the gateway
 uses; all other fields go to the upstream unchanged. `gateway.inbound.large` checks the messages of a large body in one
-pass; `gateway.inbound.syntax_errors` and `gateway.inbound.field_errors` build the errors.
+pass; `gateway.inbound.headers` reads the headers; `gateway.inbound.syntax_errors` and `gateway.inbound.field_errors`
+build the errors.
 
 Independent of configured models and API keys. Units: bytes, seconds, tokens.
 """
 
 import enum
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -22,6 +22,7 @@ from gateway.hedging.outcomes import Denial
 from gateway.inbound import arrays as inbound_arrays
 from gateway.inbound import chat as inbound_chat
 from gateway.inbound import embeddings as inbound_embeddings
+from gateway.inbound import headers as inbound_headers
 from gateway.inbound import large as inbound_large
 from gateway.inbound import messages as inbound_messages
 from gateway.inbound import responses as inbound_responses
@@ -69,7 +70,6 @@ _read_top = msgspec.json.Decoder(RawFields).decode
 _read_key = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 
-_duration = re.compile(rb"([0-9]{1,7}(?:\.[0-9]{1,6})?)(ms|s)").fullmatch
 _next_key = re.compile(rb'\s*+[{,]\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+').match  # for JSON already checked
 
 _READERS: Final[Mapping[Api, Callable[[bytes, RawFields, NumberLimits], ParsedFields]]] = {
@@ -105,10 +105,10 @@ def parse(
     """
     by_name = dict(headers)
     if b"content-encoding" in by_name or by_name.get(b"content-type") != b"application/json":
-        _check_content_headers(by_name)
-    wants_hedge = b"x-ttft-hedge" not in by_name or _is_on(by_name, b"x-ttft-hedge")
-    tells_usage = b"x-ttft-usage" in by_name and _is_on(by_name, b"x-ttft-usage")
-    ttft_target_s = _ttft_target_s(by_name[b"x-ttft-target"]) if b"x-ttft-target" in by_name else None
+        inbound_headers.check_content_headers(by_name)
+    wants_hedge = b"x-ttft-hedge" not in by_name or inbound_headers.is_on(by_name, b"x-ttft-hedge")
+    tells_usage = b"x-ttft-usage" in by_name and inbound_headers.is_on(by_name, b"x-ttft-usage")
+    ttft_target_s = inbound_headers.ttft_target_s(by_name[b"x-ttft-target"]) if b"x-ttft-target" in by_name else None
     top = _large_top(api, body, bounds) if len(body) > inbound_large.SIZE_MIN else None
     body, spans, fields = top or _top(api, body, bounds, default_model)
     call = Call(
@@ -122,7 +122,7 @@ def parse(
         choices=fields.choices,
         max_tokens=fields.max_tokens,
         assemble=fields.assemble,
-        headers=() if passed_headers.isdisjoint(by_name) else _passed(headers, passed_headers),
+        headers=() if passed_headers.isdisjoint(by_name) else inbound_headers.passed(headers, passed_headers),
         repeatable=fields.hedgeable,
     )
     prompt = b""
@@ -134,20 +134,12 @@ def parse(
         call=call,
         prompt=prompt,
         hedge_off=None if may_hedge else Denial.OFF,
-        deadline_s=_deadline_s(by_name) if b"x-stainless-read-timeout" in by_name else None,
+        deadline_s=inbound_headers.deadline_s(by_name) if b"x-stainless-read-timeout" in by_name else None,
         stored=fields.stored,
         previous_id=fields.previous_id,
         tells_usage=tells_usage,
         ttft_target_s=ttft_target_s,
     )
-
-
-def _passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the headers to pass on, without the white space around values, which the parser of requests keeps.
-
-    It is no part of a value (RFC 9110, 5.5), and a client library that rejects it would blame the replica.
-    """
-    return tuple((name, value.strip(b" \t")) for name, value in headers if name in names)
 
 
 def skim(api: Api, body: bytes, bounds: NumberLimits, default_model: str) -> tuple[ParsedFields, int]:
@@ -185,7 +177,7 @@ def parse_count(body: bytes, headers: Headers, default_model: str | None = None)
     Raises:
         BadRequest: as in `parse`.
     """
-    _check_content_headers(dict(headers))
+    inbound_headers.check_content_headers(dict(headers))
     raws = _top_level(body)
     if default_model is not None and "model" not in raws:
         body = _with_model(body, raws, default_model)
@@ -200,47 +192,6 @@ def _with_model(body: bytes, raws: RawFields, model: str) -> bytes:
     """Return the body with a `model`, which it does not have."""
     at = body.index(b"{") + 1
     return b'%b"model":%b%b%b' % (body[:at], _encode(model), b"," if raws else b"", body[at:])
-
-
-def _check_content_headers(by_name: dict[bytes, bytes]) -> None:
-    """Reject a body that is declared as compressed or as another media type than JSON."""
-    media = by_name.get(b"content-type")
-    if media is not None and media != b"application/json":
-        kind = media.partition(b";")[0].strip().lower()
-        if kind not in (b"", b"application/json") and not kind.endswith(b"+json"):
-            raise inbound_syntax.content_type(kind)
-    coding = by_name.get(b"content-encoding")
-    if coding is not None and coding.strip().lower() not in (b"", b"identity"):
-        raise inbound_syntax.content_encoding(coding)
-
-
-def _is_on(by_name: dict[bytes, bytes], name: bytes) -> bool:
-    """Read a header whose value is `on` or `off`."""
-    word = by_name[name].strip().lower()
-    if word not in (b"on", b"off"):
-        raise inbound_syntax.switch_header(name.decode(), word)
-    return word == b"on"
-
-
-def _ttft_target_s(value: bytes) -> float:
-    """Read a duration in milliseconds or seconds."""
-    match = _duration(value.strip().lower())
-    seconds = float(match[1]) * (0.001 if match[2] == b"ms" else 1.0) if match is not None else 0.0
-    if seconds == 0.0:
-        raise inbound_syntax.duration_header("x-ttft-target", value)
-    return seconds
-
-
-def _deadline_s(by_name: dict[bytes, bytes]) -> float | None:
-    """Read the client's timeout from the OpenAI SDKs' header; None if it is missing or invalid."""
-    value = by_name.get(b"x-stainless-read-timeout")
-    if value is None:
-        return None
-    try:
-        deadline_s = float(value)
-    except ValueError:
-        return None
-    return deadline_s if 0 < deadline_s < math.inf else None
 
 
 def _top_level(body: bytes) -> RawFields:
