@@ -75,6 +75,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "one_provider": Step([["scripts/acceptance", "one_provider"]], 1200),
         "redis_crowd": Step([["scripts/acceptance", "redis_crowd"]], 1200),
         "nights": Step([["scripts/acceptance", "nights"]], 2700),
+        "rolling": Step([["scripts/acceptance", "rolling"]], 900),
         "silence": Step([["scripts/acceptance", "silence"]], 1800),  # its first run installs SDKs
         "attack": Step([["scripts/attack"]], 1200),
         "soak": Step([["scripts/soak", "--requests", "20000", "--idle", "10"]], 1200),
