@@ -101,6 +101,7 @@ def test_who_leaves_while_waiting_reaches_no_replica() -> None:
                         writer.close()
                     await until(lambda: _gate(site) == (1, 0))
                     assert reader.at_eof() or await reader.read() == b""
+                await until(lambda: site.reached == 1)
             await until(lambda: _gate(site) == (0, 0))
             assert site.reached == 1
             refused = [event for event in site.events if isinstance(event, RequestRejected)]
@@ -118,6 +119,7 @@ def test_the_drain_gives_who_waits_a_status() -> None:
             for place, (_, writer) in enumerate(pairs):
                 writer.write(asking())
                 await _until_inside(site, (1, place))
+            await until(lambda: site.reached == 1)
             assert site.gateway is not None
             site.gateway.end_streams()
             for reader, writer in pairs:
