@@ -12,7 +12,7 @@ or of one method at an origin. The rules for bodies of LLM APIs are the gateway'
 """
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HEDGE_HEADER: Final = b"x-ttft-hedge"
 _RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and Anthropic
 _KEY_HEADER: Final = b"idempotency-key"
-_READ: Final = frozenset({HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER})
+_NAMES_MAX: Final = 64  # sets of header names that are remembered with the places of these headers
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _BYTES_A_TOKEN: Final = 4.0
 _NAME_MAX: Final = 200  # characters of a model's name or a path that identify a population
@@ -82,7 +82,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def ask(
-    method: str, origin: str, path: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes | None, coin: float
+    method: str, origin: str, path: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes | None, coin: float
 ) -> Asked:
     """Read one request.
 
@@ -94,10 +94,12 @@ def ask(
         body: the whole body; None if it can be sent only once.
         coin: random number in [0, 1).
     """
-    found = {lower: value for name, value in headers if (lower := name.lower()) in _READ}
-    switch = found.get(HEDGE_HEADER, b"").strip().lower() if found else b""
-    off = Denial.OFF if switch == b"off" or body is None or found.get(_RETRY_HEADER, b"0").strip() != b"0" else None
-    key, has_switch = found.get(_KEY_HEADER), HEDGE_HEADER in found
+    switch_at, retry_at, key_at = _places(tuple([name for name, _ in headers]))
+    has_switch, key = switch_at is not None, None if key_at is None else headers[key_at][1]
+    switch = b"" if switch_at is None else headers[switch_at][1].strip().lower()
+    retries = b"0" if retry_at is None else headers[retry_at][1]
+    is_retry = retries != b"0" and retries.strip() != b"0"
+    off = _OFF if switch == b"off" or body is None or is_retry else None
     api = _api(path) if method == "POST" and body else None
     if api is not None and body is not None:
         asked = _llm(api, (origin, path), body, coin, off, key, has_switch=has_switch)
@@ -178,6 +180,13 @@ def _bounds() -> "NumberLimits":
     from gateway.inbound.parsed import NumberLimits
 
     return NumberLimits(n_max=1_000_000, max_tokens_max=1_000_000_000)  # the server checks them
+
+
+@lru_cache(_NAMES_MAX)
+def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | None]:
+    """Return the places of the switch, the number of retries, and the idempotency key; of several, the last one."""
+    at = {name.lower(): place for place, name in enumerate(names)}
+    return at.get(HEDGE_HEADER), at.get(_RETRY_HEADER), at.get(_KEY_HEADER)
 
 
 @lru_cache(_PATHS_MAX)

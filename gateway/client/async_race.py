@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gateway.client.attempt import ClientAttempt
 from gateway.client.first import HELD_MAX, First, Verdict, detector, failure_by, failure_of, is_error
-from gateway.client.hedger import Failure, Hedger, safely
+from gateway.client.hedger import Failure, Hedger, log_failure, safely
 from gateway.client.racing import Entrant, Opened, Overtaken
 from gateway.hedging.outcomes import Outcome
 
@@ -137,7 +137,10 @@ class AsyncRace:
     async def _read(self, opened: Opened) -> None:
         attempt, response, race, asked = opened.attempt, opened.response, self._race, self._entrant.asked
         status, headers = response.status_code, response.headers.raw
-        safely(race.on_headers, attempt, status, headers)
+        try:
+            race.on_headers(attempt, status, headers)
+        except Exception:
+            log_failure()
         if is_error(asked, status):
             safely(race.on_failed, attempt, failure_of(status, headers))
             return

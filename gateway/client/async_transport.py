@@ -8,7 +8,7 @@ from gateway.client.async_race import AsyncRace
 from gateway.client.attempt import ClientAttempt
 from gateway.client.config import HedgeConfig
 from gateway.client.first import First
-from gateway.client.hedger import ClientRace, safely
+from gateway.client.hedger import ClientRace, log_failure
 from gateway.client.racing import Entrant, Opened, Racing, outcome_of
 from gateway.client.stats import Stats
 from gateway.client.targets import Target
@@ -54,7 +54,10 @@ class AsyncRacedBody:
     def _end(self, outcome: Outcome) -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
-            safely(self._race.on_end, attempt, outcome=outcome, events=self._pieces)
+            try:
+                self._race.on_end(attempt, outcome=outcome, events=self._pieces)
+            except Exception:
+                log_failure()
 
 
 class AsyncTransport(Racing):
@@ -85,7 +88,11 @@ class AsyncTransport(Racing):
             asyncio.get_running_loop()
         except RuntimeError:  # trio
             return await self._inner.handle_async_request(request)
-        entered = safely(self.enter, request)
+        try:
+            entered = self.enter(request)
+        except Exception:
+            log_failure()
+            entered = None
         if not isinstance(entered, Entrant):
             return await self._inner.handle_async_request(request if entered is None else entered)
         opened = await AsyncRace(self._inner, self.hedger, entered, self.first, self._tasks).run()

@@ -22,6 +22,7 @@ class ClientAttempt:
         number: number of the attempt in its request; 0 is the primary.
         hedge_s: time of the next decision on a backup; infinite for none.
         outcome: its end, None while it runs.
+        headers_s: None: no policy of a client reads the times of headers.
 
     All others are those of `AttemptView`.
     """

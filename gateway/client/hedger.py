@@ -57,8 +57,13 @@ def safely(function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T
     try:
         return function(*args, **named)
     except Exception:
-        _log.exception("the hedging policy failed; the request goes on without it")
+        log_failure()
         return None
+
+
+def log_failure() -> None:
+    """Log the exception of the policy that is being handled; where each request passes, `safely` costs a call."""
+    _log.exception("the hedging policy failed; the request goes on without it")
 
 
 class Failure(NamedTuple):
@@ -109,24 +114,34 @@ class Hedger:
         self.lock = threading.Lock()
         self._populations: OrderedDict[tuple[str, str], Population] = OrderedDict()
         self._keys: OrderedDict[bytes, None] = OrderedDict()
+        self._latest: tuple[tuple[str, str], Population] | None = None  # of the last request
 
     def race(self, asked: Asked) -> "ClientRace":
         """Return the race of a request, without an attempt."""
-        with self.lock:
-            facts = asked.facts
-            population = self._populations.get(asked.population)
-            if population is None:
-                population = self._populations[asked.population] = populate(
-                    asked, self.config, self._parameters, self.targets
-                )
-                if len(self._populations) > _POPULATIONS_MAX:
-                    self._populations.popitem(last=False)
-            self._populations.move_to_end(asked.population)
-            if facts.hedge_off is None and (asked.stored or asked.key is not None):
-                stores = asked.stored and stores_answers(asked, self.targets)
+        facts, latest = asked.facts, self._latest
+        if latest is None or latest[0] != asked.population:  # most programs ask one model
+            latest = self._find(asked)
+        population = latest[1]
+        if facts.hedge_off is None and (asked.stored or asked.key is not None):
+            stores = asked.stored and stores_answers(asked, self.targets)
+            with self.lock:
                 if stores or asked.key in self._keys:
                     facts = msgspec.structs.replace(facts, hedge_off=Denial.OFF)
-            return ClientRace(self, population.pool, population.targets, facts, asked.key)
+        return ClientRace(self, population.pool, population.targets, facts, asked.key)
+
+    def _find(self, asked: Asked) -> tuple[tuple[str, str], Population]:
+        """Return the name and the population of a request, which is the latest one from now on."""
+        name = asked.population
+        with self.lock:
+            population = self._populations.get(name)
+            if population is None:
+                population = populate(asked, self.config, self._parameters, self.targets)
+                self._populations[name] = population
+                if len(self._populations) > _POPULATIONS_MAX:
+                    self._populations.popitem(last=False)
+            self._populations.move_to_end(name)
+            self._latest = latest = name, population
+            return latest
 
     def remember(self, key: bytes) -> None:
         """Remember the idempotency key of a hedged request: its retry is not hedged again."""
@@ -163,11 +178,6 @@ class ClientRace:
         self.due_s = math.inf
         self.winner: ClientAttempt | None = None
 
-    @property
-    def may_hedge(self) -> bool:
-        """True if a backup may be sent."""
-        return self._facts.hedge_off is None and self._pool.max_hedges > 0 and not self._pool.is_single
-
     def begin(self) -> ClientAttempt:
         """Choose the target of the primary and count it as sent."""
         hedger, pool, facts = self._hedger, self._pool, self._facts
@@ -175,16 +185,17 @@ class ClientRace:
             now_s, rand = hedger.clock(), hedger.rand()
             primary = pool.begin(facts, now_s, rand)
             if primary is not None:
-                attempt = self._add(primary.replica, now_s)
-                attempt.forecast = primary.forecast
-                delay_s = primary.delay_s
+                replica = primary.replica
+                target, label = self._targets[replica.name]
+                attempt = ClientAttempt(replica, target, label, 0, now_s)
+                self._attempts, attempt.forecast, delay_s = [attempt], primary.forecast, primary.delay_s
             else:
                 picker = pool.picker
-                replica = picker.pick(facts, (), now_s, rand) or picker.pick_ignoring_breakers(facts, (), now_s, rand)
-                attempt = self._add(replica or self._soonest(), now_s)
+                found = picker.pick(facts, (), now_s, rand) or picker.pick_ignoring_breakers(facts, (), now_s, rand)
+                attempt = self._add(found or self._soonest(), now_s)
                 pool.on_sent(attempt, facts, None, is_first=True)
                 delay_s = None
-            if self.may_hedge:
+            if facts.hedge_off is None and pool.max_hedges > 0 and not pool.is_single:
                 delay_s = pool.delay_s(attempt, facts) if delay_s is None else delay_s
                 self.due_s = attempt.hedge_s = now_s + delay_s
         if facts.hedge_off is None:
@@ -223,15 +234,13 @@ class ClientRace:
     def on_headers(self, attempt: ClientAttempt, status: int, headers: Headers) -> None:
         """Report a response's headers, names in any case: its quota."""
         attempt.status = status
-        hedger = self._hedger
-        attempt.headers_s = now_s = hedger.clock()
         read = attempt.replica.read_limits
         if read is None or _LIMIT not in b" ".join([name for name, _ in headers]).lower():
             return
         limits = read([(name.lower(), value) for name, value in headers])
         if limits:
-            with hedger.lock:
-                self._learn_limits(attempt, limits, now_s)
+            with self._hedger.lock:
+                self._learn_limits(attempt, limits, self._hedger.clock())
 
     def on_first(self, attempt: ClientAttempt) -> bool:
         """Report the first event of an attempt; return True if it has won."""
@@ -242,8 +251,14 @@ class ClientRace:
             now_s = attempt.last_s = hedger.clock()
             attempt.events = 1
             self.winner, self.due_s = attempt, math.inf
-            is_race = len(self._attempts) > 1
-            saved_s = safely(self._learn_first, attempt, now_s) or 0.0
+            is_race, saved_s = self._attempts[-1].number > 0, 0.0
+            try:
+                if is_race:
+                    saved_s = self._learn_race(attempt, now_s)
+                else:
+                    self._pool.on_content(attempt, now_s)
+            except Exception:
+                log_failure()
             attempt.content_s = attempt.first_token_s = now_s
         if self._facts.hedge_off is None:
             hedger.stats.first(attempt.label, now_s - attempt.start_s, now_s)
@@ -295,7 +310,7 @@ class ClientRace:
         ledger.observe(ticket, limits, now_s)
         ledger.settle(ticket, ticket.spend, now_s)
 
-    def _learn_first(self, attempt: ClientAttempt, now_s: float) -> float:
+    def _learn_race(self, attempt: ClientAttempt, now_s: float) -> float:
         """Learn from the first event of the winner and end the others; return the time that a backup saved."""
         saved_s = self._saved_s(now_s) if attempt.number else 0.0
         self._pool.on_content(attempt, now_s)

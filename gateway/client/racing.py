@@ -14,6 +14,7 @@ from gateway.client.stats import Stats
 from gateway.client.targets import Target
 from gateway.hedging.outcomes import Outcome
 
+_ADDRESSES_MAX: Final = 64  # URLs that are remembered
 _ENDS: Final = (b"[DONE]", b'"message_stop"', b'"response.completed"', b'"response.incomplete"')
 
 
@@ -82,23 +83,37 @@ class Racing:
         targets = [Target(each) if isinstance(each, str) else each for each in replicas]
         self.hedger = Hedger(config or HedgeConfig(), targets, stats)
         self.first = first
+        self._addresses: dict[Any, tuple[str, bytes]] = {}  # origins and paths of recent URLs, by httpx's parts
 
     def enter(self, request: Any) -> Entrant | Any:
         """Return the race of a request, or the request that is passed on without one."""
         hedger = self.hedger
         url = request.url
-        origin = f"{url.scheme}://{url.raw_host.decode('ascii')}:{url.port or ''}"
+        try:
+            origin, path = self._addresses[url._uri_reference]
+        except (AttributeError, KeyError):
+            origin, path = self._address_of(url)
         try:
             body = request.content
         except Exception:  # a stream, which can be sent once
             body = None
-        asked = ask(request.method, origin, url.raw_path, request.headers.raw, body, hedger.rand())
+        asked = ask(request.method, origin, path, request.headers.raw, body, hedger.rand())
         home = None
         if hedger.targets:
             home = home_of(url, hedger.targets)
         if (home is None and hedger.targets) or (not hedger.targets and asked.facts.hedge_off is not None):
             return addressed(request, asked, None, None)
         return Entrant(request, asked, home, hedger.race(asked))
+
+    def _address_of(self, url: Any) -> tuple[str, bytes]:
+        """Return origin and path of a URL, and remember them."""
+        address = f"{url.scheme}://{url.raw_host.decode('ascii')}:{url.port or ''}", url.raw_path
+        reference = getattr(url, "_uri_reference", None)
+        if reference is not None:
+            if len(self._addresses) >= _ADDRESSES_MAX:
+                self._addresses.clear()
+            self._addresses[reference] = address
+        return address
 
 
 def outcome_of(last: bytes) -> Outcome:

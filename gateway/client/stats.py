@@ -113,7 +113,7 @@ class Stats:
     def sent(self, target: str, number: int) -> None:
         """Count an attempt: number 0 of its request, or a backup."""
         with self._lock:
-            counts = self._of(target)
+            counts = self._targets.get(target) or self._of(target)
             counts.requests += 1
             if number == 0:
                 self._requests += 1
@@ -125,7 +125,8 @@ class Stats:
     def first(self, target: str, waited_s: float, now_s: float) -> None:
         """Count a first event."""
         with self._lock:
-            self._of(target).first.add_event(waited_s, now_s)
+            counts = self._targets.get(target) or self._of(target)
+            counts.first.add_event(waited_s, now_s)
             self._now_s = now_s
 
     def won(self, target: str, *, backup: bool, saved_s: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from gateway.client.attempt import ClientAttempt
 from gateway.client.config import HedgeConfig
 from gateway.client.first import First
-from gateway.client.hedger import ClientRace, safely
+from gateway.client.hedger import ClientRace, log_failure
 from gateway.client.racing import Entrant, Opened, Racing, outcome_of
 from gateway.client.sockets import raced
 from gateway.client.stats import Stats
@@ -53,7 +53,10 @@ class RacedBody:
     def _end(self, outcome: Outcome) -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
-            safely(self._race.on_end, attempt, outcome=outcome, events=self._pieces)
+            try:
+                self._race.on_end(attempt, outcome=outcome, events=self._pieces)
+            except Exception:
+                log_failure()
 
 
 class SyncTransport(Racing):
@@ -83,7 +86,11 @@ class SyncTransport(Racing):
 
     def handle_request(self, request: Any) -> Any:
         """Send a request, and a backup if it is late; return the response with the first event."""
-        entered = safely(self.enter, request)
+        try:
+            entered = self.enter(request)
+        except Exception:
+            log_failure()
+            entered = None
         if not isinstance(entered, Entrant):
             return self._inner.handle_request(request if entered is None else entered)
         opened = SyncRace(self._inner, self.hedger, entered, self.first, self._threads).run()

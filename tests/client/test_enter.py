@@ -1,0 +1,52 @@
+"""The remembered URLs and header names of a transport change no reading of a request."""
+
+import itertools
+import random
+
+import httpx
+import pytest
+
+from gateway.client.asked import Asked
+from gateway.client.racing import Entrant, Racing
+
+_URLS = [
+    f"{scheme}://{host}{path}"
+    for scheme, host, path in itertools.product(
+        ("http", "https"),
+        ("a", "a:80", "a:443", "b:8000", "[::1]:8000", "xn--bcher-kva.example"),
+        (
+            "",
+            "/v1/chat/completions",
+            "/v1/embeddings",
+            "/openai/deployments/m/chat/completions?api-version=1",
+            "/?q=%20",
+        ),
+    )
+]
+_NAMES = ("x-ttft-hedge", "X-Stainless-Retry-Count", "Idempotency-Key", "accept", "Cookie")
+_VALUES = ("on", "off", "0", " 0", "1", "")
+
+
+def _read(racing: Racing, method: str, url: str, headers: list[tuple[str, str]]) -> Asked | None:
+    """Return what a transport reads from a request; None if it is passed on."""
+    body = b'{"model":"m","input":"a","messages":[{"role":"user","content":"a"}],"stream":true}'
+    racing.hedger.rand = lambda: 0.5
+    entered = racing.enter(httpx.Request(method, url, headers=headers, content=body))
+    return entered.asked if isinstance(entered, Entrant) else None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_request_is_read_as_by_a_new_transport(seed: int) -> None:
+    """Requests with any URLs and headers, more than are remembered, are read as if each were the first one."""
+    rng, racing = random.Random(seed), Racing(None, (), None, "content")
+    for _ in range(200):
+        headers = [(name, rng.choice(_VALUES)) for name in rng.choices(_NAMES, k=rng.randrange(4))]
+        request = rng.choice(("GET", "POST")), rng.choice(_URLS), headers
+        assert _read(racing, *request) == _read(Racing(None, (), None, "content"), *request)
+
+
+def test_of_several_headers_the_last_one_counts() -> None:
+    """The switch is read in any case; a request with `off` first and `on` last may be hedged."""
+    racing = Racing(None, (), None, "content")
+    assert _read(racing, "GET", "http://a", [("X-TTFT-Hedge", "off"), ("x-ttft-hedge", "ON")]) is not None
+    assert _read(racing, "GET", "http://a", [("X-TTFT-Hedge", "on"), ("x-ttft-hedge", "Off")]) is None
