@@ -86,4 +86,5 @@ def parameters(config: HedgeConfig) -> HedgeParameters:
         warm_samples=config.warmup_requests,
         window_s=config.window,
         saved_hedges=_SAVED_HEDGES,
+        shows_replicas=False,  # the statistics have windows of their own
     )

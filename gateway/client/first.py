@@ -129,7 +129,7 @@ def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
             media = value.lower()
         elif lower == b"content-encoding":
             coding = value.strip().lower()
-    if callable(first):
+    if first != "content" and callable(first):
         found: Detector = _Pieces(first, events=b"event-stream" in media)
     elif asked.call is None or b"json" in media:
         return _AnyByte()

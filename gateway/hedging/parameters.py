@@ -36,6 +36,7 @@ class HedgeParameters(msgspec.Struct, frozen=True):
         warm_samples: first contents before the learned plan is used.
         window_s: age at which samples expire, if enough newer ones are left.
         saved_hedges: hedges that the budget can pay at the first request.
+        shows_replicas: True if the TTFT of each replica is shown; False: it is kept only if the policy reads it.
     """
 
     policy: Policy
@@ -58,3 +59,4 @@ class HedgeParameters(msgspec.Struct, frozen=True):
     warm_samples: int = 20
     window_s: float = 60.0
     saved_hedges: float = SAVED_COSTS
+    shows_replicas: bool = True

@@ -66,6 +66,7 @@ class Learning:
     def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:
         self._settings = settings
         self._policy = Policy.ADAPTIVE if settings.policy is Policy.SHADOW else settings.policy
+        self._keeps_ttft = settings.shows_replicas or self._policy is Policy.QUANTILE
         self.predictor = Predictor()
         self.ratios = self._window()
         self.ttft = {name: self._window() for name in replicas}
@@ -164,14 +165,16 @@ class Learning:
     def add_content(self, replica: str, ttft_s: float, predicted_s: float | None, now_s: float) -> None:
         """Add a first token that arrived after `ttft_s`."""
         self._contents += 1
-        self.ttft[replica].add_event(ttft_s, now_s)
+        if self._keeps_ttft:
+            self.ttft[replica].add_event(ttft_s, now_s)
         if predicted_s is not None:
             self._samples += 1
             self.ratios.add_event(ttft_s / predicted_s, now_s)
 
     def add_given_up(self, replica: str, waited_s: float, predicted_s: float | None, now_s: float) -> None:
         """Add an attempt that was cancelled or timed out before first content."""
-        self.ttft[replica].add_censored(waited_s, now_s)
+        if self._keeps_ttft:
+            self.ttft[replica].add_censored(waited_s, now_s)
         if predicted_s is not None:
             self._samples += 1
             self.ratios.add_censored(waited_s / predicted_s, now_s)

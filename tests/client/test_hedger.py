@@ -3,8 +3,9 @@
 import json
 import math
 import random
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from gateway.client.asked import Asked, Event, ask
@@ -88,6 +89,23 @@ def test_the_percentile_policy_waits_for_its_percentile() -> None:
     race = bench.hedger.race(chat())
     race.begin()
     assert race.due_s - bench.now_s == pytest.approx(0.17, rel=0.1)
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "percentile"])
+def test_times_that_are_not_kept_decide_nothing(policy: Literal["adaptive", "percentile"]) -> None:
+    """Decisions are those of a policy that keeps the times of each replica, as a gateway does to show them."""
+    config = HedgeConfig(policy=policy, max_hedges=2, warmup_delay=0.2)
+    benches = [Bench(config, A, B), Bench(config, A, B)]
+    kept = benches[1].hedger
+    kept._parameters = msgspec.structs.replace(kept._parameters, shows_replicas=True)
+    rng = random.Random(3)
+    for _ in range(500):
+        first_s, backup_s = rng.expovariate(5.0), rng.expovariate(5.0)
+        decided = [(bench.request(first_s, backup_s), bench.now_s) for bench in benches]
+        assert decided[0] == decided[1]
+    counts = [bench.hedger.stats.snapshot() for bench in benches]
+    assert counts[0] == counts[1]
+    assert counts[0].hedges > 20
 
 
 def test_no_backup_without_hedging() -> None:
