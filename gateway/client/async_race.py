@@ -170,7 +170,8 @@ class AsyncRace:
     def _set_timer(self) -> None:
         self._timer = None
         if self._race.due_s < math.inf:
-            self._timer = self._loop.call_later(max(0.0, self._race.due_s - self._hedger.clock()), self._on_due)
+            wait_s = self._race.due_s - self._hedger.clock()
+            self._timer = self._loop.call_later(wait_s if wait_s > 0.0 else 0.0, self._on_due)
 
     def _on_due(self) -> None:
         """Send a backup if the policy approves, and set the timer for the next decision."""

@@ -39,6 +39,7 @@ class Verdict(enum.Enum):
 
 
 _WAIT, _FIRST, _ERROR = Verdict.WAIT, Verdict.FIRST, Verdict.ERROR
+_BLANK: Final = b"\n\n"  # ends an event
 _FIRST_KINDS: Final = (FrameKind.CONTENT, FrameKind.REFUSAL)
 
 
@@ -76,7 +77,7 @@ class _Events:
     def feed(self, data: bytes) -> Verdict:
         reader, splitter = self._reader, self._splitter
         try:
-            if splitter is None and 0 < data.find(b"\n\n") == len(data) - 2 and b"\r" not in data:
+            if splitter is None and data[-2:] == _BLANK != data and _BLANK not in data[:-1] and b"\r" not in data:
                 events: Sequence[bytes] = (data,)
             else:
                 self._splitter = splitter = splitter or Splitter(_EVENT_MAX)
