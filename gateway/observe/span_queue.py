@@ -137,6 +137,7 @@ class SpanQueue:
             for _ in range(0, len(self._spans), _BATCH):
                 if not self._export(exporter) and self._closing:
                     self._lose_all()
+                    break
         exporter.close()
 
     def _take(self, count: int) -> list[Span]:

@@ -23,6 +23,7 @@ class Receiver:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.sizes: list[int] = []
+        self.tried: list[int] = []
         self.fault: Exception | None = None
         self.began = threading.Event()
         self.open = threading.Event()
@@ -30,6 +31,7 @@ class Receiver:
         self.closed = threading.Event()
 
     def export(self, spans: Sequence[Span]) -> None:
+        self.tried.append(len(spans))
         self.began.set()
         assert self.open.wait(_WAIT_S)
         if self.closed.is_set():
@@ -149,6 +151,21 @@ def test_an_earlier_queue_ends_by_itself() -> None:
     queue._thread.join(_WAIT_S)
     assert (counts.exported, counts.lost) == (200, 0)
     assert receiver.closed.is_set()
+
+
+def test_an_earlier_queue_ends_at_its_first_failure() -> None:
+    """After close(), one failed export loses all queued spans; the receiver gets no export without spans."""
+    receiver, counts = Receiver(), SpanCounts()
+    receiver.open.clear()
+    queue = SpanQueue(lambda: receiver, counts, Clock())
+    queue.put(_spans(1_000))
+    assert receiver.began.wait(_WAIT_S)
+    receiver.fault = ExportFailed("status 500")
+    queue.close()
+    receiver.open.set()
+    queue._thread.join(_WAIT_S)
+    assert receiver.tried == [64]
+    assert (counts.exported, counts.lost) == (0, 1_000)
 
 
 def test_a_library_that_cannot_be_loaded_costs_spans_only(caplog: pytest.LogCaptureFixture) -> None:
