@@ -33,8 +33,8 @@ def ask_admin(admin: str, path: str, body: bytes | None = None, *, key: str | No
 def follow_admin(admin: str, path: str, seconds: float, *, key: str | None, bytes_max: int) -> bytes:
     """Return what a GET of an endless document sends in this time; arguments and errors are those of `ask_admin`."""
     received = bytearray()
-    with _asked(admin, path, None, key) as (connection, response):
-        timer = threading.Timer(seconds, _shut_down, [connection.sock])
+    with _asked(admin, path, None, key) as (opened, response):
+        timer = threading.Timer(seconds, _shut_down, [opened])
         timer.start()
         try:
             while len(received) < bytes_max and (piece := response.read1(bytes_max - len(received))):
@@ -54,8 +54,8 @@ def _shut_down(opened: socket.socket) -> None:
 @contextlib.contextmanager
 def _asked(
     admin: str, path: str, body: bytes | None, key: str | None
-) -> Iterator[tuple[http.client.HTTPConnection, http.client.HTTPResponse]]:
-    """Send a request; yield its connection and its response, whose status is 200."""
+) -> Iterator[tuple[socket.socket, http.client.HTTPResponse]]:
+    """Send a request; yield its socket and its response, whose status is 200."""
     url = urlsplit(admin)
     if url.scheme not in ("http", "https") or url.hostname is None:
         raise ValueError("it must begin with http:// or https://")
@@ -65,9 +65,10 @@ def _asked(
     try:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         connection.request("GET" if body is None else "POST", f"{url.path.rstrip('/')}{path}", body, headers)
+        opened = connection.sock  # a response with `connection: close` takes it from the connection
         response = connection.getresponse()
         if response.status != http.client.OK:
             raise ValueError(f"status {response.status}")
-        yield connection, response
+        yield opened, response
     finally:
         connection.close()

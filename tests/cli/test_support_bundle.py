@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.__main__ import main
+from gateway.cli.admin_client import follow_admin
 from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
 from gateway.cli.support import archive, command
 from gateway.cli.support.redaction import Redaction
@@ -151,6 +152,32 @@ def test_a_gateway_that_is_down(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "state, metrics and events: the gateway at http://127.0.0.1:" in said
     assert "does not answer" in said
     assert "log.jsonl: no file is named with --log" in said
+
+
+def test_events_through_a_proxy_that_closes_connections() -> None:
+    """The events end after their time also where the response ends with its connection."""
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"event: request\ndata: {}\n\n")
+            self.rfile.read()  # until the client has disconnected
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        admin = f"http://127.0.0.1:{server.server_port}"
+        events = follow_admin(admin, "/admin/events", 0.1, key=None, bytes_max=1_000)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert events == b"event: request\ndata: {}\n\n"
 
 
 def test_an_invalid_configuration(folder: Path, admin: int, monkeypatch: pytest.MonkeyPatch) -> None:
