@@ -36,6 +36,14 @@ def test_it_goes_on_with_what_had_begun() -> None:
     assert event["response"]["error"]["code"] == "upstream_cut"
 
 
+def test_line_ends_with_carriage_returns() -> None:
+    """Events of a server that ends lines with CR LF are told apart, also in one piece."""
+    writer = EventWriter()
+    begun = writer.lifecycle("created", {"id": "resp_9", "model": "m", "output": []}) + writer.event("response.x", a=1)
+    event = ended(begun.replace(b"\n", b"\r\n"))
+    assert (event["sequence_number"], event["response"]["id"]) == (2, "resp_9")
+
+
 def test_nothing_had_come() -> None:
     """A stream that got its 200 and no event has a response of the gateway's own."""
     event = ended(error=ShuttingDown("bye"))

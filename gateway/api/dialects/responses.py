@@ -41,8 +41,8 @@ class ResponsesTerminator:
 
     def error(self, error: GatewayError) -> bytes:
         """See `StreamTerminator.error`."""
-        created = _read(self._first.split(b"\n\n", 1)[0]).response
-        last = _read(self._latest.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]).sequence_number
+        created = _read(self._first.replace(b"\r", b"").split(b"\n\n", 1)[0]).response
+        last = _read(self._latest.replace(b"\r", b"").rstrip(b"\n").rsplit(b"\n\n", 1)[-1]).sequence_number
         answer = {
             "id": f"resp_{self._request_id}",
             "object": "response",
