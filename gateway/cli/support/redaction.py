@@ -12,12 +12,16 @@ _MASK: Final = "****"
 _SETTINGS: Final = frozenset({"key", "previous_key", "admin_key", "api_key", "password", "proxy"})
 _VARIABLE: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth")
 _FORMS: Final = (  # form of a credential -> its replacement
-    (re.compile(r"(\w+://)[^/\s\"'<>@]*@"), rf"\1{_MASK}@"),
-    (re.compile(r"(\w+://[^\s\"'<>?#]*)[?#][^\s\"'<>]*"), rf"\1?{_MASK}"),
+    (re.compile(r"\b(\w+://)[^/\s\"'<>@]*@"), rf"\1{_MASK}@"),
+    (re.compile(r"\b(\w+://[^\s\"'<>?#]*)[?#][^\s\"'<>]*"), rf"\1?{_MASK}"),
     (re.compile(r"(?i)\b(bearer|basic)(\s+|%20)[\w.~+/=-]{6,}"), rf"\1 {_MASK}"),
     (
+        re.compile(r"(?i)\b(authorization)(\\?[\"']?\s*[:=]\s*\\?[\"']?)(?:[\w-]+ +)?[^\s\"'\\,}]{4,}"),
+        rf"\1\2{_MASK}",
+    ),
+    (
         re.compile(
-            r"(?i)\b((?:x-)?(?:goog-)?api[-_]?key|password|passwd|secret|authorization)(\\?[\"']?\s*[:=]\s*\\?[\"']?)[^\s\"'\\,}]{4,}"
+            r"(?i)\b((?:x-)?(?:goog-)?api[-_]?key|password|passwd|secret)(\\?[\"']?\s*[:=]\s*\\?[\"']?)[^\s\"'\\,}]{4,}"
         ),
         rf"\1\2{_MASK}",
     ),
