@@ -12,7 +12,7 @@ from typing import Final
 from providers.errors import Unsupported
 from providers.json_fields import dict_or_empty, list_or_empty
 from providers.translation.base import TranslatedRequest, unsupported_fields
-from providers.translation.responses_to_chat.tool_groups import joined, tools_of
+from providers.translation.responses_to_chat.tool_groups import first_groups, joined, tools_of
 
 Item = Mapping[str, object]
 
@@ -177,10 +177,13 @@ def _add_text_options(text: Item, fields: dict[str, object]) -> None:
 
 
 def _add_tools(request: Item, fields: dict[str, object], unsupported: dict[str, str]) -> None:
-    tools = []
+    tools, groups = [], first_groups(request.get("tools"))
     for param, group, tool in tools_of(request.get("tools")):
-        translated = _tool({**tool, "name": joined(group, tool.get("name"))} if group is not None else tool)
-        if translated is None:
+        name = joined(group, tool.get("name"))
+        translated = _tool({**tool, "name": name} if group is not None else tool)
+        if isinstance(name, str) and groups[name] != group:
+            unsupported[param] = f"`{param}` is {name!r} at this upstream, as is a tool before it; rename one of them"
+        elif translated is None:
             unsupported[param] = f"`{param}` is {tool.get('type')!r}, a tool that this upstream does not have"
         else:
             tools.append(translated)

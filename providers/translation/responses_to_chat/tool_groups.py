@@ -40,10 +40,24 @@ def joined(group: object, name: object) -> object:
     return f"{group.removesuffix('__')}__{name}"
 
 
+def first_groups(tools: object) -> dict[str, str | None]:
+    """Return the group of the first tool with each joined name; None if it is outside of any group."""
+    found: dict[str, str | None] = {}
+    for _, group, tool in tools_of(tools):
+        if isinstance(name := joined(group, tool.get("name")), str):
+            found.setdefault(name, group)
+    return found
+
+
 def groups_by_name(tools: object) -> dict[object, tuple[str, str]]:
     """Return the group and the own name of each tool in a group, by its joined name."""
+    groups = first_groups(tools)
     found: dict[object, tuple[str, str]] = {}
     for _, group, tool in tools_of(tools):
-        if group is not None and isinstance(name := tool.get("name"), str):
+        if (
+            group is not None
+            and isinstance(name := tool.get("name"), str)
+            and groups[str(joined(group, name))] == group
+        ):
             found[joined(group, name)] = (group, name)
     return found

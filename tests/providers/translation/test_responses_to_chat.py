@@ -284,6 +284,21 @@ def test_unsupported_fields_are_rejected_or_dropped(param: str) -> None:
     assert (dropped, made) == ([(param,)], {"messages": [USER], "model": "up"})
 
 
+def test_tools_with_one_joined_name_are_rejected() -> None:
+    """A tool whose name with its group is that of another tool cannot be told apart in the answer."""
+    tool = {"type": "function", "name": "f"}
+    plain, group = {**tool, "name": "g__f"}, {"type": "namespace", "name": "g", "tools": [tool]}
+    for tools, param in (
+        ([plain, group], "tools[1].tools[0]"),
+        ([group, plain], "tools[1]"),
+        ([group, {**group, "name": "g__"}], "tools[1].tools[0]"),
+    ):
+        call = call_of({"model": "m", "input": "hi", "tools": tools}, Api.RESPONSES)
+        with pytest.raises(Unsupported, match="rename one of them") as rejected:
+            protocol().build(call, "up", stream=True)
+        assert rejected.value.param == param
+
+
 @pytest.mark.parametrize("param", REJECTED)
 def test_a_conversation_is_never_shortened(param: str) -> None:
     """An item that has no form there is refused, even where fields may be dropped."""
