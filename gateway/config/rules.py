@@ -70,12 +70,16 @@ def _repeated_secrets(keys: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
     for loc, entry, name in ((loc, entry, name) for loc, entry in keys for name in ("key", "previous_key")):
         key = entry.get(name)
         if isinstance(key, str) and seen.setdefault(key, (*loc, name)) != (*loc, name):
-            field = "key_file" if "key_file" in entry else name
-            other = path(seen[key][:-1]) or "admin_key"
-            yield (
-                (*loc, field),
-                f"this secret is the same as that of {other}; use a different secret, or remove one key",
-            )
+            yield (*loc, "key_file" if "key_file" in entry else name), _same_secret(entry, loc, seen[key][:-1])
+
+
+def _same_secret(entry: RawMapping, loc: Loc, other: Loc) -> str:
+    if other != loc:
+        owner = path(other) or "admin_key"
+        return f"this secret is the same as that of {owner}; use a different secret, or remove one key"
+    if "key_file" in entry:
+        return "both lines have the same secret; write the previous one into the second line, or remove that line"
+    return "this secret is the same as `key`; write the previous one, or remove `previous_key`"
 
 
 def _unknown_models(keys: list[tuple[Loc, RawMapping]], models: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:

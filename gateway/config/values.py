@@ -141,7 +141,7 @@ def secret_fault(text: str) -> str | None:
     A secret is sent in an HTTP header: anything but visible ASCII would break or forge the request.
     """
     if not text:
-        return "the secret is empty"
+        return "the secret is empty; write the key, or remove this setting"
     if re.match(r"\$[A-Za-z_({]", text):
         return "the secret looks like a variable that was not replaced; write ${NAME} in the configuration file"
     if re.match(r"(?i)bearer\s", text):

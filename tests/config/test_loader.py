@@ -61,6 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "good.key").write_text("k-file\n")
     (path / "empty.key").write_text("\n")
     (path / "two.key").write_text("first\nsecond\n")
+    (path / "same.key").write_text("first\nfirst\n")
     (path / "three.key").write_text("first\nsecond\nthird\n")
     (path / "second.key").write_text("k-second")
     return path
