@@ -51,7 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 for success, 1 for a failure, 2 for a wrong command line, 130 for Ctrl-C.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:  # also while modules are imported
+        return 130
+
+
+def _run(given: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=PROGRAM, description="Measures what hedged requests gain and cost.", allow_abbrev=False
     )
@@ -76,8 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BenchError as error:
         print(f"{PROGRAM} {args.command}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:  # the reader of the output has closed it, as in `ttft-bench replay FILE | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

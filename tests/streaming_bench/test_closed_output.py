@@ -1,10 +1,13 @@
-"""The command line of the bench with an output whose reader has gone."""
+"""The command line of the bench with an output whose reader has gone, and with Ctrl-C."""
 
 import os
 import subprocess
 import sys
 
+import pytest
+
 from checkout import ROOT
+from streaming_bench import __main__ as bench
 
 PROGRAM = """
 import sys
@@ -26,3 +29,13 @@ def test_a_reader_that_stops_gets_no_traceback() -> None:
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_ctrl_c_during_the_imports_gives_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries of a command load for seconds; Ctrl-C in that time is status 130, as later."""
+
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    assert bench.main(["reproduce", "fan-out"]) == 130
