@@ -169,4 +169,4 @@ class SpanQueue:
         if not self._is_failing and now_s >= self._silent_until_s:
             self._is_failing, self._silent_until_s = True, now_s + _SILENCE_S
             self._lost_before = self._counts.lost
-            _LOG.warning("spans are lost, because their receiver does not accept them: %s", reason)
+            _LOG.warning("spans are lost, because the receiver at `tracing.endpoint` does not accept them: %s", reason)

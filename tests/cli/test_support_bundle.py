@@ -150,8 +150,9 @@ def test_a_gateway_that_is_down(folder: Path, capsys: pytest.CaptureFixture[str]
     written(folder, unused_port())
     assert bundled().keys() == {"README.txt", "versions.json", "config.yaml", "config-check.txt"}
     said = capsys.readouterr().out
-    assert "state, metrics and events: the gateway at http://127.0.0.1:" in said
-    assert "does not answer" in said
+    assert "state, metrics and events: http://127.0.0.1:" in said
+    assert f"check the gateway, --admin and ${ADMIN_KEY_VARIABLE}" not in said
+    assert "check the gateway, --admin and `admin_key` of the configuration" in said
     assert "log.jsonl: no file is named with --log" in said
 
 

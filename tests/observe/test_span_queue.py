@@ -120,9 +120,9 @@ def test_a_receiver_that_is_away_is_reported_once(caplog: pytest.LogCaptureFixtu
     exported(1, ValueError("a bug"))
     _ended(queue)
     assert [record.getMessage() for record in caplog.records] == [
-        "spans are lost, because their receiver does not accept them: Connection refused",
+        "spans are lost, because the receiver at `tracing.endpoint` does not accept them: Connection refused",
         "spans are exported again; 3 were lost",
-        "spans are lost, because their receiver does not accept them: ValueError",
+        "spans are lost, because the receiver at `tracing.endpoint` does not accept them: ValueError",
     ]
     assert (counts.exported, counts.lost) == (2, 7)
 

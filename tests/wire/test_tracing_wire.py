@@ -195,7 +195,7 @@ def test_a_dead_receiver_costs_no_request(monkeypatch: pytest.MonkeyPatch, caplo
         run_real(main(receiver))
     texts = [record.getMessage() for record in caplog.records if record.name.startswith(("gateway", "opentelemetry"))]
     assert texts == [
-        "spans are lost, because their receiver does not accept them: status 503",
+        "spans are lost, because the receiver at `tracing.endpoint` does not accept them: status 503",
         "spans are exported again; 4 were lost",
     ]
     assert len(receiver.requests) == 4  # a retry of the first
@@ -217,7 +217,7 @@ def test_a_receiver_that_is_not_there(monkeypatch: pytest.MonkeyPatch, caplog: p
 
     run_real(main())
     (text,) = [record.getMessage() for record in caplog.records if record.name.startswith(("gateway", "opentelemetry"))]
-    assert text.startswith("spans are lost, because their receiver does not accept them: ")
+    assert text.startswith("spans are lost, because the receiver at `tracing.endpoint` does not accept them: ")
     assert text.endswith("Connection refused")
     assert "a-secret" not in text
 

@@ -130,7 +130,8 @@ def _add_state(bundle: Bundle, arguments: argparse.Namespace, settings: Settings
         models = json.loads(ask_admin(admin, "/admin/models", key=key))
         names = [str(each["model"]) for each in models["models"]]
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
-        reason = f"the gateway at {admin} does not answer ({error}); check --admin and ${ADMIN_KEY_VARIABLE}"
+        source = f"${ADMIN_KEY_VARIABLE}" if key is None else "`admin_key` of the configuration"
+        reason = f"{admin} has no documents ({error}); check the gateway, --admin and {source}"
         bundle.leave_out("state, metrics and events", reason)
         return
     routes = dict(_ROUTES)
