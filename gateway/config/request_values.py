@@ -80,19 +80,23 @@ _READ_FIELDS = frozenset(  # decide the form of the answer, or what a second att
 _CREDENTIAL = re.compile(r"(^|[-_])(auth|authorization|cookie2?|key|passw(or)?d|proxy|secret|token)($|[-_])|api-?key")
 
 
-def _header_name(value: str) -> str:
+def header_name(value: str) -> str:
+    """Return the name of an HTTP header in lower case."""
     name = value.lower()
     if not re.fullmatch(r"[a-z0-9!#$%&'*+.^_`|~-]+", name):
         raise invalid_value("it is not a valid name of an HTTP header")
+    return name
+
+
+def _own_header(value: str) -> str:
+    name = header_name(value)
     if name in _OWN_HEADERS:
         raise invalid_value("the gateway sets this header itself (write a key in api_key)")
     return name
 
 
 def _passed_header(value: str) -> str:
-    name = value.lower()
-    if not re.fullmatch(r"[a-z0-9!#$%&'*+.^_`|~-]+", name):
-        raise invalid_value("it is not a valid name of an HTTP header")
+    name = header_name(value)
     if name in _HOP_BY_HOP:
         raise invalid_value("the gateway sets this header itself, or it belongs to one connection; remove it")
     if _CREDENTIAL.search(name):
@@ -124,7 +128,7 @@ def _origin(value: str) -> str:
     return origin
 
 
-HeaderName = Annotated[str, AfterValidator(_header_name)]
+HeaderName = Annotated[str, AfterValidator(_own_header)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value), PlainSerializer(lambda _: "****", return_type=str)]
 PassedHeader = Annotated[str, AfterValidator(_passed_header)]
 """Name of a client header that replicas may receive, in lower case."""

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from gateway.config.request_values import HeaderValue
+from gateway.config.request_values import HeaderValue, header_name
 from gateway.config.section import Section
 from gateway.config.values import Share, invalid_value
 
@@ -34,10 +34,8 @@ def _endpoint(value: str) -> str:
     return value.rstrip("/")
 
 
-def _header_name(value: str) -> str:
-    name = value.lower()
-    if not re.fullmatch(r"[a-z0-9!#$%&'*+.^_`|~-]+", name):
-        raise invalid_value("it is not a valid name of an HTTP header")
+def _export_header(value: str) -> str:
+    name = header_name(value)
     if name in _OWN_HEADERS:
         raise invalid_value("the gateway sets this header itself; remove it")
     return name
@@ -49,7 +47,7 @@ Endpoint = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^(https?://.+)$|\$\{", "examples": ["http://otel-collector:4318"]}),
 ]
 """Base URL of a receiver of OTLP over HTTP, without a trailing slash."""
-ExportHeader = Annotated[str, AfterValidator(_header_name)]
+ExportHeader = Annotated[str, AfterValidator(_export_header)]
 
 
 class TracingSettings(Section):
