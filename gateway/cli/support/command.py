@@ -106,10 +106,10 @@ def _add_config(bundle: Bundle, file: Path, settings: Settings | None) -> None:
     if not file.exists():
         bundle.leave_out("config.yaml", f"the file {file} does not exist; name one with --config")
         return
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         check_file(file, os.environ)
-    bundle.add(BundledFile("config-check.txt", "result of check-config", said.getvalue()))
+    bundle.add(BundledFile("config-check.txt", "result of check-config", printed.getvalue()))
     if settings is None:
         bundle.leave_out("config.yaml", "the file is invalid; config-check.txt has the reasons")
     else:

@@ -11,9 +11,9 @@ _CHARS_MIN: Final = 6  # a shorter value would also match unrelated text
 _MASK: Final = "****"
 _SETTINGS: Final = frozenset({"key", "previous_key", "admin_key", "api_key", "password", "proxy"})
 _VARIABLE: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth")
-_FORMS: Final = (  # form of a credential -> its replacement
-    (re.compile(r"\b(\w+://)[^/\s\"'<>@]*@"), rf"\1{_MASK}@"),
-    (re.compile(r"\b(\w+://[^\s\"'<>?#]*)[?#][^\s\"'<>]*"), rf"\1?{_MASK}"),
+_FORMS: Final = (  # form of a credential -> its replacement; bounded, so that a long word is not read again and again
+    (re.compile(r"(\b\w+://)[^/\s\"'<>@]*@"), rf"\1{_MASK}@"),
+    (re.compile(r"(\b\w+://[^\s\"'<>?#]{0,2000})[?#][^\s\"'<>]*"), rf"\1?{_MASK}"),
     (re.compile(r"(?i)\b(bearer|basic)(\s+|%20)[\w.~+/=-]{6,}"), rf"\1 {_MASK}"),
     (
         re.compile(r"(?i)\b(authorization)(\\?[\"']?\s*[:=]\s*\\?[\"']?)(?:[\w-]+ +)?[^\s\"'\\,}]{4,}"),
@@ -25,7 +25,7 @@ _FORMS: Final = (  # form of a credential -> its replacement
         ),
         rf"\1\2{_MASK}",
     ),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), _MASK),
+    (re.compile(r"\beyJ[\w-]{8,2000}\.[\w-]+\.[\w-]*"), _MASK),
     (re.compile(r"(?i)\b(?:sk|pk|rk|ak|gsk|xai|hf|ghp|gho|pat|nvapi)[-_][\w*-]{8,}|\bttft-[0-9a-f]{32}\b"), _MASK),
     (re.compile(r"\b(?:AIza|AKIA|ASIA)[\w-]{10,}"), _MASK),
 )
