@@ -288,10 +288,8 @@ def _error_of(call: Any) -> BaseException | None:
 
 def _watch_end(race: ClientRace, answer: RpcResult) -> None:
     """Report the end of a winner's stream when its status arrives, or when its caller drops it."""
-    attempt, found = (
-        answer.attempt,
-        weakref.ref(answer.call),
-    )  # else the call would refer to itself, and outlive its caller
+    attempt = answer.attempt
+    found = weakref.ref(answer.call)  # else the call would refer to itself, and outlive its caller
 
     def report() -> None:
         call = found()
