@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from raw_http import Cut, answer, asking, connect
 from served import Served, gateway, replicas
 
-_WARM = 5_000  # requests before the first look: code, pools and estimates are there by then
+_WARM = 5_000  # requests before the first look, with two reloads: code, pools and estimates are there by then
 _AT_ONCE = 60
 _IDLE_S = 75.0  # a minute, and what an idle connection lives beyond it
 _RELOAD_EVERY = 2_000  # requests
@@ -83,6 +83,9 @@ async def soak(served: Served, folder: Path, count: int, seed: int, idle_s: floa
     result, rand = Soaked(), random.Random(seed)
     port = urlsplit(served.url).port or 0
     await _load(port, min(_WARM, count), rand, result)
+    for by_signal in (False, True):
+        await _reload(served, folder, by_signal=by_signal, result=result)
+    await asyncio.to_thread(_get, served.admin_url + "/metrics")
     await asyncio.sleep(idle_s)
     result.before = await _look(served)
     for start in range(0, count, _RELOAD_EVERY):
