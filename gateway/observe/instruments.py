@@ -256,6 +256,10 @@ class Instruments:
         tokens, cost = "Tokens that are, or may be, billed", "Cost of the billed tokens, on replicas with prices"
         self.billed = _counter("ttft_gateway_billed_tokens", tokens, *billed, "token", from_zero=True)
         self.cost = _counter("ttft_gateway_cost", cost, *billed, from_zero=True)
+        self._add_of_the_gateway()
+
+    def _add_of_the_gateway(self) -> None:
+        """Add those that belong to no attempt."""
         self.key_requests = _counter("ttft_gateway_key_requests", "Requests by key", "key", "status_class")
         self.previous_keys = _counter(
             "ttft_gateway_previous_key_requests", "Requests with the previous secret of a key", "key"

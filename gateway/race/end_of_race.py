@@ -5,6 +5,7 @@
 Units: seconds of the loop's clock.
 """
 
+from abc import ABC, abstractmethod
 from functools import partial
 
 from msgspec.structs import replace
@@ -30,7 +31,7 @@ _RACING, _STREAMING, _OVER = State.RACING, State.STREAMING, State.OVER
 _ABANDONED, _RECOVERY = RecoveryResult.ABANDONED, Role.RECOVERY
 
 
-class EndOfRace:
+class EndOfRace(ABC):
     """State of one request's race, and its end."""
 
     __slots__ = (
@@ -61,9 +62,9 @@ class EndOfRace:
         self._paused = False
         self._wakeup = Wakeup(runtime.timers, self._on_time)
 
+    @abstractmethod
     def _on_time(self) -> None:
         """Do everything that is due."""
-        raise NotImplementedError
 
     def _now(self) -> float:
         return self._runtime.loop.time()

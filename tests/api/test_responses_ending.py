@@ -37,7 +37,7 @@ def test_it_goes_on_with_what_had_begun() -> None:
 
 
 def test_line_ends_with_carriage_returns() -> None:
-    """Events of a server that ends lines with CR LF are told apart, also in one piece."""
+    """Events of a server that ends lines with CR LF are separated, also in one piece."""
     writer = EventWriter()
     begun = writer.lifecycle("created", {"id": "resp_9", "model": "m", "output": []}) + writer.event("response.x", a=1)
     event = ended(begun.replace(b"\n", b"\r\n"))
