@@ -265,7 +265,7 @@ async def _pouring() -> AsyncIterator[_Hoses]:
 async def _fronted(port: int, stall_s: float, *, process: bool) -> AsyncIterator[Site]:
     """A gateway before it, that never hedges."""
     replicas = {"a": f"http://127.0.0.1:{port}/v1"}
-    timeouts = {"stall": f"{stall_s:g}s"}
+    timeouts = {"stall": f"{stall_s:g}s", "keepalive_interval": "1h"}  # comments would change the hashes
     async with fronting(replicas, process=process, hedge={"policy": "off"}, timeouts=timeouts) as site:
         yield site
 
