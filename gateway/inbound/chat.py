@@ -82,7 +82,9 @@ _NOT_STREAMED: Final = frozenset(
         "use_beam_search",
     }
 )
-_RARE: Final = _NOT_REPEATABLE | _NOT_STREAMED
+# Without one of these, only the model and the messages need a check.
+_CHECKED: Final = frozenset(_Fields.__struct_fields__) - {"model", "stream"} | _NOT_REPEATABLE | _NOT_STREAMED
+_MESSAGES: Final = ("messages",)
 _CLIENT_TOOLS: Final = frozenset({"function", "custom", None})
 
 
@@ -98,10 +100,11 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
         messages = fields.messages
         if messages is not None and len(messages) > inbound_fields.MESSAGES_MAX:
             raise inbound_fields.too_long("messages", inbound_fields.MESSAGES_MAX, len(messages))
-        if fields.tools is not None:
-            inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
+        if messages and fields.model and _CHECKED.isdisjoint(raws):
+            return ParsedFields(fields.model, fields.stream is True, _MESSAGES)
+        inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
         if fields.is_within(bounds) and messages:
-            return _parsed(fields, 1, "messages", raws)
+            return _parsed(fields, 1, _MESSAGES, raws)
     except msgspec.ValidationError as error:
         reason = str(error)
     raise inbound_fields.wrong_field(Api.CHAT, raws, _maxima(bounds), reason)
@@ -116,29 +119,28 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
     reason = "its fields are inconsistent"
     try:
         fields = _decode_completions(inbound_arrays.without_prompts("prompt", body, raws))
-        if fields.tools is not None:
-            inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
+        inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
         prompts = inbound_arrays.count_prompts("prompt", fields.prompt, raws)
         if fields.is_within(bounds) and prompts:
-            return _parsed(fields, prompts, "prompt", raws)
+            return _parsed(fields, prompts, ("prompt",), raws)
     except msgspec.ValidationError as error:
         reason = str(error)
     raise inbound_fields.wrong_field(Api.COMPLETIONS, raws, _maxima(bounds), reason)
 
 
-def _parsed(fields: _Fields, prompts: int, prompt: str, raws: RawFields) -> ParsedFields:
+def _parsed(fields: _Fields, prompts: int, prompt: tuple[str, ...], raws: RawFields) -> ParsedFields:
     if fields.stream_options is not None:
         inbound_fields.check_size("stream_options", raws)
-    plain, tokens = _RARE.isdisjoint(raws), fields.max_completion_tokens or fields.max_tokens
+    tokens = fields.max_completion_tokens or fields.max_tokens
     return ParsedFields(
         model=fields.model or "",
         streaming=fields.stream is True,
-        prompt=(prompt,),
+        prompt=prompt,
         include_usage=fields.stream_options is not None and fields.stream_options.include_usage is True,
         choices=int(fields.n or 1) * prompts,
         max_tokens=None if tokens is None else int(tokens),
-        assemble=(fields.best_of or 1) == 1 and (plain or without_effect(raws, _NOT_STREAMED)),
-        hedgeable=(plain or without_effect(raws, _NOT_REPEATABLE))
+        assemble=(fields.best_of or 1) == 1 and without_effect(raws, _NOT_STREAMED),
+        hedgeable=without_effect(raws, _NOT_REPEATABLE)
         and (fields.tools is None or all(tool.type in _CLIENT_TOOLS for tool in fields.tools)),
     )
 

@@ -158,10 +158,10 @@ def skim(api: Api, body: bytes, bounds: NumberLimits, default_model: str) -> tup
     if "model" not in raws:
         body = _with_model(body, raws, default_model)
         raws = _read_top(body)
-    size = sum(map(len, raws)) + sum(map(len, raws.values())) + 4 * len(raws) + 1  # see `_compact_spans`
-    if size != len(body) and not _spaced_spans(body, raws):
-        _spans(body, raws)
+    size = sum(map(len, raws)) + sum(map(len, raws.values())) + 4 * len(raws) + 1  # see `_usual_spans`
     try:
+        if size != len(body) and not _usual_spans(body, raws):
+            _spans(body, raws)
         fields = _READERS[api](body, raws, bounds)
     except RecursionError:
         raise inbound_syntax.too_deep() from None
@@ -254,10 +254,8 @@ def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None)
     if default_model is not None and "model" not in raws:
         body = _with_model(body, raws, default_model)
         raws = _read_top(body)
-    usual = _spaced_spans if body[body.find(b":") + 1] == _SPACE else _compact_spans
-    spans = usual(body, raws) or _spans(body, raws)
     try:
-        return body, spans, _READERS[api](body, raws, bounds)
+        return body, _usual_spans(body, raws) or _spans(body, raws), _READERS[api](body, raws, bounds)
     except RecursionError:
         raise inbound_syntax.too_deep() from None
 
@@ -301,42 +299,30 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
-def _compact_spans(body: bytes, raws: RawFields) -> Spans | None:
-    """Return the values' positions in a body without white space at its top level; None for any other body.
+def _usual_spans(body: bytes, raws: RawFields) -> Spans | None:
+    """Return the values' positions in a body without white space, or in one written like {"a": 10, "bc": [2]}.
 
-    Such a body is as long as its keys and values and 4 bytes (comma or brace, two quotes, colon) for each of them.
-    White space, an escape in a key, or a duplicate key makes it longer. Example:
+    None for any other body. Such a body is as long as its keys, its values, and 4 or 6 bytes for each of them (quotes,
+    colon, comma or brace). An escape in a key, or a duplicate key, makes it longer. Example:
 
         {"a":10,"bc":[2]}
         0    5 7     13 16
     """
+    is_spaced = body[body.find(b":") + 1] == _SPACE
+    end, marks = (-1, 6) if is_spaced else (0, 4)
     spans: Spans = {}
-    end = 0
     for key, raw in raws.items():
-        start = end + len(key) + 4
+        start = end + len(key) + marks
         end = start + len(raw)
         spans[key] = (start, end)
-    return spans if end + 1 == len(body) else None
+    if end + 1 != len(body) or (is_spaced and not _has_usual_space(body)):
+        return None
+    return spans
 
 
-def _spaced_spans(body: bytes, raws: RawFields) -> Spans | None:
-    """Return the values' positions in a body written like {"a": 10, "bc": [2]}, None for any other body.
-
-    The body is compared with its keys and values, one after the other, so it has no duplicate key.
-    """
-    if len(body) > KEY_CHARACTERS_MAX:
-        return None  # its keys may be too long
-    spans: Spans = {}
-    at, end = 1, 0
-    for key, raw in raws.items():
-        name, value = b'"%b": ' % key.encode(), bytes(raw)
-        start = at + len(name)
-        end = start + len(value)
-        if body[at:start] != name or body[start:end] != value:
-            return None
-        spans[key] = (start, end)
-        at = end + 2
-    return spans if body[end:] == b"}" else None
+def _has_usual_space(body: bytes) -> bool:
+    """Return True if a body has one space after each comma and colon, and no other; False for a long one."""
+    return len(body) <= KEY_CHARACTERS_MAX and msgspec.json.format(body, indent=0) == body
 
 
 def _spans(body: bytes, raws: RawFields) -> Spans:

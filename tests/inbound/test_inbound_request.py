@@ -177,6 +177,7 @@ TYPED = frozenset(
     {"model", "messages", "prompt", "stream", "stream_options", "n", "best_of", "tools"}
     | {"max_tokens", "max_completion_tokens"}
 )
+FORM = st.sampled_from(["compact", "spaced", "any white space"])
 SPACE = st.sampled_from(["", "", " ", "\n", "\t", "\r\n  "])
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 NUMBER = st.sampled_from(["1", "12", "1.5", "1e5", "-0", "12E+2", "-1"])
@@ -222,15 +223,16 @@ MEMBERS = st.lists(MEMBER, max_size=5, unique_by=lambda member: member.name).fla
 )
 
 
-def rendered(members: list[Member], space: st.DataObject | None) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """An object of these members with white space anywhere, and the positions of its values."""
+def rendered(members: list[Member], space: st.DataObject, form: str) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """An object of these members in one of the forms, and the positions of its values."""
 
     def gap() -> bytes:
-        return b"" if space is None else space.draw(SPACE).encode()
+        return space.draw(SPACE).encode() if form == "any white space" else b""
 
+    usual = b" " if form == "spaced" else b""
     body, spans = gap() + b"{", {}
     for number, member in enumerate(members):
-        body += (b"," if number else b"") + gap() + member.key.encode() + gap() + b":" + gap()
+        body += (b"," + usual if number else b"") + gap() + member.key.encode() + gap() + b":" + usual + gap()
         start = len(body)
         body += member.value.encode()
         spans[member.name] = (start, len(body))
@@ -246,20 +248,20 @@ def test_a_key_may_be_longer_in_the_body_than_it_reads(key: str) -> None:
     assert body[start:end] == b'"u"'
 
 
-@given(members=MEMBERS, data=st.data(), compact=st.booleans())
-def test_spans_are_exactly_the_bytes_of_the_values(members: list[Member], data: st.DataObject, compact: bool) -> None:
+@given(members=MEMBERS, data=st.data(), form=FORM)
+def test_spans_are_exactly_the_bytes_of_the_values(members: list[Member], data: st.DataObject, form: str) -> None:
     """For any keys, values, spelling and white space, every value's position is exact to the byte."""
-    body, expected = rendered(members, None if compact else data)
+    body, expected = rendered(members, data, form)
     call = read(body).call
     assert call.spans == expected
     assert body[: call.insert_at].strip() == b"{"
 
 
-@given(members=MEMBERS, data=st.data(), compact=st.booleans(), value=RENDERED, style=st.integers(0, 2))
+@given(members=MEMBERS, data=st.data(), form=FORM, value=RENDERED, style=st.integers(0, 2))
 def test_a_key_that_stands_twice_is_always_found(
     members: list[Member],
     data: st.DataObject,
-    compact: bool,
+    form: str,
     value: str,
     style: int,
 ) -> None:
@@ -268,8 +270,15 @@ def test_a_key_that_stands_twice_is_always_found(
     again = Member(first.name, spelt(first.name, style), data.draw(st.sampled_from([value, first.value])))
     members = list(members)
     members.insert(data.draw(st.integers(0, len(members))), again)
-    error = told(rendered(members, None if compact else data)[0])
+    error = told(rendered(members, data, form)[0])
     assert (error.code, error.param) == ("duplicate_key", first.name)
+
+
+def test_a_duplicate_key_in_place_of_white_space_is_found() -> None:
+    """A body as long as its four values with usual white space, which has one key twice and one space, is rejected."""
+    body = b'{"model": "m","messages":[{"role": "user"}],"a":1,"b":2,"a":3}'
+    assert len(body) == len(json.dumps(json.loads(body)))
+    assert (told(body).code, told(body).param) == ("duplicate_key", "a")
 
 
 @given(depth=st.integers(800, 1200))
@@ -278,6 +287,20 @@ def test_any_depth_of_nesting_is_read_or_refused(depth: int) -> None:
     nested = depth * "[" + depth * "]"
     refused(chat(f'"metadata":{nested}'))
     assert refused('{"model":"m","messages":' + nested + "}") is not None
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_a_depth_that_only_a_later_pass_rejects_is_an_error_of_the_body(space: str) -> None:
+    """The passes over a body run at different depths of calls, and so accept different depths of nesting."""
+    errors = [
+        refused(
+            f'{{"model":{space}"m",{space}"messages":{space}[{{"role":{space}"user"}}],{space}"x":{space}{nested}}}'
+        )
+        for nested in (depth * "[" + depth * "]" for depth in range(1, 1_200))
+    ]
+    rejected = [error.message for error in errors if error is not None]
+    assert len(set(rejected)) == 1
+    assert errors[: -len(rejected)] == [None] * (len(errors) - len(rejected))
 
 
 def test_an_error_at_the_very_end_is_told_like_any_other() -> None:
