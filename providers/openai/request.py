@@ -34,8 +34,13 @@ def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> Body:
         call = _without(call, ("stream", "stream_options"))
     elif not call.options:
         call = _without(call, ("stream_options",))
-    spans, added = call.spans, b""
-    replaced: list[_Replaced] = []
+    body, spans, at = call.body, call.spans, call.insert_at
+    asks = stream and ask_usage and call.options and not call.include_usage
+    is_usual = stream is call.streaming and "model" in spans and not (asks and "stream_options" in spans)
+    if is_usual and len(body) <= _COPIED_MAX:
+        start, end = spans["model"]
+        return b"".join((body[:at], _ASK_USAGE if asks else b"", body[at:start], _encode(model), body[end:]))
+    added, replaced = b"", list[_Replaced]()
     if "model" in spans:
         replaced.append((spans["model"], _encode(model)))
     else:
@@ -45,7 +50,7 @@ def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> Body:
             replaced.append((spans["stream"], b"true"))
         else:
             added += _STREAM
-    if stream and ask_usage and call.options and not call.include_usage:
+    if asks:
         if "stream_options" in spans:
             replaced.append((spans["stream_options"], _usage_asked(call)))
         else:
