@@ -13,7 +13,11 @@ from providers.errors import Unsupported
 from providers.response_stream import Bounds, ResponseContext, ResponseStream
 from providers.stream_support import DEFAULT, UNSTREAMED, StreamSupport
 
-_ACCEPT = {True: b"text/event-stream", False: b"application/json"}
+_TAILS = {
+    True: b"accept: text/event-stream\r\ncontent-length: %d\r\n\r\n",
+    False: b"accept: application/json\r\ncontent-length: %d\r\n\r\n",
+}
+"""The last lines of a head, for the size of its body, of requests for a stream and for a whole answer."""
 
 
 class HttpEndpoint:
@@ -42,7 +46,6 @@ class HttpEndpoint:
         burst: Burst | None = None,
     ) -> None:
         self._client = client
-        self._protocols = protocols
         self._model = model
         self._responses = ResponseContext(bounds, StreamSupport(), burst or Burst())
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
@@ -50,28 +53,29 @@ class HttpEndpoint:
         # engines serve `/tokenize` beside `/v1`, not below it
         bases = {api: path.removesuffix("/v1") if api is Api.TOKENIZE else path for api in protocols}
         targets = {api: bases[api] + protocol.path(api) + query for api, protocol in protocols.items()}
-        self._heads = {
-            api: b"POST %s HTTP/1.1\r\n" % target.encode() + lines + fixed for api, target in targets.items()
+        self._served = {
+            api: (protocols[api], b"POST %s HTTP/1.1\r\n" % target.encode() + lines + fixed)
+            for api, target in targets.items()
         }
 
     def open(self, call: Call, sink: Sink) -> Stream:
         """Send the call; see `Endpoint.open`."""
-        protocol = self._protocols[call.api]
-        in_events = call.streaming or call.assemble
-        mode, support = DEFAULT if in_events else UNSTREAMED, self._responses.support
-        if support.learned and in_events:
-            mode = support.mode_for(call, asyncio.get_running_loop().time())
+        protocol, head = self._served[call.api]
+        mode, responses = DEFAULT, self._responses
+        if not (call.streaming or call.assemble):
+            mode = UNSTREAMED
+        elif responses.support.learned:
+            mode = responses.support.mode_for(call, asyncio.get_running_loop().time())
         sent_call = call if mode.options else msgspec.structs.replace(call, options=False)
         try:
             body = protocol.build(sent_call, self._model, stream=mode.stream)
         except Unsupported as error:
             return _UnsupportedStream(error, sink)
-        head = self._heads[call.api]
         if call.headers:
             head += b"".join(b"%s: %s\r\n" % header for header in call.headers)
         size = sum(map(len, body)) if type(body) is tuple else len(body)
-        head += b"accept: %s\r\ncontent-length: %d\r\n\r\n" % (_ACCEPT[mode.stream], size)
-        stream = ResponseStream(protocol, call, sink, mode, self._responses)
+        head += _TAILS[mode.stream] % size
+        stream = ResponseStream(protocol, call, sink, mode, responses)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream
 
