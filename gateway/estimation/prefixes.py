@@ -38,6 +38,8 @@ def prefix_hashes(prompt: bytes) -> tuple[int, ...]:
     Args:
         prompt: raw bytes of the messages, in the order in which the model reads them.
     """
+    if len(prompt) < _BLOCK_BYTES:
+        return ()
     hashes: list[int] = []
     prefix_hash = start = 0
     for end in _ENDS:

@@ -38,6 +38,7 @@ _KANA, _HAN, _HANGUL = 8, 9, 10
 _THREE_BYTE: Final = 11  # Indic, Thai, typographic punctuation, full width
 _FOUR_BYTE: Final = 12  # emoji
 _UNIT: Final = 100  # weights are hundredths of a token
+_FACTOR: Final = 2.0 / _UNIT  # every second pair is read
 _WIDE: Final = {_TWO_BYTE: 20, _KANA: 78, _HAN: 94, _HANGUL: 88, _THREE_BYTE: 59, _FOUR_BYTE: 250}
 _WEIGHT_MAX: Final = 255  # no pair in UTF-8 has more: no character follows the first byte of a character
 _ADLER_MAX, _ADLER_MASK = 65_520, 0xFFFF
@@ -82,8 +83,9 @@ class TokenScale:
 
     def tokens(self, text: TextTokens) -> float:
         """Return the expected prompt tokens."""
-        words, marks, wide = self.factors
-        return words * text[0] + marks * text[1] + wide * text[2]
+        words, marks, wide = text
+        by_words, by_marks, by_wide = self.factors
+        return by_words * words + by_marks * marks + by_wide * wide
 
     def learn(self, text: TextTokens, prompt_tokens: int) -> None:
         """Learn from the prompt tokens that the upstream reported for a text."""
@@ -112,30 +114,37 @@ def text_tokens(body: bytes) -> TextTokens:
     images = 0
     if _SEMICOLON in body and _has_image(body):
         body, images = _without_images(body)
-    length = size = len(body)
-    if length > _SAMPLE_BYTES:
-        piece, gap = _SAMPLE_BYTES // _PIECES, length // _PIECES
-        body = b"".join([body[start : start + piece] for start in range(0, gap * _PIECES, gap)])
-        size = _SAMPLE_BYTES
-    factor = 2.0 * length / (size or 1) / _UNIT  # every second pair is read
+    factor = _FACTOR
+    if len(body) > _SAMPLE_BYTES:
+        factor = 2.0 * len(body) / _SAMPLE_BYTES / _UNIT
+        body = _sample(body)
     is_ascii = body.isascii()
     if is_ascii and _BACKSLASH in body and body.find(b"\\u") >= 0:  # a search for one byte is 20 times as fast
         body = body.decode("raw_unicode_escape", "replace").encode("utf-8", "surrogatepass")
-        is_ascii, size = False, len(body)
+        is_ascii = False
+    size = len(body)
     # A byte for every second pair of bytes: the class of the first + 16 * the class of the second. A shift of the whole
     # text, as one number, moves each class beside the one before it.
     classes = int.from_bytes(body.translate(_CLASS), "little")
     pairs = (classes | classes >> 4).to_bytes(size, "little")[: size - 1 : 2]
-    words = _sum(pairs.translate(_WORDS), _WORDS_MAX) * factor + images * _IMAGE_TOKENS
-    marks = _sum(pairs.translate(_MARKS), _MARKS_MAX) * factor
-    return words, marks, 0.0 if is_ascii else _sum(pairs.translate(_WIDES), _WEIGHT_MAX) * factor
+    words, marks = pairs.translate(_WORDS), pairs.translate(_MARKS)
+    if size < _FEW_BYTES:
+        word_sum, mark_sum = adler32(words, 0) & _ADLER_MASK, adler32(marks, 0) & _ADLER_MASK  # see `_sum`
+    else:
+        word_sum, mark_sum = _sum(words, _WORDS_MAX), _sum(marks, _MARKS_MAX)
+    wide_sum = 0 if is_ascii else _sum(pairs.translate(_WIDES), _WEIGHT_MAX)
+    return word_sum * factor + images * _IMAGE_TOKENS, mark_sum * factor, wide_sum * factor
+
+
+def _sample(body: bytes) -> bytes:
+    """Return pieces of a long text, 4 kB in all."""
+    piece, gap = _SAMPLE_BYTES // _PIECES, len(body) // _PIECES
+    return b"".join([body[start : start + piece] for start in range(0, gap * _PIECES, gap)])
 
 
 def _sum(weights: bytes, most: int) -> int:
     """Add up bytes of at most `most`: the lower half of Adler-32 is their sum, if it is below 65,521."""
     size = _ADLER_MAX // most
-    if len(weights) <= size:
-        return adler32(weights, 0) & _ADLER_MASK
     return sum([adler32(weights[at : at + size], 0) & _ADLER_MASK for at in range(0, len(weights), size)])
 
 
@@ -200,3 +209,4 @@ def _weigh(first: int, second: int) -> tuple[int, int, int]:
 _CLASS: Final = bytes(map(_class, range(256)))
 _WORDS, _MARKS, _WIDES = map(bytes, zip(*[_weigh(pair % 16, pair // 16) for pair in range(256)], strict=True))
 _WORDS_MAX, _MARKS_MAX = max(_WORDS), max(_MARKS)
+_FEW_BYTES: Final = 2 * (_ADLER_MAX // max(_WORDS_MAX, _MARKS_MAX))  # whose pairs make one sum
