@@ -4,7 +4,7 @@ Minimises the sum of weight * ((x0 * c0 + x1 * c1 + x2 * c2) / y - 1)^2: the err
 Independent of the meaning of the columns. Stores the normal equations, not the samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -15,8 +15,11 @@ _PIVOT_MIN: Final = 1e-9  # relative; below it, columns are multiples of each ot
 _LATER_MAX: Final = 5_000  # samples after which an older one has no weight
 _SUMS: Final = 10  # the number of samples, six sums of the matrix and three of the right side
 _ACTIVE: Final = ((1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))  # sets of nonzero coefficients, besides c0 alone
+_ACTIVE_01: Final = ((1,), (0, 1))  # the same while all samples have x2 = 0
 
 Triple = tuple[float, float, float]
+Row = tuple[float, float, float, float]
+"""A sample: y and its columns."""
 _Sum = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
 
 
@@ -59,24 +62,44 @@ class RelativeFit:
 
     def add(self, y: float, x0: float, x1: float, x2: float) -> None:
         """Add one sample, y > 0."""
-        matrix, right = self._matrix, self._right
-        self._weight /= _DECAY
-        x0, x1, x2 = x0 / y, x1 / y, x2 / y
-        w0, w1, w2 = self._weight * x0, self._weight * x1, self._weight * x2
-        matrix[0] += w0 * x0
-        matrix[1] += w0 * x1
-        matrix[2] += w0 * x2
-        matrix[3] += w1 * x1
-        matrix[4] += w1 * x2
-        matrix[5] += w2 * x2
-        right[0] += w0
-        right[1] += w1
-        right[2] += w2
+        self.add_all([(y, x0, x1, x2)])
+
+    def add_all(self, samples: Sequence[Row]) -> None:
+        """Add samples in their order."""
         if self._new is not None:
-            products = (1.0, x0 * x0, x0 * x1, x0 * x2, x1 * x1, x1 * x2, x2 * x2, x0, x1, x2)
-            self._new = [old + new for old, new in zip(self._new, products, strict=True)]
-        if self._weight > _WEIGHT_MAX:
+            self._new = _with_products(self._new, samples)
+        rest = iter(samples)
+        while self._add_until_scaled(rest):
             self._rescale()
+
+    def _add_until_scaled(self, samples: Iterable[Row]) -> bool:
+        """Add samples; return True as soon as the sums must be scaled back, False after the last sample."""
+        weight, is_too_large = self._weight, False
+        m00, m01, m02, m11, m12, m22 = self._matrix
+        r0, r1, r2 = self._right
+        for y, column0, column1, column2 in samples:
+            weight /= _DECAY
+            x0, x1 = column0 / y, column1 / y
+            w0, w1 = weight * x0, weight * x1
+            m00 += w0 * x0
+            m01 += w0 * x1
+            m11 += w1 * x1
+            r0 += w0
+            r1 += w1
+            if column2:  # 0 adds nothing
+                x2 = column2 / y
+                w2 = weight * x2
+                m02 += w0 * x2
+                m12 += w1 * x2
+                m22 += w2 * x2
+                r2 += w2
+            if weight > _WEIGHT_MAX:
+                is_too_large = True
+                break
+        self._weight = weight
+        self._matrix = [m00, m01, m02, m11, m12, m22]
+        self._right = [r0, r1, r2]
+        return is_too_large
 
     def take_new(self) -> list[float]:
         """Return the number of samples since the last call and their sums, matrix first; zeros at the first call."""
@@ -97,7 +120,7 @@ class RelativeFit:
         right, rows = self._right, self._rows()
         best: Triple = (right[0] / rows[0][0], 0.0, 0.0)
         best_gain = best[0] * right[0]
-        for active in _ACTIVE:
+        for active in _ACTIVE if rows[2][2] else _ACTIVE_01:
             solution = _eliminate([[rows[i][j] for j in active] + [right[i]] for i in active])
             if solution is None or min(solution) < 0.0:
                 continue
@@ -128,6 +151,15 @@ class RelativeFit:
     def _rows(self) -> tuple[Triple, Triple, Triple]:
         m = self._matrix
         return (m[0], m[1], m[2]), (m[1], m[3], m[4]), (m[2], m[4], m[5])
+
+
+def _with_products(sums: list[float], samples: Iterable[Row]) -> list[float]:
+    """Return the number and sums of samples, with those of further samples added."""
+    for y, *columns in samples:
+        x0, x1, x2 = (column / y for column in columns)
+        products = (1.0, x0 * x0, x0 * x1, x0 * x2, x1 * x1, x1 * x2, x2 * x2, x0, x1, x2)
+        sums = [old + new for old, new in zip(sums, products, strict=True)]
+    return sums
 
 
 def _eliminate(rows: list[list[float]]) -> list[float] | None:

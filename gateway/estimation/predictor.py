@@ -9,13 +9,13 @@ Units: seconds; tokens; a level is a factor, stored as its logarithm.
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import exp, log
 from typing import Annotated, Final
 
 import msgspec
 
-from gateway.estimation.fit import FitState, RelativeFit, Triple
+from gateway.estimation.fit import FitState, RelativeFit, Row, Triple
 
 _FIRST_SAMPLES: Final = 20  # b is their median, with all levels 1: one tiny TTFT would dominate a squared error
 _RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall, and no sample of the fit
@@ -236,7 +236,7 @@ class Predictor:
     def fold(self, now_s: float) -> None:
         """Decay the levels to now_s and process the appended samples; `predict` calls this when it is due."""
         if now_s > self._folded_s:
-            fade = math.exp((self._folded_s - now_s) / self.memory_s)
+            fade = exp((self._folded_s - now_s) / self.memory_s)
             for replica in self._levels:
                 self._levels[replica] *= fade
             self._folded_s = now_s
@@ -251,7 +251,7 @@ class Predictor:
         self._set_scales()
 
     def _set_scales(self) -> None:
-        self._scales = {replica: math.exp(level) for replica, level in self._levels.items()}
+        self._scales = {replica: exp(level) for replica, level in self._levels.items()}
         self.level_median = statistics.median(self._scales.values()) if self._scales else 1.0
 
     def _add_first(self) -> None:
@@ -268,7 +268,7 @@ class Predictor:
     def _begin_fit(self, b: float) -> None:
         for ttft_s, u, p in self._first:
             y = max(TTFT_MIN_S, ttft_s)
-            if abs(math.log(y / b)) <= _RESIDUAL_MAX:
+            if abs(log(y / b)) <= _RESIDUAL_MAX:
                 self._fit.add(y, 1.0, u if u >= _TOKENS_MIN else 0.0, p if p >= _TOKENS_MIN else 0.0)
         self._first.clear()
 
@@ -277,27 +277,33 @@ class Predictor:
         b, s, c = self._coefficients
         levels = self._levels
         level_mean = statistics.fmean(levels.values()) if levels else 0.0
-        residuals = defaultdict[str, list[float]](list)
+        seen: dict[str, tuple[float, float, list[float]]] = {}  # level, factor to the mean level, residuals
+        rows: list[Row] = []
         for replica, ttft_s, uncached, pending, is_event in self._raw:
-            y, base = ttft_s, b + s * uncached + c * pending
-            if y < TTFT_MIN_S:
-                y = TTFT_MIN_S
+            if replica not in seen:
+                level = levels.setdefault(replica, 0.0)
+                seen[replica] = (level, exp(level_mean - level), [])
+            level, to_mean, residuals = seen[replica]
+            base = b + s * uncached + c * pending
             if base < TTFT_MIN_S:
                 base = TTFT_MIN_S
-            level = levels.setdefault(replica, 0.0)
-            residual = math.log(y / base) - level
-            if is_event or residual > 0.0:
-                residuals[replica].append(residual)
-            if is_event and -_RESIDUAL_MAX <= residual <= _RESIDUAL_MAX:
-                u, p = uncached if uncached >= _TOKENS_MIN else 0.0, pending if pending >= _TOKENS_MIN else 0.0
-                self._fit.add(y * math.exp(level_mean - level), 1.0, u, p)
-                self._samples += 1
-                self._unfitted += 1
-        for replica, values in residuals.items():
-            levels[replica] += _level_move(values)
-            if self.steps is not None:
+            y = ttft_s if ttft_s > TTFT_MIN_S else TTFT_MIN_S
+            residual = log(y / base) - level
+            if is_event:
+                residuals.append(residual)
+                if -_RESIDUAL_MAX <= residual <= _RESIDUAL_MAX:
+                    u, p = uncached if uncached >= _TOKENS_MIN else 0.0, pending if pending >= _TOKENS_MIN else 0.0
+                    rows.append((y * to_mean, 1.0, u, p))
+            elif residual > 0.0:
+                residuals.append(residual)
+        self._fit.add_all(rows)
+        self._samples += len(rows)
+        self._unfitted += len(rows)
+        for replica, (_, _, residuals) in seen.items():
+            levels[replica] += _level_move(residuals)
+            if self.steps is not None and residuals:
                 total, count = self.steps.get(replica, (0.0, 0))
-                self.steps[replica] = (total + sum(map(_clipped, values)), count + len(values))
+                self.steps[replica] = (total + sum(map(_clipped, residuals)), count + len(residuals))
 
 
 def _first_base(samples: list[Triple]) -> float:
