@@ -33,6 +33,9 @@ _PREDICTED_S_MAX: Final = 1e4  # a restored base above it is no TTFT
 _LEVEL_MAX: Final = 20.0  # logarithm; a restored level beyond it is no slow phase
 _TOKENS_MIN: Final = 1.0  # less is rounding noise of a sum, and a time divided by it would look like a law
 
+Law = tuple[Triple, Mapping[str, float]]
+"""The coefficients, and the levels of the replicas as factors; a replica without a sample has none."""
+
 _Positive = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 
 
@@ -66,9 +69,11 @@ class Predictor:
 
     __slots__ = (
         "_coefficients",
+        "_due_s",
         "_first",
         "_fit",
         "_folded_s",
+        "_law",
         "_levels",
         "_raw",
         "_samples",
@@ -88,7 +93,8 @@ class Predictor:
         self._coefficients = (0.0, 0.0, 0.0)
         self._levels: dict[str, float] = {}  # logarithms
         self._scales: dict[str, float] = {}  # the levels as factors
-        self._folded_s = -math.inf
+        self._folded_s = self._due_s = -math.inf  # times of the last fold, and of the next one
+        self._law: Law | None = None  # valid until then; None before the fit
         self.level_median = 1.0
         self.memory_s = _MEMORY_S
         self.steps: dict[str, tuple[float, int]] | None = None
@@ -150,11 +156,11 @@ class Predictor:
             for replica, uncached, pending in candidates
         ]
 
-    def law(self, now_s: float) -> tuple[Triple, Mapping[str, float]] | None:
-        """Return the coefficients and the levels as factors, valid now; None before the pool's first sample."""
-        if now_s >= self._folded_s + _FOLD_S or (self._raw and self._samples < _FIRST_SAMPLES):
+    def law(self, now_s: float) -> Law | None:
+        """Return the law that is valid now, the same object until it changes; None before the pool's first sample."""
+        if now_s >= self._due_s or (self._samples < _FIRST_SAMPLES and self._raw):
             self.fold(now_s)
-        return (self._coefficients, self._scales) if self._samples else None
+        return self._law
 
     def add(self, replica: str, ttft_s: float, uncached: float, pending: float, now_s: float) -> None:
         """Add a first content, with the tokens as of the time when the attempt was sent."""
@@ -172,7 +178,7 @@ class Predictor:
         """Give a new replica the median level of the others: all of them may be slow."""
         if self._levels:
             self._levels[replica] = statistics.median(self._levels.values())
-            self._set_scales()
+            self._set_law()
 
     # other gateways
 
@@ -191,6 +197,7 @@ class Predictor:
         if not self.has_fit:
             self._samples, self._coefficients = _FIRST_SAMPLES, (max(TTFT_MIN_S, base_s), 0.0, 0.0)
             self._begin_fit(self._coefficients[0])
+            self._set_law()
 
     def fold_new(self, now_s: float) -> None:
         """Process the appended samples now, if there are any."""
@@ -207,6 +214,7 @@ class Predictor:
         self._first.clear()
         self._samples = max(self._samples, _FIRST_SAMPLES) + count
         self._coefficients, self._unfitted = self._fit.solve_nonnegative(), 0
+        self._set_law()
 
     def add_steps(self, steps: Mapping[str, tuple[float, int]], means: Mapping[str, float]) -> None:
         """Move levels by the steps of other gateways, as far as by that number of own samples.
@@ -222,7 +230,7 @@ class Predictor:
         for replica, mean in means.items():
             level = levels.get(replica, mean)
             levels[replica] = level + _APPROACH * (mean - level)
-        self._set_scales()
+        self._set_law()
 
     def level(self, replica: str) -> float:
         """Return the logarithm of a replica's level."""
@@ -231,7 +239,7 @@ class Predictor:
     def forget(self, replica: str) -> None:
         """Drop the level of a removed replica."""
         self._levels.pop(replica, None)
-        self._set_scales()
+        self._set_law()
 
     def fold(self, now_s: float) -> None:
         """Decay the levels to now_s and process the appended samples; `predict` calls this when it is due."""
@@ -248,10 +256,12 @@ class Predictor:
         if self._unfitted >= _REFIT:
             self._coefficients = self._fit.solve_nonnegative()
             self._unfitted = 0
-        self._set_scales()
+        self._due_s = self._folded_s + _FOLD_S
+        self._set_law()
 
-    def _set_scales(self) -> None:
+    def _set_law(self) -> None:
         self._scales = {replica: exp(level) for replica, level in self._levels.items()}
+        self._law = (self._coefficients, self._scales) if self._samples else None
         self.level_median = statistics.median(self._scales.values()) if self._scales else 1.0
 
     def _add_first(self) -> None:

@@ -20,13 +20,14 @@ from gateway.pool.rejections import Rejections
 from gateway.routing.replicas import SLOW_START_S, Replica
 
 _BREAKS_S: Final = 600.0  # time after a broken answer in which complete ones are counted, too
-_UNSEEN_S: Final = 5.0  # a replica without a request for this long gets the next primary; longer, ...
+UNSEEN_S: Final = 5.0  # a replica without a request for this long gets the next primary; longer, ...
 _UNSEEN_REQUESTS: Final = 12.0  # ... if an equal share of the traffic has not brought it this number of requests
 _PROBE_S: Final = 5.0  # time between two primaries of a suspect replica; longer, ...
 _PROBE_REQUESTS: Final = 50.0  # ... if the pool has not had this number of requests: 2 % of them are enough
 _MEMORY_S: Final = 30.0  # time for which levels are remembered; longer, ...
 _MEMORY_REQUESTS: Final = 75.0  # ... until an equal share of the traffic has brought a replica this number of requests
 _GUESSED_SHARE: Final = 0.5  # of a prompt that counts as cached where another gateway has probably sent its prefix
+_BUSY: Final = 0.99  # of the mean time between requests at which the first of these times grows
 _GAP_WEIGHT: Final = 0.02  # of the last time between two requests in their mean
 
 
@@ -100,7 +101,9 @@ class Loads:
     """
 
     __slots__ = (
+        "_busy_gap_s",
         "_gap_s",
+        "_is_quiet",
         "_learning",
         "_request_s",
         "_seeds",
@@ -123,8 +126,13 @@ class Loads:
         self.heads = 1
         self.numbers = itertools.count()
         self._request_s = math.inf  # time of the last request
-        self._gap_s = 0.0  # mean time between two requests
-        self.unseen_s, self.probe_every_s = _UNSEEN_S, _PROBE_S
+        self._gap_s = 0.0  # mean time between two requests; up to _busy_gap_s, all times have their lowest values
+        self._busy_gap_s = _BUSY * min(
+            _PROBE_S / _PROBE_REQUESTS,
+            min(UNSEEN_S / _UNSEEN_REQUESTS, _MEMORY_S / _MEMORY_REQUESTS) / max(1, len(self.of)),
+        )
+        self._is_quiet = True  # the mean was longer at the last request
+        self.unseen_s, self.probe_every_s = UNSEEN_S, _PROBE_S
         self.breaking_until_s = self.ramping_until_s = -math.inf
 
     def adopt_state(self, old: "Loads") -> Sequence[Replica]:
@@ -136,19 +144,21 @@ class Loads:
 
     def on_request(self, now_s: float) -> None:
         """Count a request: with little traffic, what was learned is remembered for longer."""
-        if now_s > self._request_s:
-            self._gap_s += _GAP_WEIGHT * (now_s - self._request_s - self._gap_s)
-            gap_s = self._gap_s / self.heads  # each gateway gets about as many requests
-            share_s = len(self.of) * gap_s
-            unseen_s, probe_s, memory_s = (
-                _UNSEEN_REQUESTS * share_s,
-                _PROBE_REQUESTS * gap_s,
-                _MEMORY_REQUESTS * share_s,
-            )
-            self.unseen_s = unseen_s if unseen_s > _UNSEEN_S else _UNSEEN_S
-            self.probe_every_s = probe_s if probe_s > _PROBE_S else _PROBE_S
-            self._learning.predictor.memory_s = memory_s if memory_s > _MEMORY_S else _MEMORY_S
+        gap_s = now_s - self._request_s
+        if gap_s > 0.0:
+            self._gap_s += _GAP_WEIGHT * (gap_s - self._gap_s)
+            if self._gap_s > self._busy_gap_s or self._is_quiet:
+                self._set_times()
         self._request_s = now_s
+
+    def _set_times(self) -> None:
+        """Set the times that grow while there is little traffic."""
+        self._is_quiet = self._gap_s > self._busy_gap_s
+        gap_s = self._gap_s / self.heads  # each gateway gets about as many requests
+        share_s = len(self.of) * gap_s
+        self.unseen_s = max(UNSEEN_S, _UNSEEN_REQUESTS * share_s)
+        self.probe_every_s = max(_PROBE_S, _PROBE_REQUESTS * gap_s)
+        self._learning.predictor.memory_s = max(_MEMORY_S, _MEMORY_REQUESTS * share_s)
 
     @property
     def has_requests(self) -> bool:

@@ -33,7 +33,7 @@ from providers.base import Api
 NEAR_TIE: Final = 1.1  # predictions within this ratio count as equal, so that load or another quota decides
 UNSEEN_RATIO: Final = 1.5  # a replica without requests gets one unless its prediction is worse by more than this ratio
 _SHARE_MAX: Final = 1.25  # times an equal share of the streams in flight; above it an equally quick engine is picked
-_IN_FLIGHT_MIN: Final = 4  # fewer streams in flight are no load
+IN_FLIGHT_MIN: Final = 4  # fewer streams in flight are no load
 _FIRST_REQUEST_S: Final = 1.0  # a new replica gets the next primary after this time, if it has had none
 _WEIGHED_RATIO: Final = 1.5  # with weights, predictions within this ratio of the best one count as equal
 _PROBE_UNPAID: Final = 3.0  # times as long without a probe that could be hedged
@@ -268,7 +268,7 @@ class Picker:
                 return unseen
         if self._is_weighted:
             return self._weighed(candidates, predicted_s, _WEIGHED_RATIO * predicted_s[index], now_s, rand)
-        if is_over_share(best, len(candidates), sum(map(_IN_FLIGHT, candidates))):
+        if is_over_share(best, candidates):
             return self._least_busy(candidates, predicted_s, index, now_s, rand)
         return best
 
@@ -319,13 +319,16 @@ class Picker:
         return [own_s + loads[each].breaks.cost_s(now_s) for each, own_s in zip(candidates, predicted_s, strict=True)]
 
 
-def is_over_share(best: Replica, count: int, streams: int) -> bool:
-    """Return True if an engine has over 1.25 times its share of the streams of `count` replicas.
+def is_over_share(best: Replica, candidates: Collection[Replica]) -> bool:
+    """Return True if an engine has over 1.25 times its share of the streams of all candidates.
 
     Running streams slow each other down, which TTFT does not show.
     """
     in_flight = best.in_flight
-    return best.batches and in_flight >= _IN_FLIGHT_MIN and in_flight * count > _SHARE_MAX * streams
+    if not best.batches or in_flight < IN_FLIGHT_MIN:
+        return False
+    streams: int = sum(map(_IN_FLIGHT, candidates))
+    return in_flight * len(candidates) > _SHARE_MAX * streams
 
 
 def common_apis(replicas: Sequence[Replica]) -> set[Api | None]:

@@ -48,8 +48,8 @@ class Pool(MeasuredPool):
         choice = self._quickest.pick(facts, now_s, rand)
         if choice is None:
             return None
-        replica, load, ttft_s = choice.replica, choice.load, choice.ttft_s
-        forecast = self._forecast(replica, load, facts, None, ttft_s, choice.uncached)
+        _, ttft_s, uncached, replica, load = choice
+        forecast = self._forecast(replica, load, facts, None, ttft_s, uncached)
         forecast.target_s = facts.ttft_target_s or self.settings.ttft_target_s
         plan, delay_s = self.learning.ready_plan(now_s), None
         if self.is_single or forecast.never_hedged is _HIDDEN_REASONING:

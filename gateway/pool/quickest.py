@@ -9,49 +9,42 @@ Units: seconds of the loop's clock, tokens.
 """
 
 import math
-from operator import attrgetter
+from collections.abc import Sequence
+from operator import attrgetter, itemgetter
 from typing import Final
 
-import msgspec
-
 from gateway.estimation.predictor import TTFT_MIN_S
+from gateway.estimation.stall_detector import StallDetector
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.parameters import HedgeParameters
 from gateway.pool.learning import Learning
-from gateway.pool.loads import Loads, ReplicaLoad
-from gateway.pool.picker import NEAR_TIE, UNSEEN_RATIO, Picker, common_apis, is_over_share
+from gateway.pool.loads import UNSEEN_S, Loads, ReplicaLoad
+from gateway.pool.picker import IN_FLIGHT_MIN, NEAR_TIE, UNSEEN_RATIO, Picker, common_apis, is_over_share
 from gateway.pool.quotas import Quotas
-from gateway.routing.replicas import BreakerState, Replica
+from gateway.routing.replicas import Breaker, BreakerState, Replica
 from gateway.routing.strategies import Routing, is_weighted
 
+Choice = tuple[float, float, float, Replica, ReplicaLoad]
+"""A replica for a primary, with its load.
 
-class Choice(msgspec.Struct, gc=False):
-    """A replica for a primary.
+The numbers before it: the expected TTFT by which replicas are compared, which is the predicted one with the cost of
+broken answers and the overdue time of waiting attempts; the predicted TTFT; and the prompt tokens that it has to
+compute.
+"""
 
-    Attributes:
-        expected_s: predicted TTFT by which replicas are compared: `own_s` and the overdue time of waiting attempts.
-        own_s: `ttft_s` and the cost of broken answers.
-        ttft_s: predicted TTFT.
-        uncached: prompt tokens that the replica has to compute.
-    """
+_Row = tuple[Replica, ReplicaLoad, Breaker, StallDetector, str]
 
-    expected_s: float
-    own_s: float
-    ttft_s: float
-    uncached: float
-    replica: Replica
-    load: ReplicaLoad
-
+_SEEN_S: Final = 0.9 * UNSEEN_S  # so long after its last request no replica is due for another one
 
 _CLOSED: Final = BreakerState.CLOSED
-_EXPECTED_S: Final = attrgetter("expected_s")
-_STREAMS: Final = attrgetter("replica.in_flight")
+_EXPECTED_S: Final = itemgetter(0)
+_USED_S: Final = attrgetter("used_s")
 
 
 class Quickest:
     """Picks among the replicas of one pool."""
 
-    __slots__ = ("_apis", "_is_compared", "_learning", "_loads", "_quotas", "_ring")
+    __slots__ = ("_apis", "_count", "_learning", "_loads", "_quotas", "_ring", "_rows", "_rows_of", "_seen_until_s")
 
     def __init__(
         self, picker: Picker, settings: HedgeParameters, loads: Loads, learning: Learning, quotas: Quotas
@@ -59,63 +52,82 @@ class Quickest:
         self._loads = loads
         self._learning = learning
         self._quotas = quotas
-        self._ring = picker.tiers[0]
+        self._ring = ring = picker.tiers[0]
         replicas = picker.ring.replicas
         # False without any replica, or without one that takes primaries.
-        is_usual = any(not replica.backup_only for replica in self._ring.replicas)
-        self._is_compared = settings.routing is Routing.PREDICTED and not is_weighted(replicas) and is_usual
-        self._apis = common_apis(replicas)
+        is_usual = any(not replica.backup_only for replica in ring.replicas)
+        is_compared = settings.routing is Routing.PREDICTED and not is_weighted(replicas) and is_usual
+        self._apis = common_apis(replicas) if is_compared else set()  # those of the requests that are served here
+        self._rows_of: dict[Replica, _Row] = {
+            each: (each, loads.of[each], each.breaker, loads.of[each].stalls, each.name) for each in ring.replicas
+        }
+        self._count = len(self._rows_of)
+        self._rows = 2 * list(self._rows_of.values())  # twice: from each start, a whole round follows
+        self._seen_until_s = -math.inf  # time until which no replica of a small ring is due for a request
 
     def pick(self, facts: RequestFacts, now_s: float, rand: float) -> Choice | None:
         """Pick the replica with the lowest prediction, or one that is due for a request; None for the general way."""
-        if not self._is_compared or facts.pinned is not None or facts.api not in self._apis:
+        if facts.api not in self._apis or facts.pinned is not None:
             return None
-        ring = self._ring
-        replicas = ring.replicas
-        if ring.is_large:
-            groups, rand = ring.random(rand, facts.prefixes)
-            replicas = next(groups)
-        loads, quotas = self._loads, self._quotas
-        if now_s < loads.ramping_until_s or (quotas.of and not all(quotas.is_free(r, facts, now_s) for r in replicas)):
+        loads, quotas, rows, count = self._loads, self._quotas, self._rows, self._count
+        if self._ring.is_large:
+            groups, rand = self._ring.random(rand, facts.prefixes)
+            group = [self._rows_of[replica] for replica in next(groups)]
+            rows, count = group + group, len(group)
+        if now_s < loads.ramping_until_s or (
+            quotas.of and not all(quotas.is_free(row[0], facts, now_s) for row in rows[:count])
+        ):
             return None
         law = self._learning.predictor.law(now_s)
         if law is None:
             return None
-        (b, s, c), levels = law
-        tokens, prefixes = facts.prompt_tokens, facts.prefixes
-        is_breaking = now_s < loads.breaking_until_s
+        (b, s, c), scales = law
+        uncached, prefixes, is_breaking = facts.prompt_tokens, facts.prefixes, now_s < loads.breaking_until_s
+        idle_s = b + s * uncached
         choices: list[Choice] = []
-        unseen: Choice | None = None
-        unseen_s, streams = math.inf, 0
-        for replica in replicas:
-            load, name, breaker = loads.of[replica], replica.name, replica.breaker
-            stalls, due_s = load.stalls, load.stalls.due_s
-            if (
-                replica.out
-                or breaker.state is not _CLOSED
-                or now_s < breaker.cooling_until_s
-                or ((stalls.late or now_s > due_s) and stalls.is_suspect(now_s))
-            ):
+        start = int(rand * count)  # the first one after a random start wins a tie
+        for replica, load, breaker, stalls, name in rows[start : start + count]:
+            if replica.out or breaker.state is not _CLOSED or now_s < breaker.cooling_until_s:
                 return None
-            uncached = loads.uncached(facts, replica, now_s) if prefixes else tokens
-            ttft_s = b + s * uncached + c * load.pending
-            if name in levels:
-                ttft_s *= levels[name]
+            if prefixes:
+                uncached = loads.uncached(facts, replica, now_s)
+                idle_s = b + s * uncached
+            ttft_s = (idle_s + c * load.pending) * scales.get(name, 1.0)
             if ttft_s < TTFT_MIN_S:
                 ttft_s = TTFT_MIN_S
-            own_s = ttft_s + load.breaks.cost_s(now_s) if is_breaking else ttft_s
-            expected_s = own_s + (now_s - due_s) if now_s > due_s else own_s
-            choice = Choice(expected_s, own_s, ttft_s, uncached, replica, load)
-            choices.append(choice)
-            streams += replica.in_flight
-            if load.used_s < unseen_s:
-                unseen, unseen_s = choice, load.used_s
-        count = len(choices)
-        start = int(rand * count)
-        turned = choices[start:] + choices[:start]  # the first one after a random start wins a tie
-        best = min(turned, key=_EXPECTED_S)
-        if unseen_s <= now_s - loads.unseen_s and unseen and unseen.expected_s <= UNSEEN_RATIO * best.own_s:
-            return unseen
-        if not is_over_share(best.replica, count, streams):
-            return best
-        return min((each for each in turned if each.expected_s <= NEAR_TIE * best.expected_s), key=_STREAMS)
+            expected_s = ttft_s
+            if now_s > stalls.due_s or stalls.late or is_breaking:
+                if stalls.is_suspect(now_s):
+                    return None
+                own_s = ttft_s + load.breaks.cost_s(now_s) if is_breaking else ttft_s
+                expected_s = own_s + stalls.overdue_s(now_s)
+            choices.append((expected_s, ttft_s, uncached, replica, load))
+        best = min(choices, key=_EXPECTED_S)
+        if now_s >= self._seen_until_s or best[3].in_flight >= IN_FLIGHT_MIN:
+            return self._compared(best, choices, rows[:count], now_s)
+        return best
+
+    def _compared(self, best: Choice, choices: Sequence[Choice], rows: Sequence[_Row], now_s: float) -> Choice:
+        """Return a choice that is preferred to the best one: due for a request, or nearly as good and less busy."""
+        if now_s >= self._seen_until_s:
+            unseen, own_s, load = self._unseen(rows, choices, now_s), best[1], best[4]
+            if now_s < self._loads.breaking_until_s:
+                own_s += load.breaks.cost_s(now_s)
+            if unseen is not None and unseen[0] <= UNSEEN_RATIO * own_s:
+                return unseen
+        if is_over_share(best[3], [each[3] for each in choices]):
+            return min((each for each in choices if each[0] <= NEAR_TIE * best[0]), key=_streams)
+        return best
+
+    def _unseen(self, rows: Sequence[_Row], choices: Sequence[Choice], now_s: float) -> Choice | None:
+        """Return the choice whose replica is longest without a request, if it is due for one."""
+        load = min((row[1] for row in rows), key=_USED_S)  # the first in the configured order
+        if not self._ring.is_large:
+            self._seen_until_s = load.used_s + _SEEN_S
+        if load.used_s > now_s - self._loads.unseen_s:
+            return None
+        return next(each for each in choices if each[4] is load)
+
+
+def _streams(choice: Choice) -> int:
+    return choice[3].in_flight
