@@ -17,7 +17,7 @@ from providers.errors import ConnectionCut, ProtocolError, UpstreamError
 HEADERS_BYTES_MAX = 64 * 1024  # above the bounds of nginx and Node
 _UNREAD_BYTES_MAX = 256 * 1024  # receive buffer of a socket; Linux doubles it, and uses up to 6 MB by default
 _WRITTEN_BYTES = 256 * 1024  # of a large request, at a time
-_FRAMING = (b"content-length", b"transfer-encoding")
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _NO_BODY = (b"content-length", b"0")
 _BODILESS = (204, 304)
 
@@ -65,10 +65,12 @@ class Exchange:
 
     def pause(self) -> None:
         if self.connection is not None:
+            self.connection.is_read = False
             self.connection.transport.pause_reading()
 
     def resume(self) -> None:
         if self.connection is not None:
+            self.connection.is_read = True
             self.connection.transport.resume_reading()
 
     def abort(self) -> None:
@@ -102,9 +104,7 @@ class Connection(asyncio.Protocol):
     """One socket; carries one exchange at a time."""
 
     __slots__ = (
-        "_begun",
         "_exchange",
-        "_framed",
         "_headers",
         "_is_open",
         "_keep",
@@ -114,6 +114,7 @@ class Connection(asyncio.Protocol):
         "_paused",
         "_pieces",
         "_read_bytes",
+        "_sink",
         "_status",
         "_surplus",
         "_unsent",
@@ -124,6 +125,7 @@ class Connection(asyncio.Protocol):
         "fresh_until_s",
         "idle",
         "idle_since_s",
+        "is_read",
         "kept",
         "on_body",
         "stale_until_s",
@@ -135,9 +137,11 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._exchange: Exchange | None = None
+        self._sink: HttpSink | None = None  # of the exchange, between the head and the end of its response
         self._is_open = False  # between `connection_made` and `connection_lost`
         self.kept = False  # open before its exchange began: the server may have closed it meanwhile
         self.closing = False
+        self.is_read = True  # False while the exchange has paused reading
         self.idle = False  # in its owner's pool
         self.idle_since_s = 0.0
         self.fresh_until_s = 0.0  # set by the owner: after this time the connection is not used again
@@ -146,21 +150,19 @@ class Connection(asyncio.Protocol):
         self._unsent: Iterator[memoryview] | None = None  # the rest of it, None if there is none
         self._pieces: list[bytes] = []  # of the body, from the present read
         self.on_body = self._pieces.append  # httptools calls this for every chunk: a C function is cheaper
+        self._read_bytes = 0  # size of the last read, before the headers are complete
+        self._keep = False  # valid after the end of the response
+        self._surplus = False  # there are bytes after the end of the response
+        self._whole = 0  # number of `_pieces` that belong to the response, if there is a surplus
+        self._until_eof = False  # neither length nor chunks (RFC 9112, 6.3): the end of the connection ends the body
         self._reset()
         self._parser = httptools.HttpResponseParser(self)
 
     def _reset(self) -> None:
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._read_bytes = 0  # size of the last read, before the headers are complete
+        self._headers: list[tuple[bytes, bytes]] = []  # later the trailers
         self._loose_bytes = 0  # bytes since the last piece of a body: the parser buffers headers and trailers
         self._status = 0
-        self._begun = False  # a byte of the response was received
         self.complete = False  # the end of the response was received
-        self._keep = False
-        self._surplus = False  # there are bytes after the end of the response
-        self._whole = 0  # number of `_pieces` that belong to the response, if there is a surplus
-        self._framed = False  # a header delimits the body (RFC 9112, 6.3)
-        self._until_eof = False  # neither length nor chunks: the end of the connection ends the body
 
     def start(self, exchange: Exchange) -> None:
         """Write the request; the connection is idle and open."""
@@ -191,7 +193,7 @@ class Connection(asyncio.Protocol):
 
     def drop(self) -> None:
         """Close at once, without draining: the exchange was aborted."""
-        self._exchange = self._unsent = None
+        self._exchange = self._sink = self._unsent = None
         self.closing = True
         self.transport.abort()
 
@@ -206,11 +208,10 @@ class Connection(asyncio.Protocol):
         self._owner.opened()
 
     def data_received(self, data: bytes) -> None:
-        if self._exchange is None:  # a response without a request
-            self.close()
-            return
-        if not self._status:
-            self._begun = True
+        if self._sink is None:  # no response, or its head is not complete
+            if self._exchange is None:  # a response without a request
+                self.close()
+                return
             self._read_bytes = len(data)
         fault: ProtocolError | None = None
         try:
@@ -220,15 +221,15 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             fault = ProtocolError(f"the upstream's answer is not valid HTTP/1.1: {error}")
             self._surplus = self._surplus or self.complete
-        if self._surplus:
-            del self._pieces[self._whole :]
         pieces = self._pieces
+        if self._surplus:
+            del pieces[self._whole :]
         if pieces:
-            body = b"".join(pieces) if pieces[1:] else pieces[0]
-            del pieces[:]
+            body = b"".join(pieces)  # a single piece is not copied
+            pieces.clear()
             self._loose_bytes = 0
-            if self._exchange is not None:
-                self._exchange.sink.on_body(body)
+            if self._sink is not None:
+                self._sink.on_body(body)
         elif fault is None and not self.complete:
             self._loose_bytes += len(data)
             if self._loose_bytes > HEADERS_BYTES_MAX:
@@ -255,12 +256,13 @@ class Connection(asyncio.Protocol):
         self.closing = True
         self._unsent = None
         self._owner.lost(self)
-        exchange, self._exchange = self._exchange, None
+        exchange = self._take_exchange()
         if exchange is None:
             return
-        if self._until_eof and exc is None:
+        is_begun = self._status or self._loose_bytes  # a byte of the response was received
+        if self._status and self._until_eof and exc is None:
             exchange.over(None)
-        elif self.kept and not self._begun and asyncio.get_running_loop().time() < self.stale_until_s:
+        elif self.kept and not is_begun and asyncio.get_running_loop().time() < self.stale_until_s:
             exchange.again()
         else:
             where = "in the middle of its answer" if self._status else "without an answer"
@@ -273,27 +275,23 @@ class Connection(asyncio.Protocol):
             self._surplus = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        self._headers.append((name, value))
-        if name in _FRAMING:
-            self._framed = True
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        headers, self._headers = self._headers, []
         status = self._parser.get_status_code()
-        if self._loose_bytes + self._read_bytes > HEADERS_BYTES_MAX and _size(self._headers) > HEADERS_BYTES_MAX:
+        if self._loose_bytes + self._read_bytes > HEADERS_BYTES_MAX and _size(headers) > HEADERS_BYTES_MAX:
             self._fail(ProtocolError(f"the upstream's headers are over {HEADERS_BYTES_MAX} bytes"))
         elif status < 100:
             self._fail(ProtocolError(f"the upstream sent an invalid status code ({status})"))
         elif status < 200:  # an informational response, before the final one
-            if self._framed and any(header[0] in _FRAMING and header != _NO_BODY for header in self._headers):
+            if any(header[0] in _FRAMING and header != _NO_BODY for header in headers):
                 self._fail(ProtocolError(f"the upstream sent a body with an informational response ({status})"))
-            self._headers = []
-            self._framed = False
         elif self._exchange is not None and not self._surplus:
             self._status = status
-            self._until_eof = not self._framed and status not in _BODILESS
-            headers, self._headers = self._headers, []
-            self._exchange.sink.on_response(status, headers)
+            self._until_eof = _FRAMING.isdisjoint(dict(headers)) and status not in _BODILESS
+            self._sink = self._exchange.sink
+            self._sink.on_response(status, headers)
 
     def on_message_complete(self) -> None:
         if self._status and not self._surplus:
@@ -303,7 +301,7 @@ class Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         """End a complete response: keep the connection if possible, then call the sink."""
-        exchange, self._exchange = self._exchange, None
+        exchange = self._take_exchange()
         if (
             self._unsent is not None or self.transport.get_write_buffer_size()
         ):  # an early response: the server may never read the whole request
@@ -312,16 +310,22 @@ class Connection(asyncio.Protocol):
             self.close()
         else:
             self.kept = True
-            self.transport.resume_reading()  # the exchange may have ended while its sink had it paused
+            if not self.is_read:
+                self.is_read = True
+                self.transport.resume_reading()
             self._owner.release(self)
         if exchange is not None:
             exchange.over(None)
+
+    def _take_exchange(self) -> Exchange | None:
+        exchange, self._exchange, self._sink = self._exchange, None, None
+        return exchange
 
     def _fail(self, error: UpstreamError) -> None:
         if self.complete:  # the fault is after the end of the response
             self._surplus = True
             return
-        exchange, self._exchange = self._exchange, None
+        exchange = self._take_exchange()
         self.closing = True
         self._unsent = None
         self.transport.abort()
