@@ -209,15 +209,11 @@ class ContentRun(Protocol):
     Such events may be forwarded unchanged.
     """
 
-    @property
-    def prefix(self) -> bytes:
-        """The first bytes of every such event."""
-
-    def measure(self, data: bytes) -> tuple[int, int]:
-        """Measure the run of such events at the start of data, which starts with `prefix`.
+    def take(self, data: bytes) -> tuple[bytes, bytes, int]:
+        """Take the run of such events at the start of data.
 
         Returns:
-            Length of the run in bytes, and its number of events; (0, 0) if the next event must be read.
+            The run, the bytes after it, and its number of events; 0 events if the next event must be read.
         """
 
 

@@ -10,7 +10,18 @@ from typing import Final
 
 import msgspec
 
-from providers.base import Burst, Call, EventReader, Frame, FrameKind, Headers, HttpStream, Sink, WireProtocol
+from providers.base import (
+    Burst,
+    Call,
+    ContentRun,
+    EventReader,
+    Frame,
+    FrameKind,
+    Headers,
+    HttpStream,
+    Sink,
+    WireProtocol,
+)
 from providers.errors import ConnectionCut, ProtocolError, RequestModeRejected, UpstreamError
 from providers.sse import Splitter
 from providers.stream_support import RequestMode, StreamSupport
@@ -58,7 +69,6 @@ class ResponseStream:
     __slots__ = (
         "_body",
         "_call",
-        "_compression",
         "_content_seen",
         "_context",
         "_headers",
@@ -67,6 +77,7 @@ class ResponseStream:
         "_paused",
         "_protocol",
         "_reader",
+        "_run",
         "_sink",
         "_splitter",
         "_status",
@@ -75,6 +86,7 @@ class ResponseStream:
 
     exchange: HttpStream
     _splitter: Splitter  # set with the reader
+    _headers: Headers  # of an error status
 
     def __init__(
         self, protocol: WireProtocol, call: Call, sink: Sink, mode: RequestMode, context: ResponseContext
@@ -85,10 +97,9 @@ class ResponseStream:
         self._mode = mode
         self._sink: Sink | None = sink
         self._reader: EventReader | None = None  # set while the body is read as events
+        self._run: ContentRun | None = None  # to try on the next bytes; None after an incomplete event
         self._body: bytearray | None = None  # the body, if it is not read as events
         self._status = 0
-        self._headers: Headers = ()  # of an error status
-        self._compression = b""  # the body's content-encoding, empty if uncompressed
         self._paused = False
         self._content_seen = False  # content or a refusal was pushed
         self._linger: asyncio.TimerHandle | None = None  # limits the wait for bytes that the answer does not need
@@ -112,67 +123,46 @@ class ResponseStream:
     # HttpSink
 
     def on_response(self, status: int, headers: Headers) -> None:
-        if self._sink is None:
+        sink = self._sink
+        if sink is None:
             return
         self._status = status
-        is_json = False
-        for name, value in headers:
-            if name == b"content-type":
-                is_json = b"json" in value.lower()  # all other types are read as events
-            elif name == b"content-encoding" and value.lower() != b"identity":
-                self._compression = value
+        fields = dict(headers)
         if status != 200:
             self._headers = headers
             self._wait_for_rest(_ERROR_BODY_S)
-        elif self._compression:
-            encoding = self._compression[:_QUOTED_MAX].decode("latin-1")
+        elif b"content-encoding" in fields and (compression := _compression(headers)):
+            encoding = compression[:_QUOTED_MAX].decode("latin-1")
             self._fail(ProtocolError(f"the upstream's answer is compressed ({encoding}); turn its compression off"))
             return
-        elif not is_json and (self._call.streaming or self._call.assemble):
+        elif b"json" in fields.get(b"content-type", b"").lower():  # all other types are read as events
+            pass
+        elif self._call.streaming or self._call.assemble:
             self._splitter = Splitter(self._context.bounds.event_bytes_max)
             self._reader = self._protocol.reader(self._call)
-        self._sink.on_headers(status, headers)
+        sink.on_headers(status, headers)
 
     def on_body(self, data: bytes) -> None:
         """Push what one read of the socket brought: runs of content events as they are, other events one by one.
 
         Examples, one read a line, `|` ends an event (openai/events.py has an example of a run):
 
-            role|Hel|lo|,      role and "Hel" (learned) one by one; run of "lo"; the splitter keeps the incomplete event
+            role|Hel|lo|,      role; run of "Hel" (learned) and "lo"; the splitter keeps the incomplete event
              wo|rld|usage|     feed: ", wo" and "rld" are pushed together, then usage; no run after an incomplete event
             a|b|c|             one run
-            a|b|usage|[DONE]|  run of "a" and "b"; feed: usage, [DONE]
+            a|b|usage|[DONE]|  run of "a" and "b", usage, [DONE]
             a|finish|b|        "a", finish and "b" one by one
-            é|                 feed: text outside ASCII is in no run
+            é|                 read: text outside ASCII is in no run
         """
-        reader, sink = self._reader, self._sink
-        if sink is None:
-            return
-        if reader is None:
-            self._gather(data)
-            return
-        splitter, burst = self._splitter, self._context.burst
+        sink, run, burst = self._sink, self._run, self._context.burst
         burst.is_open = True
         try:
-            if self._call.streaming and not splitter.partial and _CR not in data:  # assembling needs single events
-                for _ in range(_FIRST_EVENTS):  # they must be read before a run can be recognised
-                    run = reader.run
-                    size, events = run.measure(data) if run is not None and data.startswith(run.prefix) else (0, 0)
-                    if size:
-                        sink.on_content(data[:size], events)
-                        data = data[size:]
-                        break
-                    size = data.find(b"\n\n") + 2
-                    if not 2 < size <= splitter.event_bytes_max or data[0] == _LF:
-                        break
-                    self._push(reader.read(data[:size]))
-                    data = data[size:]
-                    if not data or self._sink is None:
-                        break
-            if data and self._sink is not None:
-                self._read(reader, splitter.feed(data))
-            if reader.complete and self._linger is None and self._sink is not None and not self.exchange.received:
-                self._wait_for_rest(_TRAILING_S)
+            if run is not None and sink is not None:
+                content, data, events = run.take(data)
+                if events:
+                    sink.on_content(content, events)
+            if data:
+                self._read(data)
         except ProtocolError as error:
             self._fail(error)
         except Exception as error:  # a bug must fail one attempt at once, not stall the client
@@ -195,7 +185,49 @@ class ResponseStream:
 
     # Internals
 
-    def _read(self, reader: EventReader, events: Sequence[bytes]) -> None:
+    def _read(self, data: bytes) -> None:
+        """Read bytes that begin with no run: the first events one by one, because one of them may begin a run."""
+        sink, reader = self._sink, self._reader
+        if sink is None:
+            return
+        if reader is None:
+            self._gather(data)
+            return
+        splitter = self._splitter
+        if self._call.streaming and not splitter.partial and _CR not in data:  # assembling needs single events
+            for _ in range(_FIRST_EVENTS):
+                size = data.find(b"\n\n") + 2
+                if size < 3 or size > splitter.event_bytes_max or data[0] == _LF:
+                    break
+                frame = reader.read(data[:size])
+                if frame.kind is _CONTENT and (rest := self._push_run(reader.run, sink, data)) is not None:
+                    data = rest
+                else:
+                    self._push(reader, sink, frame)
+                    data = data[size:]
+                if not data:
+                    break
+                if self._sink is None:
+                    return
+        if data:
+            self._push_all(reader, splitter.feed(data))
+            self._run = None if splitter.partial or not self._call.streaming else reader.run
+        if reader.complete and self._linger is None and self._sink is not None and not self.exchange.received:
+            self._wait_for_rest(_TRAILING_S)
+
+    def _push_run(self, run: ContentRun | None, sink: Sink, data: bytes) -> bytes | None:
+        """Push the run at the start of data, and return the bytes after it; None if there is no run."""
+        if run is None:
+            return None
+        content, rest, events = run.take(data)
+        if not events:
+            return None
+        self._content_seen = True
+        self._run = run
+        sink.on_content(content, events)
+        return rest
+
+    def _push_all(self, reader: EventReader, events: Sequence[bytes]) -> None:
         """Push whole events, content in a row as one, until the closing event or until the sink aborts."""
         run: list[bytes] = []
         for event in events:
@@ -206,10 +238,9 @@ class ResponseStream:
             if run:
                 self._push_content(run)
                 run.clear()
-            if self._sink is not None:
-                self._push(frame)
             if self._sink is None:
                 return
+            self._push(reader, self._sink, frame)
         if run:
             self._push_content(run)
 
@@ -218,17 +249,15 @@ class ResponseStream:
         if self._sink is not None:
             self._sink.on_content(b"".join(run), len(run))
 
-    def _push(self, frame: Frame) -> None:
+    def _push(self, reader: EventReader, sink: Sink, frame: Frame) -> None:
         """Push one event, and the end of the stream after its closing event."""
-        reader, sink, kind = self._reader, self._sink, frame.kind
-        assert reader is not None
-        assert sink is not None
-        if kind is _ERROR and reader.complete and self._content_seen:
+        kind = frame.kind
+        if kind is _CONTENT or kind is _REFUSAL:
+            self._content_seen = True
+        elif kind is _ERROR and self._content_seen and reader.complete:
             self.exchange.abort()  # an error after the last finish_reason cost the answer nothing
             self.on_close(None)
             return
-        if kind is _CONTENT or kind is _REFUSAL:
-            self._content_seen = True
         sink.on_frame(frame)
         if reader.closed:
             self._done(reader)
@@ -267,7 +296,7 @@ class ResponseStream:
             self._body = bytearray()
         body, bytes_max = self._body, self._context.bounds.body_bytes_max
         if self._status != 200:
-            if not self._compression:  # the text of a compressed error stays unknown, its status is enough
+            if not _compression(self._headers):  # the text of a compressed error stays unknown, its status is enough
                 body += data[: ERROR_BODY_BYTES_MAX - len(body)]
             if len(body) == ERROR_BODY_BYTES_MAX:
                 self._fail(self._status_error())
@@ -313,6 +342,15 @@ class ResponseStream:
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.on_end(error)
+
+
+def _compression(headers: Headers) -> bytes:
+    """Return the content-encoding of a body, empty if it is not compressed."""
+    compression = b""
+    for name, value in headers:
+        if name == b"content-encoding" and value.lower() != b"identity":
+            compression = value
+    return compression
 
 
 def _cut() -> ConnectionCut:

@@ -18,7 +18,9 @@ Units: bytes, tokens.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from io import BytesIO
+from operator import itemgetter
+from typing import Final, Never
 
 import msgspec
 
@@ -38,6 +40,7 @@ _REASONING = frozenset(
 _KNOWN = _REASONING | {"content", "refusal", "tool_calls", "function_call", "audio", "annotations"}
 _ORDINARY = ("stop", "length", "tool_calls")  # no filter ended the answer
 _UNKNOWN_MAX = 16
+_NONE: Final[frozenset[Never]] = frozenset()
 _SILENT = Problem(None)
 _NOT_TYPED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # Looking a member up in its class costs more than half as much as decoding a chunk, on Python 3.11.
@@ -65,11 +68,11 @@ class _Chunk(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-_TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"')
-# 1 for bytes that are not plain: control characters, those that end or escape a JSON string, and all outside ASCII.
-_UNUSUAL: Final = bytes(byte < 0x20 or byte > 0x7F or byte in b'"\\' for byte in range(256))
+_TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"').search
+# Bytes that are the text of a JSON string as they are, without escapes and outside ASCII.
+_PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch
+_FINISH_REASON: Final = re.compile(rb'"finish_reason": ?"').search
 _LEARN_MAX: Final = 4  # learned events; a server whose events differ in more than their text has no runs
-_LF, _QUOTE = 10, 34
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
 
@@ -80,37 +83,35 @@ class TextRun:
     Such an event is the same JSON with another string in one place, which is not empty either: content again.
     """
 
-    __slots__ = ("_separator", "_suffix", "_text_at", "_text_of_line", "prefix")
+    __slots__ = ("_prefix", "_suffix", "_text_at", "_text_of_line")
 
     def __init__(self, event: bytes, start: int, end: int) -> None:
-        suffix = event[end:]
-        self.prefix, self._suffix, self._separator = event[:start], suffix, suffix + event[:start]
+        self._prefix = event[:start]
+        self._suffix = suffix = event[end:]
         self._text_at = slice(start, -len(suffix))
-        self._text_of_line = slice(start, -suffix.index(b"\n"))
+        self._text_of_line = itemgetter(slice(start, -suffix.index(b"\n") - 1))
 
     def has(self, event: bytes) -> bool:
         """Return True if one event is the learned one with another text."""
-        text = event[self._text_at]
         return (
-            event.startswith(self.prefix)
-            and event.endswith(self._suffix)
-            and text != b""
-            and 1 not in text.translate(_UNUSUAL)
+            event.startswith(self._prefix) and event.endswith(self._suffix) and _PLAIN(event[self._text_at]) is not None
         )
 
-    def measure(self, data: bytes) -> tuple[int, int]:
-        """See `ContentRun.measure`, and the example at the top of this file."""
-        suffix = self._suffix
-        if data.endswith(suffix):
-            text = data[self._text_at]  # if a token arrives alone; else it has a quote, which is found at once
-            if text and _QUOTE not in text and 1 not in text.translate(_UNUSUAL):
-                return len(data), 1
-        run = data[: data.rfind(suffix) + len(suffix)]
-        texts = [line[self._text_of_line] for line in run.split(b"\n")[:-1:2]]  # each second line is blank
-        equal = self.prefix + self._separator.join(texts) + suffix
-        if equal != run or b"" in texts or 1 in b"".join(texts).translate(_UNUSUAL):
-            return 0, 0
-        return len(run), len(texts)
+    def take(self, data: bytes) -> tuple[bytes, bytes, int]:
+        """See `ContentRun.take`, and the example at the top of this file."""
+        prefix, suffix = self._prefix, self._suffix
+        if not data.startswith(prefix):
+            return b"", data, 0
+        if _PLAIN(data[self._text_at]) and data.endswith(suffix):  # a token that arrives alone; else it has a quote
+            return data, b"", 1
+        size = data.rfind(suffix) + len(suffix)
+        run = data[:size]
+        lines = BytesIO(run).readlines()  # each second line is blank; `split` is slower
+        texts = list(map(self._text_of_line, lines[::2]))
+        equal = prefix + (suffix + prefix).join(texts) + suffix
+        if equal != run or b"" in texts or not _PLAIN(b"".join(texts)):
+            return b"", data, 0
+        return run, data[size:], len(texts)
 
 
 class ChunkReader:
@@ -146,11 +147,11 @@ class ChunkReader:
         self, call: Call, *, strip_usage: bool, first_token: FirstToken, chunks: Chunks, learns: bool = True
     ) -> None:
         self.complete = self.closed = False
-        self.unknown_keys: frozenset[str] = frozenset()
+        self.unknown_keys: frozenset[str] = _NONE
+        self._finished: frozenset[int] = _NONE
         self._choices = call.choices
-        self._finished: frozenset[int] = frozenset()
         self._strip_usage = strip_usage
-        self._ignored = _REASONING if first_token == "answer" else frozenset()
+        self._ignored = _REASONING if first_token == "answer" else _NONE
         self._chunks = chunks
         self.run: TextRun | None = None  # of the event that was learned last
         self._learn_left = _LEARN_MAX if learns else 0
@@ -163,13 +164,13 @@ class ChunkReader:
             return _DONE_FRAME
         if self.run is not None and self.run.has(event):
             return Frame(_CONTENT, event)
-        if event[:5] == b"data:" and event[-1] == _LF and _LF not in event[:-3]:  # one data line and the blank one
+        if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 3:  # one data line and the blank one
             try:
                 chunk = _decode(event[5:])  # JSON allows the white space around the object
             except _NOT_TYPED:
                 return self._read_fields(event)
             frame = self._read_chunk(chunk, event, event)
-            if frame.kind is _CONTENT and frame.usage is None and self._learn_left:
+            if self._learn_left and frame.kind is _CONTENT and frame.usage is None:
                 self._learn_run(event)
             return frame
         return self._read_fields(event)
@@ -189,8 +190,8 @@ class ChunkReader:
     def _learn_run(self, event: bytes) -> None:
         """Remember a content event, so that events that differ from it only in their text need no parsing."""
         self._learn_left -= 1
-        found = _TEXT.search(event)
-        if found is not None and event.find(b'"finish_reason":"') < 0 and event.find(b'"finish_reason": "') < 0:
+        found = _TEXT(event)
+        if found is not None and _FINISH_REASON(event) is None:
             self.run = TextRun(event, *found.span(1))
 
     def _read_fields(self, event: bytes) -> Frame:
@@ -209,18 +210,18 @@ class ChunkReader:
 
     def _read_chunk(self, chunk: _Chunk, event: bytes, raw: bytes) -> Frame:
         """Classify a decoded chunk: of the kinds of its choices, the first in `FrameKind`'s order."""
-        usage, error = chunk.usage, chunk.error
+        choices, usage, error = chunk.choices, chunk.usage, chunk.error
         if chunk.x_groq is not None and isinstance(chunk.x_groq, dict):
             usage, error = usage or chunk.x_groq.get("usage"), error or chunk.x_groq.get("error")
         if error:
             return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
-        choices = chunk.choices
         if not choices:
             return self._without_choices(chunk, self._usage(usage), event, raw)
-        kind = self._kind(choices[0])
-        if choices[1:]:
+        choice = choices[0]
+        kind = self._kind(choice)
+        if len(choices) > 1:
             kind = min(kind, *map(self._kind, choices[1:]), key=_RANK.__getitem__)
-        usage = usage or choices[0].usage
+        usage = usage or choice.usage
         if kind is _ERROR:
             error = next((choice.error for choice in choices if choice.error), "finish_reason is 'error'")
             return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
@@ -237,21 +238,20 @@ class ChunkReader:
         return Frame(_PREAMBLE, raw)
 
     def _kind(self, choice: _Choice) -> FrameKind:
-        kind = _PREAMBLE
+        """Classify one choice; a content key or two that `_KNOWN` has are the usual case."""
+        kind = _CONTENT if choice.text else _PREAMBLE
         if choice.finish_reason:
-            if choice.finish_reason == "error":
-                return _ERROR
-            self._finished |= {choice.index if isinstance(choice.index, int) else 0}
-            self.complete = self.complete or len(self._finished) >= self._choices
-            if choice.finish_reason not in _ORDINARY and _is_filter(choice.finish_reason):
-                return _REFUSAL
-            kind = _FINISH
-        if choice.text:
-            kind = _CONTENT
+            finished = self._finish(choice)
+            if finished is not _FINISH:
+                return finished
+            kind = _CONTENT if choice.text else _FINISH
         delta = choice.delta
         if delta and type(delta) is dict:
             for key, value in delta.items():
                 if not value or key == "role":
+                    continue
+                if key == "content":
+                    kind = _CONTENT
                     continue
                 if key in _REASONING:
                     self._reasoning_seen = True
@@ -263,6 +263,17 @@ class ChunkReader:
                 if key not in _KNOWN and len(self.unknown_keys) < _UNKNOWN_MAX:
                     self.unknown_keys |= {key}
         return kind
+
+    def _finish(self, choice: _Choice) -> FrameKind:
+        """Note the end of a choice; return ERROR, REFUSAL, or FINISH."""
+        reason = choice.finish_reason
+        if reason == "error":
+            return _ERROR
+        if self._choices > 1:
+            self._finished |= {choice.index if isinstance(choice.index, int) else 0}
+        if self._choices == 1 or len(self._finished) >= self._choices:
+            self.complete = True
+        return _REFUSAL if reason not in _ORDINARY and _is_filter(reason) else _FINISH
 
     def _usage(self, value: object) -> Usage | None:
         """Read token counts; reasoning that was counted but appeared in no event is hidden."""

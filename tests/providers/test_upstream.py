@@ -92,13 +92,13 @@ def _open(protocol: WireProtocol) -> tuple[Client, HttpSink, RecordingSink, Stre
     return client, client.sinks[0], recorded, stream
 
 
-def test_a_burst_of_content_is_few_pushes_with_all_its_bytes() -> None:
-    """Content events that come in one read are pushed as they are, counted: the first, which teaches, and the rest."""
+def test_a_burst_of_content_is_one_push_with_all_its_bytes() -> None:
+    """Content events that come in one read are pushed as they are, counted, with the first, which teaches."""
     event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
     _, sink, recorded, _ = _open(OpenAIChat())
     sink.on_response(200, SSE)
     sink.on_body(event * 3)
-    assert recorded.told == [(FrameKind.CONTENT, event, 1), (FrameKind.CONTENT, event * 2, 2)]
+    assert recorded.told == [(FrameKind.CONTENT, event * 3, 3)]
     sink.on_close(None)
     assert isinstance(recorded.ends[0], ConnectionCut)
 
