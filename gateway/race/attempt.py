@@ -2,7 +2,7 @@
 
 The `Sink` of one `providers.base.Stream`. Times are stamped here, on the stack that read the socket. Independent of
 other attempts, policies and the client; it reports first content, failure and finish to its race. Once it forwards,
-content events in a row cost a time stamp and the call that writes them.
+content events in a row cost a time stamp and the call that writes them; a stream that can be recovered also keeps them.
 
 Units: seconds of the loop's clock, bytes.
 """
@@ -17,6 +17,7 @@ from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
 from gateway.race.context import Timeouts
 from gateway.race.deadlines import AttemptDeadlines
+from gateway.race.kept_events import PACK_BYTES, KeptEvents
 from gateway.race.phases import Phase, phase_of, silence_s_max
 from gateway.routing.replicas import Replica
 from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
@@ -28,7 +29,7 @@ _REQUEST_ID_HEADERS = frozenset({b"x-request-id", b"request-id", b"apim-request-
 
 # Looked up once, because Python 3.11 looks up a member in its class slowly.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
-_FINISH, _WORK, _PREAMBLE = FrameKind.FINISH, FrameKind.WORK, FrameKind.PREAMBLE
+_FINISH, _DONE, _WORK, _PREAMBLE = FrameKind.FINISH, FrameKind.DONE, FrameKind.WORK, FrameKind.PREAMBLE
 _MALFORMED, _COMMENT = FrameKind.MALFORMED, FrameKind.COMMENT
 
 
@@ -71,6 +72,7 @@ class Attempt:
         outcome: outcome, None while it runs.
         deadlines: deadlines until its first content.
         forecast: the pool's forecast, None if it has none.
+        kept: events that the client was sent; None if a broken stream could not be recovered, and after the end.
         lives: True if it has lost its race and is still read (`living.py`).
         retry_after_s: Retry-After of a 429 or 503, None without one.
     """
@@ -79,13 +81,12 @@ class Attempt:
         "_begun",
         "_begun_s",
         "_finished",
-        "_forward",
         "_generated",
         "_held",
-        "_held_bytes",
         "_loop",
         "_race",
         "_stream",
+        "_write",
         "content_s",
         "deadlines",
         "empty",
@@ -96,6 +97,7 @@ class Attempt:
         "forecast",
         "generated_s",
         "headers_s",
+        "kept",
         "last_s",
         "lives",
         "malformed",
@@ -151,22 +153,22 @@ class Attempt:
         self.deadlines = deadlines
         self._finished = False  # a finish_reason was seen
         self._stream: Stream | None = None
-        self._forward: Callable[[bytes], None] | None = None
+        self._write: Callable[[bytes], None] | None = None  # set while events are forwarded
+        self.kept: KeptEvents | None = None
         self._generated, self.generated_s = b"", 0.0  # last event with output, and when it was received
         self._begun, self._begun_s = b"", 0.0  # last event without output that begins a block of it
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._held = b""  # events held back
 
     def open(self, call: Call) -> None:
         """Send the request."""
         self._stream = self.replica.endpoint.open(call, self)
 
-    def forward(self, write: Callable[[bytes], None]) -> None:
-        """Write the events held back; from now on write every event as it arrives."""
-        held, self._held = self._held, []
-        self._forward = write
-        if held:
-            write(b"".join(held))
+    def forward(self, write: Callable[[bytes], None], kept: KeptEvents | None = None) -> None:
+        """Write the events held back; from now on write every event as it arrives, and keep it if there is a place."""
+        self._write, self.kept = write, kept
+        if self._held:
+            held, self._held = self._held, b""
+            self._send(held)
 
     def lives_for(self, listener: AttemptListener) -> None:
         """Report to another listener from now on: the attempt has lost its race."""
@@ -232,7 +234,7 @@ class Attempt:
             self.retry_after_s = error.retry_after_s
             if self.status is None:
                 self.status = error.status
-        stream, self._stream, self._forward = self._stream, None, None  # no cycle outlives a request
+        stream, self._stream, self._write, self.kept = self._stream, None, None, None  # no cycle outlives a request
         if stream is not None:
             stream.abort()
         return True
@@ -254,65 +256,115 @@ class Attempt:
     def on_headers(self, status: int, headers: Headers) -> None:
         self.headers_s = self._loop.time()
         self.status = status
-        for name, value in headers:
-            if name in _REQUEST_ID_HEADERS:
-                self.upstream_request_id = shown_id(value, self.replica.secrets)
-                break
+        if not _REQUEST_ID_HEADERS.isdisjoint(dict(headers)):
+            request_id = next(value for name, value in headers if name in _REQUEST_ID_HEADERS)
+            self.upstream_request_id = shown_id(request_id, self.replica.secrets)
         self._race.on_headers(self, headers)
 
     def on_content(self, raw: bytes, events: int) -> None:
-        if self.outcome is not None:
+        write = self._write
+        if write is None or not raw:
+            self._on_unforwarded(raw, events)
             return
-        now_s = self.last_s = self.generated_s = self._loop.time()
-        if raw:
-            self.written_s = now_s
+        self.last_s = self.written_s = self.generated_s = self._loop.time()
         self._generated = raw
         self.events += events
-        if self._forward is not None:
-            self._forward(raw)
-        else:
-            self._held.append(raw)
-            self.content_s = now_s
-            self._race.on_content(self)
+        kept = self.kept
+        if kept is not None:
+            kept += raw
+            if len(kept) > PACK_BYTES and not kept.pack():
+                self.kept = None
+        write(raw)
 
     def on_frame(self, frame: Frame) -> None:
-        if self.outcome is not None:
-            return
-        kind, raw = frame.kind, frame.raw
+        kind = frame.kind
         if frame.usage is not None:
             self.usage = frame.usage
-        if kind is _CONTENT or kind is _REFUSAL:
-            self.refused = self.refused or (kind is _REFUSAL and self._forward is None)
-            self.on_content(raw, 1)
-            return
-        self.last_s = self._loop.time()
-        if raw:
-            self.written_s = self.last_s
-        if kind is _ERROR or kind is _MALFORMED:
-            self._on_fault(frame)
-            return
-        if kind is _FINISH:
-            self._finished = True
-            self.generated_s, self._generated = self.last_s, raw
-        elif kind is _WORK or kind is _PREAMBLE:
-            self._begin_block(frame)
-        if self._forward is None:
-            self._hold(frame)
-        elif raw:
-            self._forward(raw)
+        if kind is _CONTENT:
+            self.on_content(frame.raw, 1)
+        elif self._write is None:
+            self._on_early(frame)
+        elif kind is _FINISH or kind is _DONE:
+            self.on_content(frame.raw, 0)
+        elif kind is _REFUSAL:
+            self.on_content(frame.raw, 1)
+        else:
+            self._on_silent(frame)
 
     def on_end(self, error: UpstreamError | None) -> None:
         if self.outcome is not None:
             return
-        if error is None and self.content_s is None and not self._finished:
-            error = EmptyAnswer("the upstream's stream ended without an answer")
-        if error is not None:
+        if error is None and self.content_s is None:
+            self.empty = self._finished
+            if not self.empty:
+                error = EmptyAnswer("the upstream's stream ended without an answer")
+        if error is None:
+            self._race.on_finished(self)
+        else:
             self._race.on_failed(self, error)
-            return
-        self.empty = self.content_s is None
-        self._race.on_finished(self)
 
     # inside
+
+    def _send(self, raw: bytes) -> None:
+        """Write bytes that are no content, and keep them as `on_content` does."""
+        assert self._write is not None
+        kept = self.kept
+        if kept is not None:
+            kept += raw
+            if len(kept) > PACK_BYTES and not kept.pack():
+                self.kept = None
+        self._write(raw)
+
+    def _on_unforwarded(self, raw: bytes, events: int) -> None:
+        """Handle content that is the first, or that has no bytes for the client."""
+        if self.outcome is not None:
+            return
+        now_s = self.last_s = self.generated_s = self._loop.time()
+        self._generated = raw
+        self.events += events
+        if self._write is None:
+            self._held += raw
+            self.written_s = self.content_s = now_s
+            self._race.on_content(self)
+
+    def _on_early(self, frame: Frame) -> None:
+        """Handle an event other than content while none is forwarded; it is held back, except a comment."""
+        if self.outcome is not None:
+            return
+        kind, raw = frame.kind, frame.raw
+        now_s = self.last_s = self._loop.time()
+        if kind is _REFUSAL:
+            self.refused = True
+            self.on_content(raw, 1)
+        elif kind is _ERROR or kind is _MALFORMED:
+            self._on_fault(frame)
+        elif kind is not _COMMENT:
+            self._held += raw
+            if kind is _FINISH:
+                self._finished = True
+                self.generated_s, self._generated = now_s, raw
+            if len(self._held) > PREAMBLE_BYTES_MAX:
+                text = f"the upstream sent over {PREAMBLE_BYTES_MAX} bytes before any content"
+                self._race.on_failed(self, ProtocolError(text))
+            elif kind is _WORK:
+                self._begun_s, self._begun = now_s, frame.source or raw
+                if self.work_s is None:
+                    self.work_s = now_s
+                    self._race.on_work(self)
+
+    def _on_silent(self, frame: Frame) -> None:
+        """Handle an event without output in the middle of the answer."""
+        self.last_s = self._loop.time()
+        if frame.kind is _ERROR or frame.kind is _MALFORMED:
+            self._on_fault(frame)
+            return
+        if frame.kind is _WORK or frame.kind is _PREAMBLE:
+            event = frame.source or frame.raw
+            if phase_of(event) is not None:  # the start of an empty text does not end the reasoning before it
+                self._begun_s, self._begun = self.last_s, event
+        if frame.raw:
+            self.written_s = self.last_s
+            self._send(frame.raw)
 
     def _on_fault(self, frame: Frame) -> None:
         """Handle an error, or an event that is not JSON."""
@@ -322,28 +374,3 @@ class Attempt:
         self.malformed += 1
         if self.malformed > _MALFORMED_MAX:
             self._race.on_failed(self, ProtocolError("the upstream's stream has several events that are not JSON"))
-
-    def _begin_block(self, frame: Frame) -> None:
-        """Remember an event without output that begins a block of it.
-
-        A ping begins nothing, and in mid-stream the start of an empty text does not end the reasoning before it.
-        """
-        event = frame.source or frame.raw
-        if frame.kind is _WORK if self._forward is None else phase_of(event) is not None:
-            self._begun_s, self._begun = self.last_s, event
-
-    def _hold(self, frame: Frame) -> None:
-        """Hold an event back until first content; a comment is dropped."""
-        kind, raw = frame.kind, frame.raw
-        if kind is _COMMENT:
-            return
-        self._held_bytes += len(raw)
-        if self._held_bytes > PREAMBLE_BYTES_MAX:
-            self._race.on_failed(
-                self, ProtocolError(f"the upstream sent over {PREAMBLE_BYTES_MAX} bytes before any content")
-            )
-        elif raw:
-            self._held.append(raw)
-        if kind is _WORK and self.work_s is None and self.outcome is None:
-            self.work_s = self.last_s
-            self._race.on_work(self)

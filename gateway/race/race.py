@@ -19,7 +19,7 @@ from gateway.race.deadlines import Due, RequestDeadlines
 from gateway.race.end_of_race import EndOfRace
 from gateway.race.failures import NextStep, Standing, classify, client_error, next_step
 from gateway.race.lifecycle import ENDED, State, Trigger
-from gateway.race.recovery import Recovery, watch
+from gateway.race.recovery import Recovery, keep
 from gateway.race.report import response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
 from providers.base import Headers
@@ -134,6 +134,10 @@ class Race(EndOfRace):
         error.redact(attempt.replica.secrets)
         failure = classify(error)
         was_winner, attempts = attempt is self._winner, self._attempts
+        if attempt.kept is not None:
+            self._recovery = self._runtime.safely(
+                "recovery", Recovery, None, self._model, attempts.call, attempt, attempt.kept
+            )
         attempts.fail(attempt, Outcome.CUT if was_winner else failure.outcome, error)
         if self._state is State.WORKING:
             self._enter(Trigger.FAILED, _RACING)
@@ -181,15 +185,12 @@ class Race(EndOfRace):
             attempt.forward(self._join)
             return
         self._client.begin(response_headers(self._attempts, attempt))
-        write = self._client.write
         try:
-            recovery = self._recovery = watch(self._model, self._attempts.call, attempt, write)
+            write, kept = keep(self._model, self._attempts.call, attempt, self._client.write)
         except Exception as error:  # as in Runtime.safely
             self._runtime.report("recovery", error)
-        else:
-            if recovery is not None:
-                write = recovery.record_early if recovery.early_only else recovery.record
-        attempt.forward(write)
+            write, kept = self._client.write, None
+        attempt.forward(write, kept)
 
     def _join(self, raw: bytes) -> None:
         """Pass on one event of an attempt that carries a broken stream on."""

@@ -1,15 +1,14 @@
 """Recovers a stream that broke after part of it was sent.
 
-While the first winner is forwarded, a `Recovery` keeps its bytes, compressed and bounded; if no recovery would be
-possible, it keeps none. When the stream breaks, the bytes are read as text. Another replica is asked either to continue
-the text, or to answer the same request again; in the second case the part that the client has is skipped. This module
-decides the step to try; the race sends it, within its own limits on attempts and time. Reading text and joining two
-streams is the protocol's part (`providers.base.Recoverer`).
+While the first winner is forwarded, its attempt keeps the bytes (`kept_events.py`) if a recovery is possible. When the
+stream breaks, a `Recovery` reads them as text. Another replica is asked either to continue the text, or to answer the
+same request again; in the second case the part that the client has is skipped. This module decides the step to try; the
+race sends it, within its own limits on attempts and time. Reading text and joining two streams is the protocol's part
+(`providers.base.Recoverer`).
 
 Units: bytes, seconds of the loop's clock, tokens.
 """
 
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -21,6 +20,7 @@ from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model, RecoveryMode
 from gateway.race.failures import classify
+from gateway.race.kept_events import PACK_BYTES, KeptEvents
 from gateway.race.retry_plan import SendTo
 from gateway.routing.replicas import Replica
 from providers.base import Call, Usage
@@ -30,9 +30,6 @@ from providers.recovery import Continuation, Joiner, Recoverer, Transcript
 _OFF, _AUTO = RecoveryMode.OFF, RecoveryMode.AUTO  # looked up once: in its class, a member is slow on Python 3.11
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
 EARLY_EVENTS: Final = 8  # so few events that a replay is worth trying even for a sampled answer
-KEPT_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
-_PACK_BYTES: Final = 16 * 1024  # events kept uncompressed before they are packed; most of a stream's memory
-_PACK_LEVEL: Final = 1  # the fastest; events are very similar
 _NO_FAULT: Final = (Outcome.LOST, Outcome.CLIENT_ERROR, Outcome.UNCLEAR_4XX)  # no fault of the replica
 
 
@@ -56,33 +53,55 @@ class _Step(NamedTuple):
     prefill_tokens: int = 0
 
 
-def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], None]) -> "Recovery | None":
-    """Build the recovery for a winner's stream; None if a broken stream could not be recovered.
+_Write = Callable[[bytes], None]
+
+
+def keep(model: Model, call: Call, attempt: Attempt, write: _Write) -> tuple[_Write, KeptEvents | None]:
+    """Decide if the events of a winner's stream are kept while it is forwarded.
 
     Args:
         attempt: the winner. A policy refusal is never recovered.
         write: sends an event to the client.
+
+    Returns:
+        Function that sends an event, and the place of the events; None if a broken stream could not be recovered.
     """
     recoverer = model.recoverers.get(call.api)
-    if model.recovery is _OFF or recoverer is None or not call.streaming:
-        return None
-    if attempt.refused or not call.repeatable:
-        return None
-    recovery = Recovery(model, call, recoverer, attempt, write)
-    continues = attempt.pool.prefills and recoverer.continuable(call)
-    recovery.early_only = not continues and not recovery.replays_late
-    return recovery
+    if recoverer is None or model.recovery is _OFF or not call.streaming or not call.repeatable or attempt.refused:
+        return write, None
+    if not (attempt.pool.prefills and recoverer.continuable(call)) and not _replays_late(model, recoverer, call):
+        return _until_early_end(attempt, write), KeptEvents()
+    return write, KeptEvents()
+
+
+def _replays_late(model: Model, recoverer: Recoverer, call: Call) -> bool:
+    """Return True if a replay is tried after `EARLY_EVENTS`, too: the answer is expected to be the same."""
+    return model.recovery is not _AUTO or recoverer.is_deterministic(call)
+
+
+def _until_early_end(attempt: Attempt, write: _Write) -> _Write:
+    """Return a function that sends events; after `EARLY_EVENTS`, the attempt keeps none."""
+
+    def write_early(raw: bytes) -> None:
+        write(raw)
+        if attempt.events > EARLY_EVENTS:
+            attempt.forward(write)
+
+    return write_early
 
 
 class Recovery:
-    """The part of an answer that the client has, and the recovery of its stream.
+    """The part of an answer that the client has, and the recovery of its broken stream.
+
+    Args:
+        attempt: the attempt that won the race.
+        kept: the events that the client was sent.
 
     Attributes:
         first: the attempt that won the race.
         catching_up: True while nothing new has come since the stream broke.
-        error: the error that first broke the stream, None while it is intact.
+        error: the error that first broke the stream, None before `on_broken`.
         given_up: True if nothing more is tried.
-        early_only: True if only a stream that breaks within `EARLY_EVENTS` can be recovered.
         reports: results of the recoveries, in order.
     """
 
@@ -92,28 +111,22 @@ class Recovery:
         "_broken_s",
         "_call",
         "_kept",
-        "_kept_bytes",
-        "_mode",
-        "_packed",
+        "_model",
         "_places",
         "_pools",
         "_recoverer",
         "_rejected_prefill",
         "_step",
         "_transcript",
-        "_write",
         "catching_up",
-        "early_only",
         "error",
         "first",
         "given_up",
         "reports",
     )
 
-    def __init__(
-        self, model: Model, call: Call, recoverer: Recoverer, attempt: Attempt, write: Callable[[bytes], None]
-    ) -> None:
-        self._mode = model.recovery
+    def __init__(self, model: Model, call: Call, attempt: Attempt, kept: KeptEvents) -> None:
+        self._model = model
         # A fallback may be another model: an answer goes on there only where that is configured.
         later = model.pools[model.pools.index(attempt.pool) + 1 :] if model.recovery is not _AUTO else ()
         self._pools = (attempt.pool, *later)
@@ -121,60 +134,17 @@ class Recovery:
         self._places: frozenset[tuple[Replica, int]] = frozenset()
         self._rejected_prefill: frozenset[Replica] = frozenset()
         self._call = call
-        self._recoverer = recoverer
-        self._transcript: Transcript | None = None  # built when the stream breaks
+        self._recoverer = model.recoverers[call.api]
+        self._transcript: Transcript | None = None
         self._attempt = self.first = attempt  # the attempt whose events the client gets
-        self._write = write
-        self._kept = bytearray()  # events that are not yet packed
-        self._packed: list[bytes] = []
-        self._kept_bytes = 0  # uncompressed size of packed and read events
+        self._kept = kept
         self._breaks = 0
         self._broken_s = 0.0
         self.catching_up = False
         self.given_up = False
-        self.early_only = False
         self.error: UpstreamError | None = None
         self._step: _Step | None = None  # the last recovery attempt
         self.reports: list[RecoveryReport] = []
-
-    @property
-    def replays_late(self) -> bool:
-        """A replay is tried after `EARLY_EVENTS`, too: the answer is expected to be the same."""
-        return self._mode is not RecoveryMode.AUTO or self._recoverer.is_deterministic(self._call)
-
-    # while the stream is intact
-
-    def record(self, raw: bytes) -> None:
-        """Keep events and send them to the client."""
-        self._kept += raw
-        if len(self._kept) > _PACK_BYTES:
-            self._pack()
-        self._write(raw)
-
-    def record_early(self, raw: bytes) -> None:
-        """Keep and send events as `record` does, until `EARLY_EVENTS` have come; then events bypass this object."""
-        self._kept += raw
-        self._write(raw)
-        if self._attempt.events > EARLY_EVENTS:
-            self._forget()
-
-    def _pack(self) -> None:
-        self._kept_bytes += len(self._kept)
-        if self._kept_bytes > KEPT_BYTES_MAX:
-            self._forget()
-            return
-        self._packed.append(zlib.compress(self._kept, _PACK_LEVEL))
-        self._kept = bytearray()
-
-    def _forget(self) -> None:
-        """Give up: drop the kept events, and forward the rest directly."""
-        self.given_up = True
-        self._packed.clear()
-        self._kept = bytearray()
-        if self._step is None:
-            self._attempt.forward(self._write)
-
-    # after it broke
 
     def on_broken(self, attempt: Attempt, error: UpstreamError) -> None:
         """Record that the client's stream broke, or that an attempt to continue it failed before it took over."""
@@ -237,21 +207,18 @@ class Recovery:
     def _read(self) -> Transcript:
         """Read the kept events as text."""
         transcript = self._transcript = self._transcript or self._recoverer.transcript(self._call)
-        for packed in self._packed:
-            transcript.add(zlib.decompress(packed))
-        transcript.add(bytes(self._kept))
-        self._kept_bytes += len(self._kept)
-        self._packed.clear()
-        self._kept = bytearray()
+        for events in self._kept.take():
+            transcript.add(events)
         return transcript
 
     def _kinds(self, transcript: Transcript) -> Iterator[tuple[RecoveryKind, Continuation | None]]:
         """Yield the possible kinds of recovery, best first."""
-        if self._mode is not RecoveryMode.REPLAY:
+        if self._model.recovery is not RecoveryMode.REPLAY:
             continuation = transcript.continuation()
             if continuation is not None:
                 yield RecoveryKind.CONTINUE, continuation
-        if transcript.comparable and (self.replays_late or transcript.tokens <= EARLY_EVENTS):
+        is_early = transcript.tokens <= EARLY_EVENTS
+        if transcript.comparable and (is_early or _replays_late(self._model, self._recoverer, self._call)):
             yield RecoveryKind.REPLAY, None
 
     def _other(
@@ -293,8 +260,9 @@ class Recovery:
             self.settle(RecoveryResult.RECOVERED, now_s)
         if new and not self.given_up:
             self._kept += new
-            if len(self._kept) > _PACK_BYTES:
-                self._pack()
+            if len(self._kept) > PACK_BYTES and not self._kept.pack():
+                self.given_up = True
+                self._kept = KeptEvents()
         return new
 
     def on_end(self, now_s: float) -> bool:

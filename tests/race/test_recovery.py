@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from defaults import default_timeouts
 from gateway.events import RecoveryKind, RecoveryResult, Role
 from gateway.hedging.outcomes import Outcome
-from gateway.race import recovery
+from gateway.race import attempt, kept_events, recovery
 from gateway.race.context import RecoveryMode
 from gateway.race.race import Race
 from providers.base import Api
@@ -289,11 +289,11 @@ def test_a_broken_refusal_is_not_asked_for_again() -> None:
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are packed, and an answer that grows over the bound is let go: it is forwarded, and not recovered."""
-    monkeypatch.setattr(recovery, "_PACK_BYTES", 1000)
+    monkeypatch.setattr(attempt, "PACK_BYTES", 1000)
     whole = run(ask(), STEADY)
     packed = run(ask(), broken("cut_rst:15 once"), STEADY)
     assert packed.read.said == whole.read.said
-    monkeypatch.setattr(recovery, "KEPT_BYTES_MAX", 2000)
+    monkeypatch.setattr(kept_events, "KEPT_BYTES_MAX", 2000)
     large = run(ask(), broken("cut_rst:15 once"), STEADY)
     assert large.read.error == "upstream_cut"
     assert large.asked == [1, 0]

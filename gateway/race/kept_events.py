@@ -1,0 +1,45 @@
+"""The events that a client was sent, as long as its stream can be recovered: the latest as they are, the rest packed.
+
+Units: bytes.
+"""
+
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+KEPT_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
+PACK_BYTES: Final = 16 * 1024  # events kept uncompressed before they are packed; most of a stream's memory
+_PACK_LEVEL: Final = 1  # the fastest; events are very similar
+
+
+class KeptEvents(bytearray):
+    """The events of one stream: itself those that are not packed yet.
+
+    Attributes:
+        packed: compressed earlier events, in order.
+        earlier_bytes: uncompressed size of all events that were packed or taken.
+    """
+
+    __slots__ = ("earlier_bytes", "packed")
+
+    def __init__(self) -> None:
+        self.packed: list[bytes] = []
+        self.earlier_bytes = 0
+
+    def pack(self) -> bool:
+        """Compress the latest events; return False if the stream is too long to be kept."""
+        self.earlier_bytes += len(self)
+        if self.earlier_bytes > KEPT_BYTES_MAX:
+            return False
+        self.packed.append(zlib.compress(self, _PACK_LEVEL))
+        self.clear()
+        return True
+
+    def take(self) -> Iterator[bytes]:
+        """Yield all events in order, and keep none of them."""
+        packed, self.packed = self.packed, []
+        yield from map(zlib.decompress, packed)
+        self.earlier_bytes += len(self)
+        latest = bytes(self)
+        self.clear()
+        yield latest
