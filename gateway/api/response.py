@@ -6,7 +6,7 @@ and `TellingAnswer` also report usage and cost. Units: bytes.
 
 from collections.abc import Callable
 
-from gateway.api.dialects.base import ERROR_EVENT, ClientApi, is_last
+from gateway.api.dialects.base import ERROR_EVENT, ClientApi, StreamTerminator, is_last
 from gateway.api.response_writer import ResponseWriter
 from gateway.errors import GatewayError, UpstreamFailed
 from providers.base import Assembler, Call
@@ -29,10 +29,12 @@ class EventStream:
         self._response = response
         self._request_id = request_id
         self._api = api
-        self._terminator = ERROR_EVENT if api.terminator is None else api.terminator(request_id)
+        self._terminator: StreamTerminator = ERROR_EVENT
         self.write: Callable[[bytes], None] = response.write  # saves one call for every event
-        if self._terminator.note is not None:
-            self.write = self._write_noted
+        if api.terminator is not None:
+            self._terminator = api.terminator(request_id)
+            if self._terminator.note is not None:
+                self.write = self._write_noted
 
     @property
     def committed(self) -> bool:
@@ -45,7 +47,7 @@ class EventStream:
 
     def keep_alive(self) -> None:
         self.begin([])
-        self._response.write(self._api.keep_alive, content=False)
+        self._response.write_keep_alive(self._api.keep_alive)
 
     def finish(self) -> None:
         self._response.end()

@@ -56,7 +56,7 @@ class ResponseWriter:
         started: True once `start` was called.
         ended: True once `end` was called; nothing follows.
         is_over: True when nothing is written any more: the response is complete, or cannot be.
-        body_sent: True once content was written.
+        body_sent: True once content was written; keep-alives do not commit the answer.
         keep_alive: False if the connection ends after the response.
         own_headers: headers of any response, such as `date`.
         race: the race to pause for a slow client, None before it starts and after it ends.
@@ -65,16 +65,15 @@ class ResponseWriter:
 
     __slots__ = (
         "_burst",
-        "_has_chunks",
+        "_flows",
         "_head",
-        "_is_bodiless",
         "_is_chunked",
         "_is_replaced",
-        "_loop",
+        "_last",
         "_on_complete",
-        "_paused",
         "_pending",
-        "_scheduled",
+        "_request",
+        "_runtime",
         "_stalled",
         "_transport",
         "body_sent",
@@ -96,17 +95,16 @@ class ResponseWriter:
         on_complete: Callable[[], None],
     ) -> None:
         self._transport = transport
+        self._request = head
         self.own_headers = own_headers
-        self._loop = runtime.loop
+        self._runtime = runtime
         self._burst = runtime.burst
         self._on_complete: Callable[[], None] | None = on_complete
-        self._is_bodiless = head.method == "HEAD"
-        self._has_chunks = head.version != "1.0"
-        self._is_chunked = False
         self._head = b""  # not yet written
-        self._pending: list[bytes] = []
-        self._scheduled = False
-        self._paused = False  # the race is paused
+        self._pending: list[bytes] = []  # bytes to write, for which a flush is scheduled
+        self._last: list[bytes]  # the rest of an ended response
+        self._is_chunked = False
+        self._flows = False  # content was sent in chunks, and more may follow
         self._stalled = False  # the transport is above its limit for unsent bytes
         self._is_replaced = False  # the first status could not be sent
         self.keep_alive = head.keep_alive
@@ -129,9 +127,9 @@ class ResponseWriter:
             self.keep_alive = False
         if body_bytes is not None:
             lines += b"content-length: %d\r\n" % body_bytes
-        if not self.keep_alive and not is_announced:
+        if not (self.keep_alive or is_announced):
             lines += b"connection: close\r\n"
-        if body_bytes is None and self._has_chunks:  # in HTTP/1.0, the end of the connection ends the body
+        if body_bytes is None and self._request.version != "1.0":  # there, the end of the connection ends the body
             self._is_chunked = True
             lines += b"transfer-encoding: chunked\r\n"
         fields = [*self.own_headers, *headers, *self.headers]
@@ -139,73 +137,100 @@ class ResponseWriter:
         if len(checked) - len(checked.translate(None, _CONTROLS)) != 2 * len(fields):  # the CR LF between the lines
             self._replace()
             return
-        self._head = checked + b"\r\n" + lines + b"\r\n"
-        if self._stalled:
-            self._pause()
+        self._head = b"%b\r\n%b\r\n" % (checked, lines)
+        if self._stalled and self.race is not None:
+            self.race.pause()
 
-    def write(self, data: bytes, *, content: bool = True) -> None:
-        """Write bytes; content=False for keep-alives, which do not commit the answer."""
-        if self.ended:
-            return  # an error replaced the response
-        self._pending.append(data)
-        self.body_sent = self.body_sent or content
-        if not self._scheduled:
-            self._scheduled = True
-            if self._burst.is_open:  # as in `end`: a call for each token is saved
-                self._burst.at_end.append(self.flush)
-            else:
-                self._loop.call_soon(self.flush)
+    def write(self, data: bytes) -> None:
+        """Write content."""
+        if self._pending:
+            self._pending.append(data)
+            return
+        if not self._flows:
+            if self.ended:
+                return  # an error replaced the response
+            self.body_sent = True
+        self._pending = [data]
+        burst = self._burst
+        if burst.is_open:  # as in `end`: a call for each token is saved
+            burst.at_end.append(self.flush)
+        else:
+            self._runtime.loop.call_soon(self.flush)
+
+    def write_keep_alive(self, data: bytes) -> None:
+        """Write bytes that do not commit the answer; now, so that they are never sent together with content."""
+        if self._pending or self.ended:
+            self.write(data)
+        else:
+            self._pending = [data]
+            self.flush()
 
     def end(self) -> None:
         """End the response."""
+        if self.ended:
+            return
         self.ended = True
-        if not self._scheduled:
-            self._scheduled = True
-            if self._burst.is_open:
-                self._burst.at_end.append(self.flush)
-            else:
-                self._loop.call_soon(self.flush)
+        self._flows = False
+        self._last = self._pending
+        if self._last:
+            self._pending = []
+        elif self._burst.is_open:
+            self._burst.at_end.append(self.flush)
+        else:
+            self._runtime.loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Write everything at once."""
-        self._scheduled = False
-        if self.is_over:
-            return
-        data = b"" if self._is_bodiless else b"".join(self._pending)
-        self._pending = []
-        if self._is_chunked:
-            if data:
+        if self._flows:
+            data = b"".join(self._pending)
+            self._pending = []
+            if data:  # an empty chunk would end the response
+                self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        elif not self.ended:
+            data = b"".join(self._pending)
+            self._pending = []
+            if self._is_chunked and data:
                 data = b"%x\r\n%b\r\n" % (len(data), data)
-            if self.ended:
-                data += b"0\r\n\r\n"
-        if self._head:
-            if len(data) > JOINED_BYTES_MAX:
-                self._transport.write(self._head)
-            else:
-                data = self._head + data
+                self._flows = self.body_sent
+            self._write_after_head(data)
+        elif not self.is_over:
+            data = b"".join(self._last)
+            if self._is_chunked:
+                data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+            self._write_after_head(data)
+            self._complete()
+
+    def _write_after_head(self, data: bytes) -> None:
+        head = self._head
+        if head:
             self._head = b""
+            if self._request.method == "HEAD":
+                data = b""
+            if len(data) > JOINED_BYTES_MAX:
+                self._transport.write(head)
+            else:
+                data = head + data
         if data:
             self._transport.write(data)
-        if self.ended:
-            self._complete()
-        elif self._paused and not self._stalled:
-            self._resume()
 
     def stall(self) -> None:
         """Pause the race: the transport is above its limit for unsent bytes."""
-        self._stalled = True
-        if self.started and not self._paused:
-            self._pause()
+        if not self._stalled:
+            self._stalled = True
+            if self.started and self.race is not None:
+                self.race.pause()
 
     def go_on(self) -> None:
         """Resume the race: the client has received what it was late with."""
-        self._stalled = False
-        if self._paused:
-            self._resume()
+        if self._stalled:
+            self._stalled = False
+            if self.started and self.race is not None:
+                self.race.resume()
 
     def drop(self) -> None:
         """Write nothing more."""
         self.started = self.ended = self.is_over = True
+        self._flows = False
         self._pending = []
         self._on_complete = None  # no cycle outlives a request
 
@@ -216,16 +241,6 @@ class ResponseWriter:
         if not self.keep_alive:
             self._transport.close()
         on_complete()
-
-    def _pause(self) -> None:
-        self._paused = True
-        if self.race is not None:
-            self.race.pause()
-
-    def _resume(self) -> None:
-        self._paused = False
-        if self.race is not None:
-            self.race.resume()
 
     def _replace(self) -> None:
         """Fail the race of a response that cannot be sent, and close the connection if its error cannot be sent."""
