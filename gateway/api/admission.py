@@ -73,11 +73,15 @@ class Admission:
     Args:
         key_limiters: limiters by key name, for keys that have limits.
         model_queues: queues by model name, for models with a concurrency limit.
+
+    Attributes:
+        has_limits: False if no key and no model has a limit: every call of this object is then unnecessary.
     """
 
     def __init__(
         self, key_limiters: Mapping[str, KeyLimiter], model_queues: Mapping[str, ModelQueue], runtime: Runtime
     ) -> None:
+        self.has_limits = bool(key_limiters or model_queues)
         self._key_limiters = key_limiters
         self._model_queues = model_queues
         self._runtime = runtime

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 
 from gateway.api.hosts import HostCheck
+from gateway.api.request_head import RequestHead
 from gateway.errors import GatewayError, ModelNotAllowed, Unauthorized, UnknownModel
 from providers.base import Headers
 
@@ -53,7 +54,18 @@ class Keyring:
         if not self.has_keys:
             self._hosts.check(headers)
             return "anonymous"
-        key = _key(headers)
+        return self._name(dict(headers))
+
+    def name_of(self, head: RequestHead) -> str:
+        """Return the same for a request of a connection, which rejects a second host."""
+        if self.has_keys:
+            return self._name(head.by_name)
+        if b"host" in head.by_name:
+            self._hosts.check_value(head.by_name[b"host"])
+        return "anonymous"
+
+    def _name(self, by_name: Mapping[bytes, bytes]) -> str:
+        key = _key(by_name)
         if not key:
             raise Unauthorized(
                 "the API key is missing; send the header `Authorization: Bearer YOUR_KEY` or `x-api-key: YOUR_KEY`"
@@ -88,9 +100,8 @@ def _by_digest(keys: Mapping[str, str]) -> dict[bytes, str]:
     return {hashlib.sha256(key.encode()).digest(): name for key, name in keys.items()}
 
 
-def _key(headers: Headers) -> bytes:
+def _key(by_name: Mapping[bytes, bytes]) -> bytes:
     """Return the key from OpenAI's header or, without a bearer token, from Anthropic's or Azure's; empty for none."""
-    by_name = dict(headers)
     scheme, _, key = by_name.get(b"authorization", b"").partition(b" ")
     if scheme.lower() == b"bearer":
         return key.strip()

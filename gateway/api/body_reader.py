@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.api.turns import Turn, Turns
+from gateway.api.turns import Turns
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
 from gateway.limits.body_memory import BodyMemory, HeldBody
 from gateway.race.context import Runtime
@@ -38,9 +38,62 @@ class BodyLimits(msgspec.Struct, frozen=True):
     runtime: Runtime
     turns: Turns
 
+    def check(self, by_name: Mapping[bytes, bytes]) -> None:
+        """Check the head of a request, by names in lower case, before its body is received.
+
+        Raises:
+            BodyTooLarge: the announced length is over the limit.
+            Overloaded: all bodies together are at their limit.
+        """
+        value = by_name.get(b"content-length", b"0")
+        if len(value) > _DIGITS_MAX or int(value) > self.bytes_max:
+            announced = int(value[:_DIGITS_MAX])
+            raise BodyTooLarge(f"the request body is {announced} bytes; send at most {self.bytes_max}")
+        memory = self.memory
+        if memory.held >= memory.bytes_max and not memory.arriving:  # nothing can be refused in favour of this body
+            raise self.over_memory(1)
+
+    def hold(self, key_name: str, size: int, by_name: Mapping[bytes, bytes]) -> HeldBody | None:
+        """Reserve the bytes of a body that arrived whole, to be released with `release`; return None after a bug.
+
+        Raises:
+            BodyTooLarge: the body is over its limit.
+            Overloaded: all bodies together, or those of the caller's key, are over their limit.
+        """
+        if size > self.bytes_max:
+            self.check(by_name)
+            raise self.too_large()
+        try:
+            held = self.memory.hold(key_name, size)
+        except Exception as error:  # a bug there must not fail the request; inlined `safely`: runs for every request
+            self.runtime.report("body_memory", error)
+            return None
+        if held is None:
+            self.check(by_name)
+            raise self.over_memory(size)
+        return held
+
+    def release(self, held: HeldBody, held_s: float | None = None) -> None:
+        """Release the bytes; `held_s` is the time for which a request held them, None if the body became no request."""
+        try:
+            self.memory.close(held, held_s)
+        except Exception as error:  # as above
+            self.runtime.report("body_memory", error)
+
+    def too_large(self) -> BodyTooLarge:
+        """Return the error for a body over its limit."""
+        return BodyTooLarge(f"the request body is over {self.bytes_max} bytes; send at most {self.bytes_max}")
+
+    def over_memory(self, size: int) -> Overloaded:
+        """Return the error for a body of which `size` bytes do not fit."""
+        memory = self.memory
+        wait_s = self.runtime.safely("body_memory", memory.wait_s, _WAIT_S, size)
+        whose = "API key's share of the" if memory.is_shared else "gateway's"
+        return _overloaded(f"the {whose} memory for request bodies ({memory.bytes_max} bytes) is full", wait_s)
+
 
 class Arrival:
-    """One body: while it arrives, and while its request holds its bytes; the owner closes it.
+    """A body that did not arrive whole with its headers; the owner calls `close`, or `whole` after the last piece.
 
     Args:
         limits: the limits.
@@ -50,93 +103,59 @@ class Arrival:
 
     Raises:
         BodyTooLarge: the announced length is over the limit.
-        Overloaded: all bodies together, or those of the caller's key, are at their limit.
+        Overloaded: all bodies together are at their limit, or too many are arriving.
     """
 
-    __slots__ = ("_held", "_is_refused", "_limits", "_on_failure", "_pieces", "_size", "_timer", "_turn")
+    __slots__ = ("_held", "_is_refused", "_limits", "_on_failure", "_pieces", "_size", "_timer")
 
     def __init__(
         self, limits: BodyLimits, key_name: str, by_name: Mapping[bytes, bytes], on_failure: OnFailure
     ) -> None:
+        limits.check(by_name)
         self._limits = limits
         self._on_failure = on_failure
         self._size = 0
         self._pieces = bytearray()  # grows in place, where joining pieces would need their memory twice
-        self._timer: asyncio.Handle | None = None  # ends the wait for an incomplete body
-        self._turn: Turn | None = None  # of a large body
         self._is_refused = False  # another body got its room
-        self._held: HeldBody | None = None
-        if b"content-length" in by_name:
-            value = by_name[b"content-length"]
-            announced = int(value[:_DIGITS_MAX])
-            if value[_DIGITS_MAX:] or announced > limits.bytes_max:
-                raise BodyTooLarge(f"the request body is {announced} bytes; send at most {limits.bytes_max}")
-        memory = limits.memory
-        if memory.held >= memory.bytes_max and not memory.arriving:  # nothing can be refused in favour of this body
-            raise self._over_memory(1)
-        try:
-            self._held = memory.open(key_name)
-        except Exception as error:  # a bug there must not fail the request; inlined `safely`: runs for every request
-            limits.runtime.report("body_memory", error)
+        memory, safely = limits.memory, limits.runtime.safely
+        held = self._held = safely("body_memory", memory.open, None, key_name)
+        if held is not None and not safely("body_memory", memory.start, True, held, self._refused):
+            limits.release(held)
+            wait_s = safely("body_memory", memory.wait_s, _WAIT_S, 0)
+            raise _overloaded(
+                f"the gateway is at its limit of {memory.arriving_max} request bodies arriving at a time", wait_s
+            )
+        self._timer: asyncio.Handle = limits.runtime.loop.call_later(limits.body_s, self._late)
 
-    def receive(self, pieces: list[bytes], *, is_last: bool) -> bytes | None:
-        """Take the pieces that one read of the connection brought; return the whole body with the last of them.
-
-        The bytes are held until `close`.
+    def receive(self, pieces: list[bytes]) -> None:
+        """Take the pieces that one read of the connection brought; their bytes are held from then on.
 
         Raises:
             BodyTooLarge: the body is over its limit.
             Overloaded: all bodies together, or those of the caller's key, are over their limit.
         """
-        if is_last and self._timer is None:  # the body came with the headers, as nearly always: no timer is needed
-            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            self._take(len(body))
-            return body
         if self._is_refused:
-            raise self._over_memory(self._size)
-        if self._timer is None:
-            self._wait()
+            raise self._limits.over_memory(self._size)
         for piece in pieces:
             self._take(len(piece))
             self._pieces += piece
-        if not is_last:
-            return None
+
+    def whole(self) -> tuple[bytes, HeldBody | None]:
+        """Return the whole body, and its bytes in memory, which the caller releases; None after a bug."""
         body = bytes(self._pieces)
         self._arrived()
-        return body
+        return body, self._held
 
-    def take_turn(self, parse: Callable[[], None]) -> None:
-        """Call `parse`, which must not raise, when the loop has time for a large body; never after `close`."""
-        self._turn = self._limits.turns.take(parse)
-
-    def close(self, held_s: float | None = None) -> None:
-        """Release the bytes; `held_s` is the time for which a request held them, None if the body became no request."""
-        if self._turn is not None:
-            self._turn.cancel()
-        if self._timer is not None:
-            self._arrived()
+    def close(self) -> None:
+        """Give the body up, and release its bytes."""
+        self._arrived()
         held, self._held = self._held, None
         if held is not None:
-            try:
-                self._limits.memory.close(held, held_s)
-            except Exception as error:  # as above
-                self._limits.runtime.report("body_memory", error)
-
-    def _wait(self) -> None:
-        """Wait, for a limited time, for the rest of a body that did not arrive in one piece with its headers."""
-        memory, safely, held = self._limits.memory, self._limits.runtime.safely, self._held
-        if held is not None and not safely("body_memory", memory.start, True, held, self._refused):
-            wait_s = safely("body_memory", memory.wait_s, _WAIT_S, 0)
-            raise _overloaded(
-                f"the gateway is at its limit of {memory.arriving_max} request bodies arriving at a time", wait_s
-            )
-        self._timer = self._limits.runtime.loop.call_later(self._limits.body_s, self._late)
+            self._limits.release(held)
 
     def _arrived(self) -> None:
         """End the wait: the body is complete, or is given up."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         self._pieces = bytearray()
         if self._held is not None:
             self._limits.runtime.safely("body_memory", self._limits.memory.arrived, None, self._held)
@@ -149,33 +168,21 @@ class Arrival:
     def _take(self, size: int) -> None:
         """Reserve `size` bytes that have arrived."""
         self._size += size
-        bytes_max = self._limits.bytes_max
-        if self._size > bytes_max:
-            raise BodyTooLarge(f"the request body is over {bytes_max} bytes; send at most {bytes_max}")
-        held = self._held
-        if held is None:
-            return
-        try:
-            has_room = self._limits.memory.grow(held, size)
-        except Exception as error:  # as above
-            self._limits.runtime.report("body_memory", error)
-            return
-        if not has_room:
-            raise self._over_memory(size)
-
-    def _over_memory(self, size: int) -> Overloaded:
-        memory = self._limits.memory
-        wait_s = self._limits.runtime.safely("body_memory", memory.wait_s, _WAIT_S, size)
-        whose = "API key's share of the" if memory.is_shared else "gateway's"
-        return _overloaded(f"the {whose} memory for request bodies ({memory.bytes_max} bytes) is full", wait_s)
+        if self._size > self._limits.bytes_max:
+            raise self._limits.too_large()
+        if self._held is not None and not self._limits.runtime.safely(
+            "body_memory", self._limits.memory.grow, True, self._held, size
+        ):
+            raise self._limits.over_memory(size)
 
     def _refused(self) -> None:
         """Drop what has arrived and end the wait, in the next turn of the loop: another body got the room."""
         self._pieces = bytearray()
         self._is_refused = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._limits.runtime.loop.call_soon(lambda: self._on_failure(self._over_memory(self._size)))
+        self._timer.cancel()
+        self._timer = self._limits.runtime.loop.call_soon(
+            lambda: self._on_failure(self._limits.over_memory(self._size))
+        )
 
 
 def _overloaded(reason: str, wait_s: float) -> Overloaded:

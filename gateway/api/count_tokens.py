@@ -10,7 +10,6 @@ import secrets
 
 import msgspec
 
-from gateway.api.body_reader import Arrival
 from gateway.api.dialects.base import ClientApi
 from gateway.api.entry import Entry
 from gateway.api.exchange import ClientExchange, Connection
@@ -31,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 class CountExchange(ClientExchange):
     """A request for the number of tokens of a prompt."""
 
-    __slots__ = ("_entry", "_key_name", "_serving")
+    __slots__ = ("_entry", "_serving")
 
     def __init__(
         self,
@@ -42,19 +41,17 @@ class CountExchange(ClientExchange):
         own_id: str,
         serving: Serving,
     ) -> None:
-        super().__init__(connection, head, runtime, api, own_id)
+        super().__init__(connection, head, runtime, api, serving.bodies, own_id)
         self._serving = serving
-        self._key_name: str | None = None
         self._entry: Entry | None = None
 
-    def _open(self) -> Arrival:
+    def _open(self) -> None:
         head, serving = self.head, self._serving
         if head.method != "POST":
             raise MethodNotAllowed(f"method {head.method} is not supported at {PATH}; use POST", allow="POST")
-        self._key_name = serving.keyring.name(head.headers)
+        self._key_name = serving.keyring.name_of(head)
         self._connection.admit(known=serving.keyring.has_keys)
         self._entry = serving.counts.enter(self._key_name)
-        return Arrival(serving.bodies, self._key_name, head.by_name, self._reject)
 
     def _answer(self, body: bytes) -> None:
         serving, headers = self._serving, self.head.headers
@@ -99,7 +96,9 @@ class TokenCounts:
         self._prefix = "req_" + secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
-    def open(self, connection: Connection, head: RequestHead) -> CountExchange:
-        """Return the exchange for a request."""
+    def open(self, connection: Connection, head: RequestHead) -> CountExchange | None:
+        """Return the exchange for a request, None if it has another path."""
+        if head.path != PATH:
+            return None
         own_id = f"{self._prefix}{next(self._numbers):08x}"
         return CountExchange(connection, head, self._runtime, self._api, own_id, self.serving)

@@ -13,14 +13,15 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import Final, Protocol
 
-from gateway.api.body_reader import Arrival
+from gateway.api.body_reader import Arrival, BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond_error
 from gateway.api.response_writer import ResponseWriter
-from gateway.api.turns import LARGE_MIN
+from gateway.api.turns import LARGE_MIN, Turn
 from gateway.errors import GatewayError, Internal
 from gateway.inbound.identity import caller_ids
+from gateway.limits.body_memory import HeldBody
 from gateway.race.context import Runtime
 from gateway.traces import Trace
 from providers.base import Headers
@@ -69,6 +70,7 @@ class ClientExchange(ABC):
         head: head of the request.
         runtime: the loop.
         api: form of the errors.
+        bodies: limits on its body.
         own_id: id of a request for which the caller sent none.
 
     Attributes:
@@ -84,14 +86,18 @@ class ClientExchange(ABC):
     __slots__ = (
         "_api",
         "_arrival",
+        "_bodies",
         "_connection",
         "_discarded_bytes",
         "_discarding",
         "_has_begun",
+        "_held",
         "_held_since_s",
         "_is_over",
+        "_key_name",
         "_pieces",
         "_runtime",
+        "_turn",
         "gave_id",
         "head",
         "more_body",
@@ -102,23 +108,32 @@ class ClientExchange(ABC):
     )
 
     def __init__(
-        self, connection: Connection, head: RequestHead, runtime: Runtime, api: ClientApi, own_id: str
+        self,
+        connection: Connection,
+        head: RequestHead,
+        runtime: Runtime,
+        api: ClientApi,
+        bodies: BodyLimits,
+        own_id: str,
     ) -> None:
         self.head = head
         self._connection = connection
         self._runtime = runtime
         self._api = api
+        self._bodies = bodies
         given_id, self.trace_id = caller_ids(head.by_name)
-        self.trace: Trace | None = None
         self.gave_id = given_id is not None
-        self.request_id = own_id if given_id is None else given_id
-        self.more_body = True
+        self.request_id = given_id or own_id
         self.response = ResponseWriter(connection.transport, head, connection.own_headers, runtime, self._complete)
+        self.more_body = True
         self._has_begun = self._is_over = False
-        self._arrival: Arrival | None = None  # while the body arrives or is held
+        self._pieces: list[bytes] | None = []  # of the body, from the present read; None once no more are awaited
+        self.trace: Trace | None = None
+        self._key_name: str | None = None  # name of the caller's key, from `_open` on
+        self._arrival: Arrival | None = None  # while a body arrives in several reads
+        self._held: HeldBody | None = None  # memory of the whole body
         self._held_since_s: float | None = None  # time at which a request began to hold its body
-        self._pieces: list[bytes] = []  # of the body, from the present read
-        self._discarded_bytes = 0
+        self._turn: Turn | None = None  # of a large body
         self._discarding: asyncio.TimerHandle | None = None  # ends the response to a rejected body
 
     # the connection's calls; the names of the properties are those of uvicorn's cycle
@@ -150,18 +165,18 @@ class ClientExchange(ABC):
         if self._connection.is_stalled:
             self.response.stall()
         try:
-            self._arrival = self._open()
+            self._open()
+            if self.head.expects_continue:
+                self._bodies.check(self.head.by_name)
+                self._connection.transport.write(_CONTINUE)
         except GatewayError as error:
             self._reject(error)
         except Exception as error:
             self._fail(error)
-        else:
-            if self.head.expects_continue:
-                self._connection.transport.write(_CONTINUE)
 
     def on_body(self, piece: bytes) -> None:
         """Keep a piece of the body until `receive`, or drop it if the request is rejected."""
-        if self._arrival is not None or not self._has_begun:
+        if self._pieces is not None:
             self._pieces.append(piece)
         elif self._discarding is not None:
             self._discarded_bytes += len(piece)
@@ -170,21 +185,41 @@ class ClientExchange(ABC):
 
     def receive(self) -> None:
         """Take what has arrived of the body; make the response if that is all of it."""
-        arrival = self._arrival
-        if arrival is None:
-            return  # rejected, or not begun
-        pieces, self._pieces = self._pieces, []
+        pieces = self._pieces
+        if pieces is None or not self._has_begun:
+            return  # rejected, or queued
         try:
-            body = arrival.receive(pieces, is_last=not self.more_body)
-            if body is not None:
-                if len(body) > LARGE_MIN:
-                    arrival.take_turn(partial(self._answer_large, body))
-                else:
-                    self._answer(body)
+            if self.more_body or self._arrival is not None:
+                body = self._received(pieces)
+                if body is None:
+                    return
+            else:  # it came with the headers, as nearly always
+                self._pieces = None
+                body = b"".join(pieces)  # without a copy if there is one
+                assert self._key_name is not None
+                self._held = self._bodies.hold(self._key_name, len(body), self.head.by_name)
+            if len(body) > LARGE_MIN:
+                self._turn = self._bodies.turns.take(partial(self._answer_large, body))
+            else:
+                self._answer(body)
         except GatewayError as error:
             self._reject(error)
         except Exception as error:
             self._fail(error)
+
+    def _received(self, pieces: list[bytes]) -> bytes | None:
+        """Take a part of a body that arrives in several reads; return the whole body with the last one."""
+        arrival = self._arrival
+        if arrival is None:
+            assert self._key_name is not None
+            arrival = self._arrival = Arrival(self._bodies, self._key_name, self.head.by_name, self._reject)
+        self._pieces = []
+        arrival.receive(pieces)
+        if self.more_body:
+            return None
+        self._arrival = self._pieces = None
+        body, self._held = arrival.whole()
+        return body
 
     def _answer_large(self, body: bytes) -> None:
         try:
@@ -204,8 +239,8 @@ class ClientExchange(ABC):
     # the subclass
 
     @abstractmethod
-    def _open(self) -> Arrival:
-        """Check everything but the body, and return the body to receive; raise a `GatewayError` to reject."""
+    def _open(self) -> None:
+        """Check everything but the body, and set `_key_name`; raise a `GatewayError` to reject the request."""
 
     @abstractmethod
     def _answer(self, body: bytes) -> None:
@@ -231,12 +266,11 @@ class ClientExchange(ABC):
         self._respond_error(error)
 
     def _respond_error(self, error: GatewayError) -> None:
-        if self._arrival is not None:
-            self._arrival.close()
-            self._arrival = None
+        self._drop_body()
         response = self.response
         respond_error(response, error, self.request_id, self._api, end=not error.closes)
         if not response.ended:
+            self._discarded_bytes = 0
             self._discarding = self._runtime.loop.call_later(_DISCARD_S, self._stop_discarding)
         response.flush()
 
@@ -260,12 +294,27 @@ class ClientExchange(ABC):
         self._end()
         self._connection.on_response_complete()
 
+    def _drop_body(self) -> None:
+        """Release the body of a request that is rejected, or whose client disconnected before it was whole."""
+        self._pieces = None
+        if self._arrival is not None:
+            self._arrival.close()
+            self._arrival = None
+        if self._turn is not None:
+            self._turn.cancel()
+        if self._held is not None:
+            self._bodies.release(self._held)
+            self._held = None
+
     def _end(self) -> None:
         self._is_over = True
         if self._discarding is not None:
             self._discarding.cancel()
-        if self._arrival is not None:
-            held_since_s = self._held_since_s
-            self._arrival.close(None if held_since_s is None else self._runtime.loop.time() - held_since_s)
+        held, since_s = self._held, self._held_since_s
+        if held is not None and since_s is not None:
+            self._bodies.release(held, self._runtime.loop.time() - since_s)
+            self._held = None
+        else:
+            self._drop_body()
         self._release()
-        self._arrival = self.response.race = None  # no cycle outlives a request
+        self.response.race = None  # no cycle outlives a request

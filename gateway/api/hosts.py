@@ -33,10 +33,13 @@ class HostCheck:
             UnknownHost: the host is neither an IP address nor a name of the gateway.
         """
         for name, value in headers:
-            if name == b"host" and value not in self._accepted:
-                self._check(value)
+            if name == b"host":
+                self.check_value(value)
 
-    def _check(self, value: bytes) -> None:
+    def check_value(self, value: bytes) -> None:
+        """Check the value of one header; see `check`."""
+        if value in self._accepted:
+            return
         host = value.decode("latin-1")
         if not self._is_own(_without_port(host).lower()):
             raise UnknownHost(

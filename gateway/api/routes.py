@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from gateway.api.admission import Admission, Permit
 from gateway.api.azure_paths import deployment_of
-from gateway.api.body_reader import Arrival
 from gateway.api.dialects.base import ClientApi
 from gateway.api.entry import Entry, RequestSize
 from gateway.api.exchange import ClientExchange, Connection
@@ -40,69 +39,98 @@ from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.routing.affinity import ID_CHARS_MAX
 from gateway.routing.replicas import Replica
-from providers.base import Api, Call, Headers
+from providers.base import Api, Call
 
 _ENGINE_PATHS = {"/rerank": Api.RERANK, "/v2/rerank": Api.RERANK, "/tokenize": Api.TOKENIZE}  # vLLM's further paths
 _NO_REPLICAS_RETRY_S = 5.0  # between two look-ups of replicas, by default
+_RESPONSES, _OFF = Api.RESPONSES, Denial.OFF  # Python 3.11 looks up a member in its class slowly
 _CLIENT_GONE = 499  # the status in logs of a client that disconnected
 
 
 class RacedExchange(ClientExchange):
     """A request for which replicas race."""
 
-    __slots__ = ("_deployment", "_entry", "_key_name", "_permit", "_race", "_routes", "_serving", "api")
+    __slots__ = ("_deployment", "_entry", "_permit", "_race", "_routes", "_serving", "api")
 
     def __init__(
         self, connection: Connection, head: RequestHead, routes: "RacedRoutes", api: Api, deployment: str | None
     ) -> None:
-        own_id = f"{routes.prefix}{next(routes.numbers):08x}"
-        super().__init__(connection, head, routes.runtime, routes.apis[api], own_id)
+        serving, own_id = routes.serving, f"{routes.prefix}{next(routes.numbers):08x}"
+        super().__init__(connection, head, routes.runtime, routes.apis[api], serving.bodies, own_id)
         self.api = api
         self._routes = routes
-        self._serving = serving = routes.serving
+        self._serving = serving
         if serving.traces is not None:
             trace = self.trace = serving.traces.begin(head.by_name.get(b"traceparent"))
             self.trace_id = trace.trace_id
         self._deployment = deployment
-        self._key_name: str | None = None
         self._entry: Entry | None = None
         self._race: Race | None = None
         self._permit: Permit | None = None
 
-    def _open(self) -> Arrival:
+    def _open(self) -> None:
         head, serving = self.head, self._serving
-        if self.api is Api.RESPONSES and is_handshake(head):
-            raise UnsupportedUpgrade(f"WebSocket is not supported at {head.path}; use POST")
-        if head.method != "POST":
-            raise MethodNotAllowed(f"method {head.method} is not supported at {head.path}; use POST", allow="POST")
-        if self._routes.refusing:
-            raise _shutting_down()
-        key_name = self._key_name = serving.keyring.name(head.headers)
+        if head.method != "POST" or self._routes.refusing:
+            raise self._refusal()
+        key_name = self._key_name = serving.keyring.name_of(head)
         if serving.keyring.has_keys:
             self._connection.admit(known=True)
-        self._entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
-        return Arrival(serving.bodies, key_name, head.by_name, self._reject)
+        if serving.admission.has_limits:
+            self._entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
+
+    def _refusal(self) -> GatewayError:
+        """Return the error for a request with another method than POST, or at a gateway that stops."""
+        head = self.head
+        if self.api is Api.RESPONSES and is_handshake(head):
+            return UnsupportedUpgrade(f"WebSocket is not supported at {head.path}; use POST")
+        if head.method != "POST":
+            message = f"method {head.method} is not supported at {head.path}; use POST"
+            return MethodNotAllowed(message, allow="POST")
+        return _shutting_down()
 
     def _answer(self, body: bytes) -> None:
-        routes, response, key_name = self._routes, self.response, self._key_name
+        """Parse the body, build the race, and its permit if the request is limited, and start; none of it waits."""
+        routes, serving, key_name, entry = self._routes, self._serving, self._key_name, self._entry
         assert key_name is not None
         if routes.refusing:  # again: the shutdown may have begun while the body arrived
             raise _shutting_down()
-        arrived_s = self._runtime.loop.time()
-        caller = Caller(self.request_id, key_name, arrived_s, 0.0, self.trace_id, self.gave_id, self.trace)
-        self._race, permit = routes.race(
-            self._serving, self.api, body, self.head.headers, caller, response, self._entry, self._deployment
-        )
-        if not self._serving.keyring.has_keys:
+        runtime, response, api, deployment = self._runtime, self.response, self.api, self._deployment
+        limits, arrived_s = serving.limits, runtime.loop.time()
+        default_model = deployment or limits.default_model
+        inbound = parse(api, body, self.head.headers, limits.bounds, limits.passed_headers, default_model)
+        call = inbound.call
+        model = serving.models.get(deployment or call.model)
+        if model is None or serving.keyring.has_rules:
+            model = serving.model(key_name, deployment or call.model)
+        if api not in model.apis:
+            raise routes.unsupported(model, deployment or call.model, api)
+        request_id, gave_id = self.request_id, self.gave_id
+        caller = Caller(request_id, key_name, arrived_s, 0.0, self.trace_id, gave_id, self.trace)
+        if gave_id or call.model != model.name or api is _RESPONSES:
+            call = _adapted(call, model, caller)
+        if call.streaming and not inbound.tells_usage:
+            client: EventStream | JsonAnswer = EventStream(response, request_id, self._api)
+        else:
+            client = _other_client(response, request_id, self._api, inbound)
+        facts = _facts(inbound, model, serving.attempts.get(key_name), key_name, runtime)
+        permit = None
+        admission = serving.admission
+        if admission.has_limits and admission.applies_to(entry, model.name):
+            permit = routes.admit(admission, caller, model, call, facts, entry)
+            if permit is not None:
+                runtime = permit.runtime
+        race = self._race = response.race = Race(model, call, facts, client, caller, runtime)
+        if not serving.keyring.has_keys:
             self._connection.admit(known=False)
         self._held_since_s = arrived_s
         self._permit = permit
-        routes.active.add(permit or self._race)
         if permit is None:
-            self._race.start()
+            routes.active.add(race)
+            race.start()
         else:
+            routes.active.add(permit)
             response.headers = permit.headers
-            permit.run(self._race, self._not_started)
+            permit.run(race, self._not_started)
 
     def _not_started(self, error: GatewayError) -> None:
         if not self.response.started:
@@ -158,71 +186,24 @@ class RacedRoutes:
 
     def open(self, connection: Connection, head: RequestHead) -> RacedExchange | None:
         """Return the exchange for a request, None if its path is not raced."""
-        api, deployment = self._targets.get(head.target), None
-        if api is None:
-            path = head.path
-            api = self._paths.get(path)
-            if api is None:
-                named = deployment_of(path)
-                if named is None:
-                    return None
-                api, deployment = named
-        return RacedExchange(connection, head, self, api, deployment)
+        api = self._targets.get(head.target)
+        if api is not None:
+            return RacedExchange(connection, head, self, api, None)
+        path = head.path
+        named = (self._paths[path], None) if path in self._paths else deployment_of(path)
+        return None if named is None else RacedExchange(connection, head, self, *named)
 
-    def race(
-        self,
-        serving: Serving,
-        api: Api,
-        body: bytes,
-        headers: Headers,
-        caller: Caller,
-        response: ResponseWriter,
-        entry: Entry | None,
-        deployment: str | None,
-    ) -> tuple[Race, Permit | None]:
-        """Parse the body and build the race, and its permit if the request is limited; none of it waits."""
-        limits = serving.limits
-        default_model = deployment or limits.default_model
-        inbound = parse(api, body, headers, limits.bounds, limits.passed_headers, default_model)
-        call = inbound.call
-        model = self._model(serving, caller.key_name, deployment or call.model, api)
-        if call.model != model.name:
-            call = replace(call, model=model.name)
-        if caller.gave_id:
-            call = replace(call, headers=(*call.headers, (b"x-request-id", caller.request_id.encode())))
-        client: EventStream | JsonAnswer
-        if call.streaming:
-            stream = TellingStream if inbound.tells_usage else EventStream
-            client = stream(response, caller.request_id, self.apis[api])
-        else:
-            answer = TellingAnswer if inbound.tells_usage else JsonAnswer
-            client = answer(response, caller.request_id, self.apis[api], call)
-        if api is Api.RESPONSES:
-            call = replace(call, owner=caller.key_name)
-        previous_id = inbound.previous_id
-        pinned = None if previous_id is None else self._pinned(previous_id, model, caller.key_name)
-        facts = self._facts(inbound, model, serving.attempts.get(caller.key_name), pinned)
-        permit = None
-        if serving.admission.applies_to(entry, model.name):
-            permit = self._admit(serving.admission, caller, model, call, facts, entry)
-        race = Race(model, call, facts, client, caller, self.runtime if permit is None else permit.runtime)
-        response.race = race
-        return race, permit
-
-    def _model(self, serving: Serving, key_name: str, requested: str, api: Api) -> Model:
-        """Return the requested model, if the key may use it and it supports this API."""
-        model = serving.model(key_name, requested)
+    def unsupported(self, model: Model, requested: str, api: Api) -> GatewayError:
+        """Return the error for a model that does not support this API."""
         if not model.apis:
-            raise NoReplicas(
+            return NoReplicas(
                 f"model {model.name!r} has no replicas yet; retry later, or check the source in its `discover`",
                 _NO_REPLICAS_RETRY_S,
             )
-        if api not in model.apis:
-            supported = ", ".join(f"/v1/{each.value}" for each in self.apis if each in model.apis)
-            raise UnsupportedApi(f"model {requested!r} is not supported at /v1/{api.value}; use {supported}")
-        return model
+        supported = ", ".join(f"/v1/{each.value}" for each in self.apis if each in model.apis)
+        return UnsupportedApi(f"model {requested!r} is not supported at /v1/{api.value}; use {supported}")
 
-    def _admit(
+    def admit(
         self, admission: Admission, caller: Caller, model: Model, call: Call, facts: RequestFacts, entry: Entry | None
     ) -> Permit | None:
         """Return a permit for a request, None after a bug."""
@@ -236,57 +217,83 @@ class RacedRoutes:
             self.runtime.report("admission", error)
             return None
 
-    def _pinned(self, previous_id: str, model: Model, key_name: str) -> Replica | None:
-        """Return the replica that has the stored answer to continue, None if it is unknown.
 
-        Raises:
-            UpstreamFailed: the answer belongs to another key, or the id is too long to be one; the error is that of
-                OpenAI for an unknown id.
-        """
-        kept = model.kept.find(previous_id)
-        if kept is None and len(previous_id) <= ID_CHARS_MAX:
-            return None
-        if kept is None or kept.key_name != key_name:
-            raise UpstreamFailed(
-                f"Previous response with id {previous_id[:ID_CHARS_MAX]!r} not found.",
-                status=404,
-                kind="invalid_request_error",
-                param="previous_response_id",
-                code="previous_response_not_found",
-            )
-        return model.replica(kept.replica) if kept.model == model.name else None
+def _adapted(call: Call, model: Model, caller: Caller) -> Call:
+    """Return a call with the model's own name, the caller's id, and for the Responses API the owner of the answer."""
+    headers = call.headers
+    if caller.gave_id:
+        headers = (*headers, (b"x-request-id", caller.request_id.encode()))
+    owner = caller.key_name if call.api is Api.RESPONSES else call.owner
+    return replace(call, model=model.name, headers=headers, owner=owner)
 
-    def _facts(
-        self, inbound: Inbound, model: Model, attempts: AttemptLimits | None, pinned: Replica | None
-    ) -> RequestFacts:
-        """Build the facts that policies get about a request; without the prompt's size if an estimate fails."""
-        prompt, text, tokens = inbound.prompt, None, 0.0
-        prefixes: tuple[int, ...] = ()
-        try:
-            text = text_tokens(prompt)
-            tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
-        except Exception as error:  # a bug in an estimate must not fail the request
-            self.runtime.report("estimates", error)
-        hedge_off = Denial.OFF if inbound.stored and model.keeps else inbound.hedge_off
-        attempts_max = None
-        if attempts is not None:
-            attempts_max = attempts.attempts_max
-            hedge_off = hedge_off or (None if attempts.hedge else Denial.KEY)
-        return RequestFacts(
-            prompt_tokens=tokens,
-            prompt_bytes=len(prompt),
-            prefixes=prefixes,
-            text=text,
-            answer_tokens=inbound.call.max_tokens,
-            hedge_off=hedge_off,
-            deadline_s=inbound.deadline_s,
-            timed=inbound.call.timed,
-            api=inbound.call.api,
-            pinned=pinned,
-            coin=self.runtime.rand(),
-            attempts_max=attempts_max,
-            ttft_target_s=inbound.ttft_target_s,
+
+def _pinned(previous_id: str, model: Model, key_name: str) -> Replica | None:
+    """Return the replica that has the stored answer to continue, None if it is unknown.
+
+    Raises:
+        UpstreamFailed: the answer belongs to another key, or the id is too long to be one; the error is that of
+            OpenAI for an unknown id.
+    """
+    kept = model.kept.find(previous_id)
+    if kept is None and len(previous_id) <= ID_CHARS_MAX:
+        return None
+    if kept is None or kept.key_name != key_name:
+        raise UpstreamFailed(
+            f"Previous response with id {previous_id[:ID_CHARS_MAX]!r} not found.",
+            status=404,
+            kind="invalid_request_error",
+            param="previous_response_id",
+            code="previous_response_not_found",
         )
+    return model.replica(kept.replica) if kept.model == model.name else None
+
+
+def _facts(
+    inbound: Inbound, model: Model, attempts: AttemptLimits | None, key_name: str, runtime: Runtime
+) -> RequestFacts:
+    """Build the facts that policies get about a request; without the prompt's size if an estimate fails.
+
+    Raises:
+        UpstreamFailed: see `_pinned`.
+    """
+    prompt, call, previous_id = inbound.prompt, inbound.call, inbound.previous_id
+    text, tokens = None, 0.0
+    prefixes: tuple[int, ...] = ()
+    try:
+        text = text_tokens(prompt)
+        tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
+    except Exception as error:  # a bug in an estimate must not fail the request
+        runtime.report("estimates", error)
+    hedge_off = _OFF if inbound.stored and model.keeps else inbound.hedge_off
+    attempts_max = None
+    if attempts is not None:
+        attempts_max = attempts.attempts_max
+        hedge_off = hedge_off or (None if attempts.hedge else Denial.KEY)
+    return RequestFacts(
+        tokens,
+        len(prompt),
+        prefixes,
+        text,
+        call.max_tokens,
+        hedge_off,
+        inbound.deadline_s,
+        inbound.hedge_off is None or call.timed,  # `parse` allows hedges of timed calls only
+        call.api,
+        None if previous_id is None else _pinned(previous_id, model, key_name),
+        runtime.rand(),
+        attempts_max,
+        inbound.ttft_target_s,
+    )
+
+
+def _other_client(
+    response: ResponseWriter, request_id: str, api: ClientApi, inbound: Inbound
+) -> EventStream | JsonAnswer:
+    """Return the client of a race whose answer is not streamed, or reports usage."""
+    if inbound.call.streaming:
+        return TellingStream(response, request_id, api)
+    answer = TellingAnswer if inbound.tells_usage else JsonAnswer
+    return answer(response, request_id, api, inbound.call)
 
 
 def _shutting_down() -> ShuttingDown:

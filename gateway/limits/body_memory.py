@@ -10,6 +10,8 @@ Units: bytes, seconds.
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from gateway.limits.wait_estimator import WaitEstimator
 
 ARRIVING_MAX: Final = 1_000  # concurrent bodies being received; for each, the server may hold 64 kB not yet counted
@@ -30,8 +32,8 @@ class _Usage:
         self.held = self.bodies = self.arriving = 0
 
 
-class HeldBody:
-    """One request body, from `BodyMemory.open` to `BodyMemory.close`.
+class HeldBody(msgspec.Struct, eq=False):
+    """One request body, from `BodyMemory.open` or `BodyMemory.hold` to `BodyMemory.close`.
 
     Attributes:
         usage: the memory of all bodies of the caller's API key.
@@ -39,12 +41,9 @@ class HeldBody:
         on_refused: called if the body is refused while it is being received; None if it is not.
     """
 
-    __slots__ = ("on_refused", "size", "usage")
-
-    def __init__(self, usage: _Usage) -> None:
-        self.usage = usage
-        self.size = 0
-        self.on_refused: Callable[[], None] | None = None
+    usage: _Usage
+    size: int
+    on_refused: Callable[[], None] | None = None
 
 
 class BodyMemory:
@@ -77,12 +76,20 @@ class BodyMemory:
         return len(self._arriving)
 
     def open(self, key_name: str) -> HeldBody:
-        """Return a new body, with no bytes reserved."""
-        usage = self._usages.get(key_name)
-        if usage is None:
-            usage = self._usages[key_name] = _Usage()
+        """Return a body that is about to be received, with no bytes reserved."""
+        usage = self._usage(key_name)
         usage.bodies += 1
-        return HeldBody(usage)
+        return HeldBody(usage, 0)
+
+    def hold(self, key_name: str, size: int) -> HeldBody | None:
+        """Reserve the bytes of a body that arrived whole, as `grow` does; return None if that is impossible."""
+        usage = self._usages.get(key_name) or self._usage(key_name)
+        if (self.is_shared or self.held + size > self.bytes_max) and not self._make_room(usage, size, None):
+            return None
+        self.held += size
+        usage.held += size
+        usage.bodies += 1
+        return HeldBody(usage, size)
 
     def start(self, body: HeldBody, on_refused: Callable[[], None]) -> bool:
         """Count a body as being received; return False if there are too many, of all keys or of its own."""
@@ -102,20 +109,10 @@ class BodyMemory:
 
     def grow(self, body: HeldBody, size: int) -> bool:
         """Reserve `size` more bytes, by refusing younger incomplete bodies where needed; return False if impossible."""
-        usage = body.usage
-        while True:
-            others = self.held - usage.held
-            if self.is_shared and usage.bodies > 1 and 2 * (usage.held + size) > self.bytes_max - others:
-                youngest = next((each for each in reversed(self._arriving) if each.usage is usage), None)
-            elif self.held + size > self.bytes_max:
-                youngest = max(reversed(self._arriving), key=lambda each: each.usage.held, default=None)
-            else:
-                break
-            if youngest is None or youngest is body:
-                return False
-            self._refuse(youngest)
+        if not self._make_room(body.usage, size, body):
+            return False
         self.held += size
-        usage.held += size
+        body.usage.held += size
         body.size += size
         return True
 
@@ -135,17 +132,44 @@ class BodyMemory:
         """
         if body.on_refused is not None:
             self.arrived(body)
+        size, usage = body.size, body.usage
         if held_s is not None:
-            self._wait_estimator.ended(held_s, body.size)
-        usage = body.usage
-        self.held -= body.size
-        usage.held -= body.size
+            self._wait_estimator.ended(held_s, size)
+        self.held -= size
+        usage.held -= size
         usage.bodies -= 1
         body.size = 0
 
     def wait_s(self, size: int) -> float:
         """Return the expected wait until `size` bytes fit."""
         return self._wait_estimator.wait_s(max(1, self.held + size - self.bytes_max))
+
+    def _usage(self, key_name: str) -> _Usage:
+        usage = self._usages.get(key_name)
+        if usage is None:
+            usage = self._usages[key_name] = _Usage()
+        return usage
+
+    def _make_room(self, usage: _Usage, size: int, body: HeldBody | None) -> bool:
+        """Refuse younger incomplete bodies until `size` more bytes fit; return False if that is impossible.
+
+        Args:
+            usage: the memory of all bodies of the caller's API key.
+            size: bytes to reserve.
+            body: the body that grows; None for a new one.
+        """
+        has_others = usage.bodies > (body is not None)
+        while True:
+            others = self.held - usage.held
+            if self.is_shared and has_others and 2 * (usage.held + size) > self.bytes_max - others:
+                youngest = next((each for each in reversed(self._arriving) if each.usage is usage), None)
+            elif self.held + size > self.bytes_max:
+                youngest = max(reversed(self._arriving), key=lambda each: each.usage.held, default=None)
+            else:
+                return True
+            if youngest is None or youngest is body:
+                return False
+            self._refuse(youngest)
 
     def _refuse(self, body: HeldBody) -> None:
         on_refused = body.on_refused

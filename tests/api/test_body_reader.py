@@ -61,20 +61,28 @@ async def receive(bodies: BodyLimits, headers: Headers, sender: Sender, key_name
     return (await opened(bodies, headers, sender, key_name))[0]
 
 
-async def opened(bodies: BodyLimits, headers: Headers, sender: Sender, key_name: str = "a") -> tuple[bytes, Arrival]:
-    """Do the same, and return the body that the caller closes."""
+async def opened(
+    bodies: BodyLimits, headers: Headers, sender: Sender, key_name: str = "a"
+) -> tuple[bytes, HeldBody | None]:
+    """Do the same, and return the memory of the body, which the caller releases."""
     failed: asyncio.Future[GatewayError] = asyncio.get_running_loop().create_future()
-    arrival = Arrival(bodies, key_name, dict(headers), failed.set_result)
+    by_name = dict(headers)
+    bodies.check(by_name)
+    piece, more = await sender.receive(failed, at_once=True)
+    if not more:
+        return piece, bodies.hold(key_name, len(piece), by_name)
+    arrival = Arrival(bodies, key_name, by_name, failed.set_result)
     try:
-        piece, more = await sender.receive(failed, at_once=True)
-        while (body := arrival.receive([piece] if piece else [], is_last=not more)) is None:
+        while True:
+            arrival.receive([piece] if piece else [])
+            if not more:
+                return arrival.whole()
             piece, more = await sender.receive(failed)
             if failed.done():
                 raise failed.result()
     except BaseException:
         arrival.close()
         raise
-    return body, arrival
 
 
 def filled(memory: BodyMemory, size: int, key_name: str = "a") -> HeldBody:
@@ -104,11 +112,12 @@ def test_a_body_in_one_piece_is_held_until_its_request_ends() -> None:
     async def main() -> None:
         held = BodyMemory(100)
         sender = Sender([(0.0, b"12345", False)], held=held)
-        body, arrival = await opened(reader(50, 1.0, held), announced(5), sender)
+        bodies = reader(50, 1.0, held)
+        body, memory = await opened(bodies, announced(5), sender)
         assert body == b"12345"
         assert (sender.held_when_read, held.held) == ([0], 5)
-        arrival.close(1.0)
-        arrival.close(1.0)
+        assert memory is not None
+        bodies.release(memory, 1.0)
         assert held.held == 0
 
     run(main)
@@ -246,7 +255,8 @@ def test_a_key_with_one_body_may_use_all_the_room() -> None:
         assert len(body) == 90
         with pytest.raises(Overloaded, match="share"):
             await receive(bodies, [], Sender([(0.0, b"x" * 9, False)]))
-        first.close(1.0)
+        assert first is not None
+        bodies.release(first, 1.0)
 
     run(main)
 
@@ -327,6 +337,19 @@ def test_a_length_that_is_no_length_is_refused() -> None:
         held = BodyMemory(100)
         with pytest.raises(BodyTooLarge):
             await receive(reader(50, 1.0, held), [(b"content-length", b"9" * 5_000)], Sender([]))
+        assert held.held == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize(("headers", "message"), [(announced(51), "is 51 bytes"), ([], "is over 50 bytes")])
+def test_a_whole_body_over_the_limit_is_rejected(headers: Headers, message: str) -> None:
+    """The error of a body that came with its headers has the announced length, and nothing of the body is held."""
+
+    async def main() -> None:
+        held = BodyMemory(100)
+        with pytest.raises(BodyTooLarge, match=message):
+            reader(50, 1.0, held).hold("a", 51, dict(headers))
         assert held.held == 0
 
     run(main)

@@ -13,7 +13,7 @@ import httptools
 
 from fuzz.pieces import cuts
 from gateway.api.asgi import Receive, Scope, Send
-from gateway.api.body_reader import Arrival, BodyLimits
+from gateway.api.body_reader import BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.http_protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
@@ -93,12 +93,11 @@ class _Exchange(ClientExchange):
     def __init__(
         self, connection: Connection, head: RequestHead, runtime: Runtime, bodies: BodyLimits, seen: list[Seen]
     ) -> None:
-        super().__init__(connection, head, runtime, ClientApi(None), "id")
-        self._bodies = bodies
+        super().__init__(connection, head, runtime, ClientApi(None), bodies, "id")
         self._seen = seen
 
-    def _open(self) -> Arrival:
-        return Arrival(self._bodies, "a", self.head.by_name, self._reject)
+    def _open(self) -> None:
+        self._key_name = "a"
 
     def _answer(self, body: bytes) -> None:
         url = httptools.parse_url(self.head.target)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.api.asgi import Receive, Scope, Send
-from gateway.api.body_reader import Arrival, BodyLimits
+from gateway.api.body_reader import BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
@@ -28,11 +28,12 @@ class Echo(ClientExchange):
     """Answers with the body of the request, some time after it has come."""
 
     def __init__(self, connection: Connection, head: RequestHead, site: "Site") -> None:
-        super().__init__(connection, head, site.runtime, ClientApi(None), "id")
+        super().__init__(connection, head, site.runtime, ClientApi(None), site.bodies, "id")
         self._site = site
         self._timer: asyncio.TimerHandle | None = None
 
-    def _open(self) -> Arrival:
+    def _open(self) -> None:
+        self._key_name = "a"
         self._site.said.append("open")
         if self.head.path == "/bug":
             raise ZeroDivisionError
@@ -40,7 +41,6 @@ class Echo(ClientExchange):
             raise BadRequest("no")
         if self.head.path == "/large":
             raise BodyTooLarge("too large")
-        return Arrival(self._site.bodies, "a", self.head.by_name, self._reject)
 
     def _answer(self, body: bytes) -> None:
         self._site.said.append("answer")
