@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from gateway.api.asgi import Application
-from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.count_tokens import TokenCounts
 from gateway.api.dialects.base import ClientApi
 from gateway.api.dialects.messages import PING, MessagesTerminator
@@ -328,10 +327,8 @@ class Gateway:
         cors = self.applications.cors
         if cors is not None and cors.is_preflight(head.method, head.headers):
             return None
-        exchange: ClientExchange | None = self._routes.open(connection, head)
-        if exchange is None and head.path == COUNT_PATH:
-            exchange = self._counts.open(connection, head)
-        if exchange is not None and cors is not None:
+        exchange = self._routes.open(connection, head) or self._counts.open(connection, head)
+        if cors is not None and exchange is not None:
             exchange.response.own_headers = (*connection.own_headers, *cors.added(head.headers))
         return exchange
 

@@ -12,7 +12,7 @@ import logging
 import struct
 import termios
 from collections.abc import Callable
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -38,6 +38,13 @@ UNREAD_S_MAX = 60.0  # a client that reads nothing of its response for this long
 
 OpenExchange = Callable[[Connection, RequestHead], ClientExchange | None]
 """Returns the exchange for a request, None if the request is for the ASGI application."""
+
+
+_UNUSUAL: Final = frozenset({b"transfer-encoding", b"upgrade", b"expect"})
+
+
+def _no_exchange(_connection: Connection, _head: RequestHead) -> None:
+    """Open no exchange: every request is for the ASGI application."""
 
 
 class _Rejected(Exception):  # httptools catches it
@@ -72,7 +79,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._waiting = WaitingConnections() if waiting is None else waiting
-        self._open_exchange = open_exchange
+        self._open_exchange = _no_exchange if open_exchange is None else open_exchange
         self._connection: ClientConnection  # from connection_made on
         self.admit: Admit  # the same
         self.is_stalled = False
@@ -181,40 +188,36 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        headers, parser = self.headers, self.parser
         read_bytes = self._head_bytes + len(self._data)  # the head, and perhaps more
         self._head_bytes = self._bytes_since_body = 0
-        headers, version = self.headers, self.parser.get_http_version()
         if read_bytes > HEAD_BYTES_MAX and len(self.url) + field_bytes(headers) > HEAD_BYTES_MAX:
             self._reject(too_large(HEAD_BYTES_MAX))
-        by_name = dict(headers)
+        version, by_name, expects_continue = parser.get_http_version(), dict(headers), False
         if (
             version != "1.1"
             or len(by_name) != len(headers)
             or b"host" not in by_name
-            or b"transfer-encoding" in by_name
-            or b"upgrade" in by_name
+            or not _UNUSUAL.isdisjoint(by_name)
         ):
-            upgrades = b"upgrade" in by_name and self.parser.should_upgrade()
+            upgrades = b"upgrade" in by_name and parser.should_upgrade()
             error = head_error(version, headers, by_name, upgrades=upgrades)  # of other heads nothing is unusual
             if error is not None:
                 self._reject(error)
+            expects_continue = by_name.get(b"expect", b"").lower() == b"100-continue"
         self._in_head = False
         self.head_since_s = self._idle_since_s = None  # the previous response may have ended since this head began
-        expects_continue = b"expect" in by_name and by_name[b"expect"].lower() == b"100-continue"
-        exchange = None
-        if self._open_exchange is not None:
-            method = self.parser.get_method()
-            keep_alive = version != "1.0" and not self._waiting.draining and self.parser.should_keep_alive()
-            head = RequestHead(
-                "POST" if method == b"POST" else method.decode(),
-                self.url,
-                version,
-                headers,
-                by_name,
-                keep_alive,
-                expects_continue,
-            )
-            exchange = self._open_exchange(self, head)
+        method = parser.get_method()
+        head = RequestHead(
+            "POST" if method == b"POST" else method.decode(),
+            self.url,
+            version,
+            headers,
+            by_name,
+            parser.should_keep_alive() and version != "1.0" and not self._waiting.draining,
+            expects_continue,
+        )
+        exchange = self._open_exchange(self, head)
         self._exchange = exchange
         if exchange is None:
             self._start_cycle(version, expects_continue=expects_continue)
@@ -232,10 +235,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._bytes_since_body = 0
-        if self._exchange is None:
+        exchange = self._exchange
+        if exchange is None:
             super().on_body(body)
         else:
-            self._exchange.on_body(body)
+            exchange.on_body(body)
 
     def on_message_complete(self) -> None:
         if self.headers and field_bytes(self.headers) > HEAD_BYTES_MAX:  # trailers
@@ -281,8 +285,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._data:  # during a read: requests after this one are queued, so that their number is bounded
             self.loop.call_soon(self.on_response_complete)
             return
-        self.server_state.total_requests += 1  # as uvicorn does, but without a keep-alive timer for each response
-        self._under_way = None
+        self._under_way = None  # unlike uvicorn, without a keep-alive timer for each response
         if self.transport.is_closing():
             return
         if self.flow.read_paused:
