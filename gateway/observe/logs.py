@@ -167,7 +167,7 @@ def _fields(event: Event) -> dict[str, object]:
         if event.trace is not None and event.trace.sampled:
             fields["span_id"] = event.trace.span_id
         if event.queued_s:
-            fields["queued_ms"] = in_ms((event.queued_s,))[0]
+            fields["queued_ms"] = in_ms(event.queued_s)
         for name in ("model", "trace_id"):
             if fields[name] is None:
                 del fields[name]
