@@ -104,6 +104,30 @@ def test_invalid_chunks_end_the_connection(path: str) -> None:
     assert "answer" not in site.said
 
 
+def test_a_chunk_that_is_invalid_from_the_start_is_never_awaited() -> None:
+    """The rest of a body whose first chunk came with the head, and is not HTTP, is not received."""
+
+    async def play(site: Site) -> None:
+        head = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        site.client.send(head + b"2\r\nhe\r\nnonsense\r\n")
+        assert (site.memory.held, site.memory.arriving) == (0, 0)
+
+    site = played(play)
+    assert (site.statuses, site.said, site.closed) == ([400], ["open", "gone", "over"], True)
+
+
+def test_a_body_that_is_announced_too_large_gets_no_100() -> None:
+    """A client that waits for a 100 gets the error instead, and the connection ends."""
+
+    async def play(site: Site) -> None:
+        head = b"POST /a HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1001\r\n\r\n"
+        site.client.send(head)
+
+    site = played(play)
+    assert (site.statuses, site.said, site.closed) == ([413], ["open", "rejected 413", "over"], True)
+    assert b"is 1001 bytes" in site.written
+
+
 @pytest.mark.parametrize(
     ("path", "leaves", "statuses", "said"),
     [

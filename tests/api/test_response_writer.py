@@ -127,6 +127,24 @@ def test_a_lone_event_is_one_write() -> None:
     assert (len(scene.completed), scene.transport.closed) == (1, False)
 
 
+def test_keep_alives_do_not_commit_the_answer() -> None:
+    """They are sent at once, the first with the head, and with content that waits; none after the end."""
+
+    async def play(scene: Play) -> None:
+        response, written = scene.response, scene.transport.written
+        response.start(200, [])
+        response.write_keep_alive(b":")
+        response.write_keep_alive(b":")
+        assert (written, response.body_sent) == ([HEAD + b"1\r\n:\r\n", b"1\r\n:\r\n"], False)
+        response.write(b"a")
+        response.write_keep_alive(b":")
+        assert (len(written), response.body_sent) == (2, True)
+        response.end()
+        response.write_keep_alive(b":")
+
+    assert played(play).transport.written[2:] == [b"2\r\na:\r\n0\r\n\r\n"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "keep_alive", "fields", "content", "closed"),
     [
