@@ -52,7 +52,8 @@ NO_CREDIT: Final = Credit()
 class CreditBudget:
     """A bucket of credits, with some saved at its first request.
 
-    Several gateways share one bucket: what the others have counts as its own, and may be spent here.
+    Several gateways share one bucket: what the others have counts as its own, and may be spent here. In a full bucket,
+    requests of the mean cost change only the cap: it grows by what they earn, at most.
 
     Args:
         share: fraction of the traffic's weight that may be spent, 0.1 for ten per cent; 0 grants no hedge.
@@ -63,12 +64,24 @@ class CreditBudget:
         heads: number of gateways that share the bucket.
     """
 
-    __slots__ = ("_accrual", "_cost_mean", "_credit", "_now_s", "_others", "_put_s", "_saved", "heads", "share")
+    __slots__ = (
+        "_accrual",
+        "_cost_mean",
+        "_credit",
+        "_is_full",
+        "_now_s",
+        "_others",
+        "_put_s",
+        "_saved",
+        "heads",
+        "share",
+    )
 
     def __init__(self, share: float, saved: float = SAVED_COSTS) -> None:
         self.share = share
         self._saved = saved
-        self._credit = 0.0
+        self._credit = 0.0  # unused while the bucket is full
+        self._is_full = False
         self._cost_mean = 0.0
         self._accrual = 0.0  # earnings decaying with 6 s: in steady traffic, 6 s of accrual
         self._now_s = 0.0
@@ -79,7 +92,7 @@ class CreditBudget:
     @property
     def credit(self) -> float:
         """Remaining credits; negative until an overdraft is repaid."""
-        return self._credit
+        return self.cap if self._is_full else self._credit
 
     @property
     def cap(self) -> float:
@@ -89,7 +102,7 @@ class CreditBudget:
     @property
     def own_credit(self) -> float:
         """Part of `credit` that other gateways do not report."""
-        return self._credit - self._others.credit
+        return self.credit - self._others.credit
 
     @property
     def own_cap(self) -> float:
@@ -106,22 +119,24 @@ class CreditBudget:
         earned = self.share * cost * scale
         if earned <= 0:
             return
+        if self._is_full and cost == self._cost_mean and now_s >= self._now_s:
+            self._accrual = self._accrual * exp((self._now_s - now_s) / _CAP_ACCRUAL_S) + earned
+            self._now_s = now_s
+            return
+        credit = self.credit
         if self._cost_mean:
             self._cost_mean += _MEAN_WEIGHT * (cost - self._cost_mean)
         else:
             self._cost_mean = cost
-            self._credit += self._saved * cost / self.heads
+            credit += self._saved * cost / self.heads
             self._accrual += (self._saved - SAVED_COSTS) * cost / self.heads
         if now_s > self._now_s:
             self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
             self._now_s = now_s
         self._accrual += earned
-        credit, cap = self._credit + earned, _CAP_COSTS * self._cost_mean + self._accrual
-        if self.heads > 1:
-            credit = self._clipped(credit, cap)
-        elif credit > cap:
-            credit = cap
-        self._credit = credit
+        credit, cap = credit + earned, self.cap
+        self._is_full = self.heads == 1 and credit >= cap
+        self._credit = credit if self.heads == 1 else self._clipped(credit, cap)
 
     def reserve(self, now_s: float, cost: float = 1.0) -> Ticket | None:
         """Take the credits of one hedge; return None if there are too few.
@@ -147,11 +162,11 @@ class CreditBudget:
         """Charge the actual cost of a hedge that was sent, in place of the reserved one."""
         if ticket.is_open:
             ticket.is_open = False
-            self._credit += ticket.cost - cost
+            self.spend(cost - ticket.cost)
 
     def spend(self, cost: float) -> None:
         """Charge a cost that a hedge has caused later; it may leave a debt."""
-        self._credit -= cost
+        self._credit, self._is_full = self.credit - cost, False
 
     def release(self, ticket: Ticket) -> None:
         """Give back the credits of a hedge that was not sent."""
@@ -171,6 +186,7 @@ class CreditBudget:
         self._others, self._put_s, self.heads = others, self._now_s, heads
 
     def _fade(self, now_s: float) -> None:
+        self._credit, self._is_full = self.credit, False
         if now_s > self._now_s:
             self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
             self._now_s = now_s
@@ -194,16 +210,18 @@ class RetryBudget:
 
     In any n requests within t seconds at most 0.2 * n + t retries are granted, plus the credits saved before: ten, and
     those earned by the traffic of the last seconds. As many again may follow unclear rejections, so that one caller's
-    invalid requests do not use up the retries of all. Several gateways share one budget.
+    invalid requests do not use up the retries of all. Several gateways share one budget. In a full budget, a request
+    changes only the maximum.
 
     Attributes:
         heads: number of gateways that share the budget.
     """
 
-    __slots__ = ("_accrual", "_credit", "_now_s", "_others", "_put_s", "_unclear_credit", "heads")
+    __slots__ = ("_accrual", "_credit", "_is_full", "_now_s", "_others", "_put_s", "_unclear_credit", "heads")
 
     def __init__(self) -> None:
-        self._credit = self._unclear_credit = _RETRIES_SAVED
+        self._credit = self._unclear_credit = _RETRIES_SAVED  # unused while the budget is full
+        self._is_full = False
         self._accrual = 0.0  # earnings decaying with 10 s
         self._now_s = self._put_s = -inf
         self._others = NO_CREDIT
@@ -211,7 +229,12 @@ class RetryBudget:
 
     def earn(self, now_s: float) -> None:
         """Credit a new request."""
+        if self._is_full and now_s >= self._now_s:
+            self._accrual = self._accrual * exp((self._now_s - now_s) / _RETRY_ACCRUAL_S) + _RETRY_SHARE
+            self._now_s = now_s
+            return
         self._pass(now_s)
+        self._is_full = self.heads == 1 and self._credit == self._unclear_credit == _RETRIES_SAVED + self._accrual
         self._accrual += _RETRY_SHARE
         self._credit += _RETRY_SHARE
         self._unclear_credit += _RETRY_SHARE
@@ -230,6 +253,9 @@ class RetryBudget:
         return True
 
     def _pass(self, now_s: float) -> None:
+        if self._is_full:
+            self._credit = self._unclear_credit = _RETRIES_SAVED + self._accrual
+            self._is_full = False
         if now_s > self._now_s:
             elapsed_s = now_s - self._now_s
             self._accrual *= exp(-elapsed_s / _RETRY_ACCRUAL_S)

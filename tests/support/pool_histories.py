@@ -203,7 +203,7 @@ class World:
                 )
                 for each, load in pool.loads.of.items()
             ],
-            [(each._credit, each._accrual, each._cost_mean) for each in (pool.budget.requests, pool.budget.cost)],
+            [(each.credit, each._accrual, each._cost_mean) for each in (pool.budget.requests, pool.budget.cost)],
             [[bucket.left(now_s) for bucket in ledger._buckets] for ledger in pool.quotas.of.values()],
             [ledger.totals for ledger in pool.quotas.of.values()],
             pool.learning.predictor.state(now_s),
