@@ -23,7 +23,7 @@ from gateway.hedging.shadow import Shadow
 from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
-from gateway.race.deadlines import deadlines_of
+from gateway.race.deadlines import attempt_deadlines
 from gateway.race.failures import RetryHint, classify, concerns_request
 from gateway.race.living import LivingLoser, let_live
 from gateway.race.recovery import Recovery
@@ -49,11 +49,12 @@ _AGAIN_S_MIN: Final = 0.0001  # shortest time between two hedge decisions about 
 _CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by the gateway, not by the replica
 
 
-class Attempts:
+class Attempts(msgspec.Struct, eq=False):
     """All attempts of one request.
 
     Attributes:
-        call, facts, caller: the client's call, the facts that policies use, and the client.
+        model, call, facts, caller: the model, the client's call, the facts that policies use, and the client.
+        runtime: clock, random numbers and event receiver.
         sent: attempts in the order in which they were sent.
         errors: errors of the failed attempts, in order.
         hedges: number of backups.
@@ -67,48 +68,25 @@ class Attempts:
         on_loser_ended: called after its end; None while nothing waits for it.
     """
 
-    __slots__ = (
-        "_model",
-        "_now_s",
-        "_plan",
-        "_rand",
-        "_runtime",
-        "beyond",
-        "call",
-        "caller",
-        "denials",
-        "denied_why",
-        "errors",
-        "facts",
-        "hedges",
-        "is_withheld",
-        "living",
-        "measured",
-        "on_loser_ended",
-        "sent",
-        "shadow",
-    )
-
-    def __init__(self, model: Model, call: Call, facts: RequestFacts, caller: Caller, runtime: Runtime) -> None:
-        self._model = model
-        self.call = call
-        self.facts = facts
-        self.caller = caller
-        self._runtime = runtime
-        self._plan: RetryPlan | None = None  # until `begin` cannot choose, or an attempt fails
-        self._now_s = 0.0  # time of the current decision
-        self._rand: float | None = None  # drawn for `begin`; the first pick uses it where `begin` did not
-        self.sent: list[Attempt] = []
-        self.errors: list[UpstreamError] = []
-        self.hedges = 0
-        self.denials: list[Denial] = []
-        self.denied_why: str | None = None
-        self.beyond: tuple[str, ...] = ()
-        self.measured: Measured | None = None
-        self.shadow: Shadow | None = None
-        self.is_withheld = False
-        self.living: LivingLoser | None = None
-        self.on_loser_ended: Callable[[], None] | None = None
+    model: Model
+    call: Call
+    facts: RequestFacts
+    caller: Caller
+    runtime: Runtime
+    sent: list[Attempt] = msgspec.field(default_factory=list)
+    errors: list[UpstreamError] = msgspec.field(default_factory=list)
+    hedges: int = 0
+    denials: list[Denial] = msgspec.field(default_factory=list)
+    denied_why: str | None = None
+    beyond: tuple[str, ...] = ()
+    measured: Measured | None = None
+    shadow: Shadow | None = None
+    is_withheld: bool = False
+    living: LivingLoser | None = None
+    on_loser_ended: Callable[[], None] | None = None
+    _plan: RetryPlan | None = None  # until `begin` cannot choose, or an attempt fails
+    _now_s: float = 0.0  # time of the current decision
+    _rand: float | None = None  # drawn for `begin`; the first pick uses it where `begin` did not
 
     @property
     def has_rejection(self) -> bool:
@@ -120,26 +98,27 @@ class Attempts:
         """Attempts for which content may still arrive."""
         return [attempt for attempt in self.sent if attempt.live]
 
-    def begin(self, racer: AttemptListener, arrived_s: float) -> Attempt | None:
+    def begin(self, racer: AttemptListener, arrived_s: float, now_s: float) -> Attempt | None:
         """Send the primary if its pool can choose in one step; None if `next` must."""
-        pool, runtime = self._model.pools[0], self._runtime
-        now_s = self._now_s = runtime.loop.time()
+        pool, runtime, rand = self.model.pools[0], self.runtime, None
+        self._now_s = now_s
         try:
-            self._model.retries.earn(arrived_s)
-            self._rand = runtime.rand()
-            primary = pool.begin(self.facts, now_s, self._rand)
+            self.model.retries.earn(arrived_s)
+            rand = runtime.rand()
+            primary = pool.begin(self.facts, now_s, rand)
         except Exception as error:  # as in Runtime.safely
             runtime.report("routing", error)
-            return None
+            primary = None
         if primary is None:
+            self._rand = rand
             return None
         return self._launch(racer, pool, primary.replica, _PRIMARY, FIRST_CHOICE, primary=primary)
 
     def next(self, racer: AttemptListener, role: Role) -> Attempt | WaitUntil | GiveUp:
         """Send a primary or failover if possible now; otherwise return the time to wait for, or `GiveUp`."""
-        runtime, sent = self._runtime, self.sent
+        runtime, sent = self.runtime, self.sent
         now_s = self._now_s = runtime.loop.time()
-        plan = self._plan = self._plan or RetryPlan(self._model, self.facts)
+        plan = self._plan = self._plan or RetryPlan(self.model, self.facts)
         step = runtime.safely("tries", plan.next, None, self._pick, sent, self.errors, now_s, runtime.rand)
         if step is None:
             step = self._any_replica()
@@ -149,20 +128,20 @@ class Attempts:
             return self._launch(racer, step.pool, step.replica, role, why_started(role, self.errors))
         if isinstance(step, GiveUp):
             tried = [attempt.replica for attempt in sent]
-            self.beyond = runtime.safely("routing", beyond_boundary, (), self._model.pools, tried)
+            self.beyond = runtime.safely("routing", beyond_boundary, (), self.model.pools, tried)
         return step
 
     def recover(self, racer: AttemptListener, recovery: Recovery) -> Attempt | WaitUntil | GiveUp:
         """Send an attempt that continues a broken stream, if possible now; otherwise as `next`."""
-        now_s, rand = self._runtime.loop.time(), self._runtime.rand()
+        now_s, rand = self.runtime.loop.time(), self.runtime.rand()
 
         def choose() -> SendTo | None:
             return recovery.next(self.sent, self.facts, now_s, rand)
 
         step: SendTo | WaitUntil | GiveUp = GiveUp()
         if not recovery.given_up:
-            plan = self._plan = self._plan or RetryPlan(self._model, self.facts)
-            step = self._runtime.safely("tries", plan.recover, step, self.sent, choose, now_s)
+            plan = self._plan = self._plan or RetryPlan(self.model, self.facts)
+            step = self.runtime.safely("tries", plan.recover, step, self.sent, choose, now_s)
         if not isinstance(step, SendTo):
             return step
         recovery.on_sent()
@@ -171,7 +150,7 @@ class Attempts:
 
     def hedge(self, racer: AttemptListener, late: Attempt, now_s: float) -> Attempt | None:
         """Send a backup for a late attempt if its pool approves; None if it does not."""
-        pool, runtime = late.pool, self._runtime
+        pool, runtime = late.pool, self.runtime
         late.deadlines.hedge_s = math.inf
         if self.hedges >= pool.max_hedges or self.is_withheld:
             return None
@@ -182,7 +161,7 @@ class Attempts:
         tried, live = [other.replica for other in self.sent], self.live
         default: Hedge | Denied = Denied(Denial.OFF, math.inf, "the gate failed")
         decision = runtime.safely("gate", pool.decide, default, self.facts, late, live, tried, now_s, runtime.rand())
-        waited_s, request_id, name = now_s - late.start_s, self.caller.request_id, self._model.name
+        waited_s, request_id, name = now_s - late.start_s, self.caller.request_id, self.model.name
         if isinstance(decision, Denied):
             self.denied_why = decision.why
             late.deadlines.hedge_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
@@ -210,7 +189,7 @@ class Attempts:
         Before the pool's first complete answer nothing is known about reasoning: a sign that is apart from the headers
         then ends hedging and nothing else.
         """
-        is_first_token = self._runtime.safely(
+        is_first_token = self.runtime.safely(
             "work", attempt.pool.on_work, False, attempt, self.facts.api, attempt.last_s
         )
         if is_first_token:
@@ -224,16 +203,17 @@ class Attempts:
         if self.errors and not attempt.refused:
             self._disprove(attempt.last_s)
         if attempt.refused:
-            self._runtime.safely("content", attempt.pool.on_refusal, None, attempt)
+            self.runtime.safely("content", attempt.pool.on_refusal, None, attempt)
             return
         try:
             state = attempt.pool.on_content(attempt, attempt.last_s)
         except Exception as error:  # as in Runtime.safely
-            self._runtime.report("content", error)
+            self.runtime.report("content", error)
         else:
             if state is not None:
                 self._emit_breaker_change(attempt, state)
-        attempt.first_token_s = attempt.first_token_s or attempt.last_s
+        if attempt.first_token_s is None:
+            attempt.first_token_s = attempt.last_s
 
     def forgive(self, late_s: float) -> None:
         """Begin every silence anew: the gateway did not run, for longer than its timer was late."""
@@ -258,22 +238,21 @@ class Attempts:
             self.first_content(attempt)
         self.close(attempt, Outcome.LOST, error)
         if observed and attempt.end_s is not None:
-            self._runtime.safely("measure", attempt.pool.on_lived, None, loser.winner, attempt.end_s - loser.won_s)
+            self.runtime.safely("measure", attempt.pool.on_lived, None, loser.winner, attempt.end_s - loser.won_s)
         ended, self.on_loser_ended = self.on_loser_ended, None
         if ended is not None:
             ended()
 
     def close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End an attempt, once, and settle its reservations."""
-        deadlines = attempt.deadlines
-        if deadlines.overdue and outcome in _CUT_SHORT and attempt.content_s is None:  # a client's timeout is no fault
-            outcome = Outcome.TTFT_TIMEOUT if self._runtime.loop.time() >= deadlines.timeout_s else outcome
+        if attempt.content_s is None and outcome in _CUT_SHORT and self._is_overdue(attempt):
+            outcome = Outcome.TTFT_TIMEOUT
         if attempt.close(outcome, error):
             assert attempt.end_s is not None
             try:
                 state = attempt.pool.on_end(attempt, outcome, attempt.end_s, attempt.retry_after_s)
             except Exception as bug:  # as in Runtime.safely
-                self._runtime.report("outcome", bug)
+                self.runtime.report("outcome", bug)
             else:
                 if state is not None:
                     self._emit_breaker_change(attempt, state)
@@ -285,20 +264,24 @@ class Attempts:
         is_counted = outcome is Outcome.UNCLEAR_4XX and not concerns_request(error.status)
         if is_counted and attempt.role is not Role.RECOVERY:
             on_unclear = attempt.pool.rejections(attempt.replica).on_unclear
-            state = self._runtime.safely("outcome", on_unclear, None, self.caller.key_name, self._runtime.loop.time())
+            state = self.runtime.safely("outcome", on_unclear, None, self.caller.key_name, self.runtime.loop.time())
             if state is not None:
                 self._emit_breaker_change(attempt, state)
-        now_s, name, replica = self._runtime.loop.time(), self._model.name, attempt.replica.name
-        self._runtime.emit(
+        now_s, name, replica = self.runtime.loop.time(), self.model.name, attempt.replica.name
+        self.runtime.emit(
             AttemptFailed(now_s, self.caller.request_id, name, replica, outcome, error.label, attempt.status)
         )
 
     # inside
 
+    def _is_overdue(self, attempt: Attempt) -> bool:
+        """Return True if an attempt has used up its TTFT timeout; a client's own timeout is no fault of it."""
+        return attempt.deadlines.overdue and self.runtime.loop.time() >= attempt.deadlines.timeout_s
+
     def _lets_live(self, measured: Measured, loser: Attempt, winner: Attempt) -> bool:
         """Read a loser on if it may live; it reports to `loser_ended`."""
         if loser is self.sent[measured.attempt]:
-            self.living = let_live(self, measured, loser, winner, self._runtime)
+            self.living = let_live(self, measured, loser, winner, self.runtime)
         return loser is self.sent[measured.attempt] and self.living is not None
 
     def _disprove(self, now_s: float) -> None:
@@ -308,17 +291,17 @@ class Attempts:
                 other.outcome = Outcome.WRONG_4XX
                 judge = other.pool.rejections(other.replica)
                 disprove = partial(judge.on_disproved, by_request=concerns_request(other.status))
-                state = self._runtime.safely("outcome", disprove, None, now_s)
+                state = self.runtime.safely("outcome", disprove, None, now_s)
                 if state is not None:
                     self._emit_breaker_change(other, state)
 
     def _emit_breaker_change(self, attempt: Attempt, state: BreakerState) -> None:
-        now_s = self._runtime.loop.time()
-        self._runtime.emit(BreakerChanged(now_s, self._model.name, attempt.replica.name, state.value))
+        now_s = self.runtime.loop.time()
+        self.runtime.emit(BreakerChanged(now_s, self.model.name, attempt.replica.name, state.value))
 
     def _pick(self, pool: Pool, tried: Sequence[Replica], *, ignore_breakers: bool) -> Replica | None:
         """Ask a pool for a replica; if the pool raises, use any reachable one."""
-        runtime, pick = self._runtime, pool.picker.pick_ignoring_breakers if ignore_breakers else pool.picker.pick
+        runtime, pick = self.runtime, pool.picker.pick_ignoring_breakers if ignore_breakers else pool.picker.pick
         drawn, self._rand = self._rand, None
         try:
             return pick(self.facts, tried, self._now_s, runtime.rand() if drawn is None else drawn)
@@ -331,7 +314,7 @@ class Attempts:
     def _any_replica(self) -> SendTo | GiveUp:
         """Choose any replica, when the retry plan has raised."""
         tried = [attempt.replica for attempt in self.sent]
-        for pool in self._model.pools if len(tried) < (self.facts.attempts_max or TRIES_MAX) else ():
+        for pool in self.model.pools if len(tried) < (self.facts.attempts_max or TRIES_MAX) else ():
             replica = self._pick(pool, tried, ignore_breakers=False)
             if replica is not None:
                 return SendTo(pool, replica)
@@ -354,38 +337,32 @@ class Attempts:
             recovery_call: replaces the client's call for a recovery.
             primary: pool's decisions, if the pool has counted the attempt.
         """
-        runtime = self._runtime
-        call, facts = recovery_call or (self.call, self.facts)
+        runtime, timeouts, caller, call, facts = self.runtime, self.model.timeouts, self.caller, self.call, self.facts
         start_s = runtime.loop.time() if primary is None else self._now_s  # as in its forecast
-        deadlines = deadlines_of(
-            self.call,
-            self.facts,
-            self._model.timeouts,
-            start_s,
-            facts.prompt_tokens,
-            is_alone=recovery_call is not None,
-        )
+        tokens = facts.prompt_tokens if recovery_call is None else recovery_call[1].prompt_tokens
+        deadlines = attempt_deadlines(call, facts, timeouts, start_s, tokens, is_alone=recovery_call is not None)
         attempt = Attempt(racer, pool, replica, role, reason, deadlines, runtime.loop)
         self.sent.append(attempt)
+        delay_s = None
         if primary is not None:
-            attempt.forecast = primary.forecast
+            attempt.forecast, delay_s = primary.forecast, primary.delay_s
         else:
+            if recovery_call is not None:
+                call, facts = recovery_call
             self._count(attempt, facts, tickets, is_recovery=recovery_call is not None)
         if pool.first_token.hides_reasoning and pool.waits_for_hidden(attempt) and call.timed:
             expected_s = 0.0 if attempt.forecast is None else attempt.forecast.ttft_s or 0.0
-            deadlines.await_reasoning(expected_s, self._model.timeouts)
+            deadlines.await_reasoning(expected_s, timeouts)
         try:
-            trace = self.caller.trace
-            attempt.open(call if trace is None else trace.carried_by(call, len(self.sent) - 1))
+            attempt.open(call if caller.trace is None else caller.trace.carried_by(call, len(self.sent) - 1))
         except Exception as error:  # a bug must cost this attempt, not the race, and is not the replica's fault
             runtime.report("open", error)
             message = "the request could not be translated for this upstream"
             failure = Unsupported(message, code="unsupported_parameter")
             runtime.loop.call_soon(attempt.on_end, failure)
-        if recovery_call is None and self.facts.hedge_off in _HEDGED and self.hedges < pool.max_hedges:
-            delay_s = None if primary is None else primary.delay_s
+        if recovery_call is None and facts.hedge_off in _HEDGED and self.hedges < pool.max_hedges:
             if delay_s is None:
-                delay_s = runtime.safely("plan", pool.delay_s, math.inf, attempt, self.facts)
+                delay_s = runtime.safely("plan", pool.delay_s, math.inf, attempt, facts)
             deadlines.hedge_after(delay_s)
         return attempt
 
@@ -396,4 +373,4 @@ class Attempts:
         try:
             pool.on_sent(attempt, facts, tickets, is_first=is_first)
         except Exception as error:  # as in Runtime.safely
-            self._runtime.report("routing", error)
+            self.runtime.report("routing", error)

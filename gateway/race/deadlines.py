@@ -9,6 +9,8 @@ import enum
 import math
 from typing import Final
 
+import msgspec
+
 from gateway.hedging.contract import RequestFacts
 from gateway.race.context import Timeouts
 from providers.base import PASSED_THROUGH, Call
@@ -26,45 +28,33 @@ class Due(enum.Enum):
     HEDGE = "hedge"  # ask its pool for a backup
 
 
-class AttemptDeadlines:
+class AttemptDeadlines(msgspec.Struct, eq=False, gc=False):
     """Deadlines of an attempt until its first content; by default nothing is ever due.
 
-    Args:
-        start_s: loop time of the attempt's start.
-        timeout_s: TTFT timeout: after it another attempt is started beside this one.
-        failover_s: the same, or sooner where the client's own deadline leaves no time.
-        give_up_s: time after which the attempt has failed.
-
     Attributes:
-        hedge_s: loop time of the next question for a backup.
-        hedge_after_s: time from the attempt's start to the first such question.
-        failover_s: loop time at which another attempt is started beside it.
-        give_up_s: loop time at which it has failed.
+        start_s: loop time of the attempt's start.
         timeout_s: loop time at which its TTFT timeout is over, whatever the client's own deadline is.
+        failover_s: loop time at which another attempt is started beside it, sooner than `timeout_s` where the client's
+            own deadline leaves no time.
+        give_up_s: loop time at which it has failed.
+        hedge_s: loop time of the next question for a backup.
+        hedge_after_s: time from the attempt's start to the first such question; None without one.
         overdue: `failover_s` has passed, and another attempt was started or waits.
     """
 
-    __slots__ = ("failover_s", "give_up_s", "hedge_after_s", "hedge_s", "overdue", "start_s", "timeout_s")
-
-    def __init__(
-        self,
-        start_s: float,
-        *,
-        timeout_s: float = math.inf,
-        failover_s: float = math.inf,
-        give_up_s: float = math.inf,
-    ) -> None:
-        self.start_s = start_s
-        self.hedge_s = self.hedge_after_s = math.inf
-        self.timeout_s = start_s + timeout_s
-        self.failover_s = start_s + failover_s
-        self.give_up_s = start_s + give_up_s
-        self.overdue = False
+    start_s: float
+    timeout_s: float = math.inf
+    failover_s: float = math.inf
+    give_up_s: float = math.inf
+    hedge_s: float = math.inf
+    hedge_after_s: float | None = None
+    overdue: bool = False
 
     def hedge_after(self, after_s: float) -> None:
         """Ask for a backup `after_s` after the start; infinite: never."""
-        self.hedge_after_s = after_s
-        self.hedge_s = self.start_s + after_s
+        if after_s != math.inf:
+            self.hedge_after_s = after_s
+            self.hedge_s = self.start_s + after_s
 
     def await_reasoning(self, expected_s: float, timeouts: Timeouts) -> None:
         """Extend the deadlines of an attempt whose content follows reasoning that is not shown.
@@ -103,50 +93,55 @@ class AttemptDeadlines:
         return Due.HEDGE if now_s >= self.hedge_s else None
 
 
-class RequestDeadlines:
+class RequestDeadlines(msgspec.Struct, eq=False, gc=False):
     """Deadlines of a request.
 
-    Args:
-        timeouts: of its model.
-        start_s: loop time of the request's arrival, before its wait in a queue.
-        patience_s: the client's own deadline; infinite where it has none.
-        streaming: the client reads a stream, so it can get keep-alives.
-
     Attributes:
+        start_s: loop time of the request's arrival, before its wait in a queue.
         total_s: loop time at which the request ends, whatever happens.
         keep_alive_s: loop time of the next keep-alive.
+        interval_s: longest silence towards the client after the first keep-alive; infinite if it reads no stream.
         retry_s: loop time at which a retry is due; finite while one waits.
     """
 
-    __slots__ = ("_interval_s", "_streaming", "keep_alive_s", "retry_s", "start_s", "total_s")
-
-    def __init__(self, timeouts: Timeouts, start_s: float, patience_s: float, *, streaming: bool) -> None:
-        self.start_s = start_s
-        self._streaming = streaming
-        self.retry_s = self.keep_alive_s = math.inf
-        self.total_s = start_s + timeouts.total_s
-        self._interval_s = timeouts.keepalive_interval_s
-        if streaming:
-            self.keep_alive_s = start_s + timeouts.commit_status_after_s
-        if patience_s != math.inf:
-            shortened_s = _PATIENCE_SHARE * patience_s
-            self._interval_s = min(self._interval_s, max(_KEEP_ALIVE_S_MIN, shortened_s))
-            if streaming:  # its patience is for each sign of life
-                self.keep_alive_s = min(self.keep_alive_s, start_s + shortened_s)
-            else:
-                self.total_s = min(self.total_s, start_s + patience_s)
+    start_s: float
+    total_s: float
+    keep_alive_s: float = math.inf
+    interval_s: float = math.inf
+    retry_s: float = math.inf
 
     def keep_alive_after(self, sent_s: float) -> None:
         """Send the next keep-alive one interval after the last bytes to the client, if it reads a stream."""
-        if self._streaming:
-            self.keep_alive_s = sent_s + self._interval_s
+        self.keep_alive_s = sent_s + self.interval_s
 
     def next_due_s(self, attempt_s: float = math.inf) -> float:
         """Return the loop time at which something is due next, with that of an attempt."""
         return min(attempt_s, self.total_s, self.keep_alive_s, self.retry_s)
 
 
-def deadlines_of(
+def request_deadlines(
+    timeouts: Timeouts, start_s: float, patience_s: float | None, *, streaming: bool
+) -> RequestDeadlines:
+    """Return the deadlines of a request.
+
+    Args:
+        timeouts: of its model.
+        start_s: loop time of the request's arrival, before its wait in a queue.
+        patience_s: the client's own deadline; None where it has none.
+        streaming: the client reads a stream, so it can get keep-alives.
+    """
+    total_s = start_s + timeouts.total_s
+    if not streaming:
+        return RequestDeadlines(start_s, total_s if patience_s is None else min(total_s, start_s + patience_s))
+    keep_alive_s, interval_s = start_s + timeouts.commit_status_after_s, timeouts.keepalive_interval_s
+    if patience_s is not None:  # its patience is for each sign of life
+        shortened_s = _PATIENCE_SHARE * patience_s
+        keep_alive_s = min(keep_alive_s, start_s + shortened_s)
+        interval_s = min(interval_s, max(_KEEP_ALIVE_S_MIN, shortened_s))
+    return RequestDeadlines(start_s, total_s, keep_alive_s, interval_s)
+
+
+def attempt_deadlines(
     call: Call, facts: RequestFacts, timeouts: Timeouts, start_s: float, prompt_tokens: float, *, is_alone: bool
 ) -> AttemptDeadlines:
     """Return the deadlines of an attempt of a client's call.
@@ -156,13 +151,12 @@ def deadlines_of(
         prompt_tokens: tokens of the attempt's own prompt.
         is_alone: True for a recovery, which fails instead of being joined by another attempt.
     """
-    if not call.timed and call.api not in PASSED_THROUGH:
+    if not call.streaming and not call.timed and call.api not in PASSED_THROUGH:
         return AttemptDeadlines(start_s)  # the whole answer arrives at once: only its end is timed
-    timeout_s = timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens
+    timeout_s = start_s + (timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens)
     if is_alone:
-        return AttemptDeadlines(start_s, timeout_s=timeout_s, give_up_s=timeout_s)
-    failover_s, deadline_s = timeout_s, facts.deadline_s
-    if deadline_s is not None and not call.streaming:  # leave time for another attempt
-        failover_s = min(timeout_s, deadline_s / 2)
-    give_up_s = timeouts.ttft_max_s if timeouts.ttft_max_s > failover_s else failover_s
-    return AttemptDeadlines(start_s, timeout_s=timeout_s, failover_s=failover_s, give_up_s=give_up_s)
+        return AttemptDeadlines(start_s, timeout_s, math.inf, timeout_s)
+    failover_s, give_up_s = timeout_s, start_s + timeouts.ttft_max_s
+    if facts.deadline_s is not None and not call.streaming:  # leave time for another attempt
+        failover_s = min(timeout_s, start_s + facts.deadline_s / 2)
+    return AttemptDeadlines(start_s, timeout_s, failover_s, give_up_s if give_up_s > failover_s else failover_s)

@@ -15,7 +15,7 @@ from gateway.errors import GatewayError, ShuttingDown
 from gateway.events import RecoveryResult, Role
 from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
-from gateway.race.deadlines import Due, RequestDeadlines
+from gateway.race.deadlines import Due, request_deadlines
 from gateway.race.end_of_race import EndOfRace
 from gateway.race.failures import NextStep, Standing, classify, client_error, next_step
 from gateway.race.lifecycle import ENDED, State, Trigger
@@ -44,14 +44,15 @@ class Race(EndOfRace):
 
     def start(self) -> None:
         """Send the primary."""
-        call, patience_s = self._attempts.call, self._facts.deadline_s or math.inf
-        start_s = self._runtime.loop.time() - self._attempts.caller.queued_s  # a client waits from its arrival on
-        self._deadlines = RequestDeadlines(self._model.timeouts, start_s, patience_s, streaming=call.streaming)
-        primary = self._attempts.begin(self, start_s)
+        attempts, now_s = self._attempts, self._runtime.loop.time()
+        start_s = now_s - attempts.caller.queued_s  # a client waits from its arrival on
+        timeouts, patience_s, streaming = self._model.timeouts, self._facts.deadline_s, attempts.call.streaming
+        deadlines = self._deadlines = request_deadlines(timeouts, start_s, patience_s, streaming=streaming)
+        primary = attempts.begin(self, start_s, now_s)
         if primary is None:
             self._next(Role.PRIMARY)
         else:
-            self._wakeup.at(self._deadlines.next_due_s(primary.deadlines.next_due_s()))
+            self._wakeup.at(deadlines.next_due_s(primary.deadlines.next_due_s()))
 
     def client_gone(self) -> None:
         """Cancel everything: the client has disconnected."""

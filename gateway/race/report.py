@@ -3,7 +3,6 @@
 Units: seconds inside, milliseconds in the header.
 """
 
-import math
 from itertools import repeat
 from typing import Final
 
@@ -182,7 +181,7 @@ def _report(attempt: Attempt, request_start_s: float, charged: Charge) -> Attemp
         charged,
         attempt.reason,
         None if forecast is None else forecast.ttft_s,
-        hedge_after_s if hedge_after_s < math.inf else None,
+        hedge_after_s,
         None if work_s is None or work_s != attempt.first_token_s else work_s - start_s,
         attempt.empty,
     )

@@ -11,8 +11,9 @@ Units: seconds of the loop's clock.
 import asyncio
 import heapq
 import itertools
-import math
 from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
 from typing import Final
 
 _STALE_MAX: Final = 256  # entries out of date that are kept in the heap; above it, at most as many as there are others
@@ -30,30 +31,29 @@ class Wakeup:
         entry_s: time of its entry in the heap, not after `at_s`; infinite without one.
     """
 
-    __slots__ = ("_queue", "at_s", "callback", "entry_s", "is_set")
+    __slots__ = ("_queue", "at_s", "callback", "entry_s")
 
     def __init__(self, queue: "TimerQueue", callback: Callable[[], None]) -> None:
         self._queue = queue
         self.callback = callback
-        self.at_s = self.entry_s = math.inf
-        self.is_set = False
+        self.at_s = self.entry_s = inf
 
     def no_later_than(self, at_s: float) -> None:
         """Have the function called at `at_s` or earlier."""
-        if not self.is_set or at_s < self.at_s:
+        if at_s < self.at_s or self.entry_s == inf:
             self.at(at_s)
 
     def at(self, at_s: float) -> None:
         """Have the function called at `at_s`, whatever was asked for before."""
-        self.at_s, self.is_set = at_s, True
+        self.at_s = at_s
         if at_s < self.entry_s:
             self._queue.add(at_s, self)
 
     def cancel(self) -> None:
         """Have nothing called any more."""
-        if self.entry_s != math.inf:
-            self._queue.stale += 1
-        self.entry_s, self.is_set = math.inf, False
+        if self.entry_s != inf:
+            self.entry_s = inf
+            self._queue.note_stale()
         self.callback = _nothing  # its owner would be part of a cycle
 
 
@@ -74,19 +74,23 @@ class TimerQueue:
         self._heap: list[tuple[float, int, Wakeup]] = []
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        self._due_s = math.inf  # time at which the loop's timer runs
+        self._due_s = inf  # time at which the loop's timer runs
         self.stale = 0
 
     def add(self, at_s: float, wakeup: Wakeup) -> None:
         """Add the entry of a wake-up, in place of a later one."""
-        if wakeup.entry_s != math.inf:
-            self.stale += 1
-        wakeup.entry_s = at_s
-        heapq.heappush(self._heap, (at_s, next(self._numbers), wakeup))
+        replaced_s, wakeup.entry_s = wakeup.entry_s, at_s
+        heappush(self._heap, (at_s, next(self._numbers), wakeup))
         if at_s < self._due_s:
             self._wait(at_s)
+        if replaced_s != inf:
+            self.note_stale()
+
+    def note_stale(self) -> None:
+        """Count an entry that is out of date from now on."""
+        self.stale += 1
         if self.stale > _STALE_MAX and 2 * self.stale > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[0] == entry[2].entry_s]
+            self._heap[:] = [entry for entry in self._heap if entry[0] == entry[2].entry_s]
             heapq.heapify(self._heap)
             self.stale = 0
 
@@ -98,23 +102,26 @@ class TimerQueue:
 
     def _run(self) -> None:
         """Make the due calls."""
-        self._timer, self._due_s = None, math.inf
-        now_s = self._loop.time()
+        self._timer, self._due_s = None, inf
+        heap, now_s = self._heap, self._loop.time()
         try:
-            while self._heap and (self._heap[0][0] <= now_s or self._heap[0][0] != self._heap[0][2].entry_s):
-                entry_s, _, wakeup = heapq.heappop(self._heap)
+            while heap:
+                entry_s, _, wakeup = heap[0]
                 if entry_s != wakeup.entry_s:
+                    heappop(heap)
                     self.stale -= 1
-                    continue
-                wakeup.entry_s = math.inf
-                if wakeup.at_s > now_s:
-                    self.add(wakeup.at_s, wakeup)
+                elif entry_s <= now_s:
+                    heappop(heap)
+                    wakeup.entry_s = inf
+                    if wakeup.at_s > now_s:
+                        self.add(wakeup.at_s, wakeup)
+                    else:
+                        wakeup.callback()
                 else:
-                    wakeup.is_set = False
-                    wakeup.callback()
+                    break
         finally:  # the loop reports a callback that raises; the other calls must still be made
-            if self._heap and self._heap[0][0] < self._due_s:
-                self._wait(self._heap[0][0])
+            if heap and heap[0][0] < self._due_s:
+                self._wait(heap[0][0])
 
 
 def _nothing() -> None:
