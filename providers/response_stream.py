@@ -30,7 +30,7 @@ ERROR_BODY_BYTES_MAX = 64 * 1024
 _LINGER_S = 1.0  # wait for the body's last chunk after the closing event, before the connection is dropped
 _TRAILING_S = 3.0  # wait for token counts and the closing event after the last finish_reason
 _ERROR_BODY_S = 3.0  # wait for the body of an error status, because the request is then tried elsewhere
-_FIRST_EVENTS: Final = 4  # role, the beginning of the reasoning, and an event with text
+_FIRST_EVENTS: Final = range(4)  # role, the beginning of the reasoning, and an event with text
 # Looked up once, because every event is compared with them.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
 _QUOTED_MAX: Final = 40  # characters of a header's value
@@ -195,7 +195,7 @@ class ResponseStream:
             return
         splitter = self._splitter
         if self._call.streaming and not splitter.partial and _CR not in data:  # assembling needs single events
-            for _ in range(_FIRST_EVENTS):
+            for _ in _FIRST_EVENTS:
                 size = data.find(b"\n\n") + 2
                 if size < 3 or size > splitter.event_bytes_max or data[0] == _LF:
                     break

@@ -51,7 +51,7 @@ _RANK = {kind: rank for rank, kind in enumerate(FrameKind)}  # declared in the o
 
 class _Choice(msgspec.Struct, gc=False):
     index: object = 0
-    delta: object = None
+    delta: dict[str, object] | None = None
     text: object = None
     finish_reason: object = None
     usage: object = None  # Moonshot
@@ -170,7 +170,7 @@ class ChunkReader:
             except _NOT_TYPED:
                 return self._read_fields(event)
             frame = self._read_chunk(chunk, event, event)
-            if self._learn_left and frame.kind is _CONTENT and frame.usage is None:
+            if frame.kind is _CONTENT and self._learn_left and frame.usage is None:
                 self._learn_run(event)
             return frame
         return self._read_fields(event)
@@ -225,7 +225,7 @@ class ChunkReader:
         if kind is _ERROR:
             error = next((choice.error for choice in choices if choice.error), "finish_reason is 'error'")
             return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
-        return Frame(kind, raw, self._usage(usage) if usage else None)
+        return Frame(kind, raw, self._usage(usage)) if usage else Frame(kind, raw)
 
     def _without_choices(self, chunk: _Chunk, usage: Usage | None, event: bytes, raw: bytes) -> Frame:
         """Classify a chunk without choices: token counts, Azure's filter results, or an error without `error`."""
@@ -238,16 +238,14 @@ class ChunkReader:
         return Frame(_PREAMBLE, raw)
 
     def _kind(self, choice: _Choice) -> FrameKind:
-        """Classify one choice; a content key or two that `_KNOWN` has are the usual case."""
         kind = _CONTENT if choice.text else _PREAMBLE
         if choice.finish_reason:
             finished = self._finish(choice)
             if finished is not _FINISH:
                 return finished
             kind = _CONTENT if choice.text else _FINISH
-        delta = choice.delta
-        if delta and type(delta) is dict:
-            for key, value in delta.items():
+        if choice.delta:
+            for key, value in choice.delta.items():
                 if not value or key == "role":
                     continue
                 if key == "content":
@@ -328,8 +326,15 @@ def _lenient(data: bytes) -> _Chunk | None:
     known = _known(_Chunk, value)
     if "choices" in known:
         choices = value["choices"] if isinstance(value["choices"], list) else []
-        known["choices"] = [_known(_Choice, choice) for choice in choices if isinstance(choice, dict)]
+        known["choices"] = [_known_choice(choice) for choice in choices if isinstance(choice, dict)]
     return msgspec.convert(known, _Chunk)
+
+
+def _known_choice(choice: Mapping[str, object]) -> dict[str, object]:
+    known = _known(_Choice, choice)
+    if not isinstance(known.get("delta"), dict):
+        known["delta"] = None
+    return known
 
 
 def _known(kind: type[msgspec.Struct], value: Mapping[str, object]) -> dict[str, object]:
