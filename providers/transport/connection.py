@@ -20,6 +20,7 @@ _WRITTEN_BYTES = 256 * 1024  # of a large request, at a time
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _NO_BODY = (b"content-length", b"0")
 _BODILESS = (204, 304)
+_NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
 class Owner(Protocol):
@@ -105,6 +106,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_exchange",
+        "_head",
         "_headers",
         "_is_open",
         "_keep",
@@ -118,7 +120,6 @@ class Connection(asyncio.Protocol):
         "_status",
         "_surplus",
         "_unsent",
-        "_until_eof",
         "_whole",
         "closing",
         "complete",
@@ -154,7 +155,7 @@ class Connection(asyncio.Protocol):
         self._keep = False  # valid after the end of the response
         self._surplus = False  # there are bytes after the end of the response
         self._whole = 0  # number of `_pieces` that belong to the response, if there is a surplus
-        self._until_eof = False  # neither length nor chunks (RFC 9112, 6.3): the end of the connection ends the body
+        self._head: Headers = ()  # of the last response
         self._reset()
         self._parser = httptools.HttpResponseParser(self)
 
@@ -213,31 +214,23 @@ class Connection(asyncio.Protocol):
                 self.close()
                 return
             self._read_bytes = len(data)
-        fault: ProtocolError | None = None
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._fail(ProtocolError("the upstream switched protocols"))
-        except httptools.HttpParserError as error:
-            fault = ProtocolError(f"the upstream's answer is not valid HTTP/1.1: {error}")
-            self._surplus = self._surplus or self.complete
-        pieces = self._pieces
-        if self._surplus:
-            del pieces[self._whole :]
-        if pieces:
+        except _NOT_HTTP as error:
+            self._on_invalid(error)
+            return
+        if self.complete:
+            self._finish()
+        elif pieces := self._pieces:
             body = b"".join(pieces)  # a single piece is not copied
             pieces.clear()
             self._loose_bytes = 0
             if self._sink is not None:
                 self._sink.on_body(body)
-        elif fault is None and not self.complete:
+        else:
             self._loose_bytes += len(data)
             if self._loose_bytes > HEADERS_BYTES_MAX:
-                fault = ProtocolError(f"the upstream's headers or trailers are over {HEADERS_BYTES_MAX} bytes")
-        if self.complete:
-            self._finish()
-        elif fault is not None:
-            self._fail(fault)
+                self._fail(ProtocolError(f"the upstream's headers or trailers are over {HEADERS_BYTES_MAX} bytes"))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -260,7 +253,7 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return
         is_begun = self._status or self._loose_bytes  # a byte of the response was received
-        if self._status and self._until_eof and exc is None:
+        if self._status and exc is None and self._is_until_eof():
             exchange.over(None)
         elif self.kept and not is_begun and asyncio.get_running_loop().time() < self.stale_until_s:
             exchange.again()
@@ -272,7 +265,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self.complete:
-            self._surplus = True
+            self._on_surplus()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))
@@ -289,18 +282,18 @@ class Connection(asyncio.Protocol):
                 self._fail(ProtocolError(f"the upstream sent a body with an informational response ({status})"))
         elif self._exchange is not None and not self._surplus:
             self._status = status
-            self._until_eof = _FRAMING.isdisjoint(dict(headers)) and status not in _BODILESS
+            self._head = headers
             self._sink = self._exchange.sink
             self._sink.on_response(status, headers)
 
     def on_message_complete(self) -> None:
         if self._status and not self._surplus:
             self.complete = True
-            self._whole = len(self._pieces)
             self._keep = self._parser.should_keep_alive()  # valid only until the parser starts the next message
 
     def _finish(self) -> None:
-        """End a complete response: keep the connection if possible, then call the sink."""
+        """End a complete response: push its last bytes, keep the connection if possible, then call the sink."""
+        self._push_rest()
         exchange = self._take_exchange()
         if (
             self._unsent is not None or self.transport.get_write_buffer_size()
@@ -317,13 +310,43 @@ class Connection(asyncio.Protocol):
         if exchange is not None:
             exchange.over(None)
 
+    def _on_invalid(self, error: Exception) -> None:
+        """End a response whose bytes, or those after it, are not HTTP/1.1."""
+        self._on_surplus()
+        if self.complete:
+            self._finish()
+        elif isinstance(error, httptools.HttpParserUpgrade):
+            self._fail(ProtocolError("the upstream switched protocols"))
+        else:
+            self._push_rest()
+            self._fail(ProtocolError(f"the upstream's answer is not valid HTTP/1.1: {error}"))
+
+    def _push_rest(self) -> None:
+        """Push the last bytes of the body."""
+        if self._surplus:
+            del self._pieces[self._whole :]
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        if body and self._sink is not None:
+            self._sink.on_body(body)
+
+    def _on_surplus(self) -> None:
+        """Note that bytes follow the end of the response."""
+        if self.complete and not self._surplus:
+            self._surplus = True
+            self._whole = len(self._pieces)
+
+    def _is_until_eof(self) -> bool:
+        """Return True if the end of the connection ends the body: neither length nor chunks (RFC 9112, 6.3)."""
+        return self._status not in _BODILESS and _FRAMING.isdisjoint(dict(self._head))
+
     def _take_exchange(self) -> Exchange | None:
         exchange, self._exchange, self._sink = self._exchange, None, None
         return exchange
 
     def _fail(self, error: UpstreamError) -> None:
         if self.complete:  # the fault is after the end of the response
-            self._surplus = True
+            self._on_surplus()
             return
         exchange = self._take_exchange()
         self.closing = True
