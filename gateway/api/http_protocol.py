@@ -103,6 +103,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connected = cast("asyncio.Transport", transport)  # uvloop's transports are no instances of asyncio's
         super().connection_made(connected)
+        connected.set_write_buffer_limits(high=0)  # uvloop holds a whole write until its last byte is sent
         self._connection = ClientConnection(self._waiting, connected)
         self.admit = self._connection.admit
 

@@ -18,7 +18,7 @@ from gateway.pool.pool import Pool
 from gateway.race.context import Timeouts
 from gateway.race.deadlines import AttemptDeadlines
 from gateway.race.kept_events import PACK_BYTES, KeptEvents
-from gateway.race.phases import Phase, phase_of, silence_s_max
+from gateway.race.phases import Phase, last_event, phase_of, silence_s_max
 from gateway.routing.replicas import Replica
 from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
 from providers.errors import EmptyAnswer, ProtocolError, TimedOut, UpstreamError, shown_id
@@ -177,6 +177,7 @@ class Attempt:
 
     def pause(self) -> None:
         """Stop reading: the client is slow."""
+        self._generated = last_event(self._generated)  # not all of a read: the client's transport holds it, too
         if self._stream is not None and self.outcome is None:
             self._stream.pause()
 

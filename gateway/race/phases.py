@@ -38,10 +38,15 @@ _find_tool_call: Final = re.compile(
 
 def phase_of(event: bytes) -> Phase | None:
     """Return the phase that an event begins or continues; None for text, pings and empty events."""
-    last = event[event.rfind(b"\n\n", 0, -2) + 1 :]  # of several events the last one
+    last = last_event(event)
     if _find_tool_call(last):
         return Phase.TOOL_CALL
     return Phase.THINKING if _find_thinking(last) else None
+
+
+def last_event(events: bytes) -> bytes:
+    """Return the last of several events, perhaps after a line end of the one before."""
+    return events[events.rfind(b"\n\n", 0, -2) + 1 :]
 
 
 def silence_s_max(phase: Phase, timeouts: Timeouts) -> float:

@@ -10,15 +10,18 @@ import contextlib
 import hashlib
 import re
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from checkout import ROOT
 from gateway_fixture import Site, fronting, until
 from raw_http import Answer, answer, asking, connect, head
 
 UNREAD_BYTES_MAX = 2_000_000  # of one answer: in the gateway, in the client, or in the kernel on any of four sockets
+UNREAD_HELD_BYTES_MAX = 320_000  # of one answer, by the gateway's code: one read of 256 kB, and the request
 _EVENTS = 2000  # of one answer, of 1.1 kB each
 READERS = 10  # who read meanwhile
 _TOKENS_S = 0.02  # between theirs
@@ -46,6 +49,7 @@ class Unread:
         taken_bytes: of each answer, what its replica could write before it was held up, in ascending order.
         moving: answers that went on after that.
         rss_bytes: of the gateway's memory, before, at its peak, and when all was over; 0 where it is no process.
+        held_bytes: what its code held of each answer meanwhile, on average; 0 where it is a process.
         delays_s: of each token of the clients that read on meanwhile, from the replica to them, in ascending order.
         missing: tokens that they did not get in that time.
         whole: answers that came complete and right, when the clients read on.
@@ -55,6 +59,7 @@ class Unread:
     taken_bytes: list[int] = field(default_factory=list)
     moving: int = 0
     rss_bytes: tuple[int, int, int] = (0, 0, 0)
+    held_bytes: float = 0
     delays_s: list[float] = field(default_factory=list)
     missing: int = 0
     whole: int = 0
@@ -74,12 +79,15 @@ async def unread(count: int, *, leaving: int, stall_s: float, process: bool = Fa
     async with _pouring() as hoses, _fronted(hoses.port, stall_s, process=process) as site:
         await _paced(site.port, 0, 1)  # so that the gateway has done everything once
         before = _memory(site)[0]
+        if not process:
+            tracemalloc.start()
         answers = await _stopped(site.port, count + leaving)
         tokens = int(2 * stall_s / _TOKENS_S)
         async with asyncio.TaskGroup() as tasks:
             readers = [tasks.create_task(_paced(site.port, number, tokens)) for number in range(READERS)]
             await asyncio.sleep(stall_s)
             halfway = hoses.taken()
+            result.held_bytes = _held_bytes() / (count + leaving)
         result.delays_s = sorted(delay_s for reader in readers for delay_s in reader.result())
         result.missing = READERS * tokens - len(result.delays_s)
         taken = hoses.taken()
@@ -268,6 +276,16 @@ async def _fronted(port: int, stall_s: float, *, process: bool) -> AsyncIterator
     timeouts = {"stall": f"{stall_s:g}s", "keepalive_interval": "1h"}  # comments would change the hashes
     async with fronting(replicas, process=process, hedge={"policy": "off"}, timeouts=timeouts) as site:
         yield site
+
+
+def _held_bytes() -> int:
+    """Memory that the gateway's code in this process has taken since it is traced, if it is; ends that."""
+    if not tracemalloc.is_tracing():
+        return 0
+    ours = [tracemalloc.Filter(True, f"{ROOT}/{package}/*") for package in ("gateway", "providers")]
+    taken = tracemalloc.take_snapshot().filter_traces(ours).statistics("filename")
+    tracemalloc.stop()
+    return sum(each.size for each in taken)
 
 
 def _memory(site: Site) -> tuple[int, int]:

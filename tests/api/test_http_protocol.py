@@ -10,7 +10,8 @@ from uvicorn.server import ServerState
 from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.connections import WaitingConnections
 from gateway.api.http_protocol import HEAD_BYTES_MAX, HEAD_S_MAX, PIPELINED_MAX, UNREAD_S_MAX, BoundedHttpProtocol
-from running import run_virtual
+from gateway_fixture import until
+from running import run_real, run_virtual
 
 _HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 _PIECE = 16 * 1024
@@ -27,6 +28,9 @@ class _Transport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self.unsent
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
 
     def abort(self) -> None:
         self.closed = True
@@ -141,6 +145,37 @@ def test_requests_in_advance_are_bounded() -> None:
     answers = transport.written.split(b"HTTP/1.1 ")[1:]
     assert [answer[:3] for answer in answers] == [*[b"200"] * (1 + PIPELINED_MAX), b"400"]
     assert transport.closed
+
+
+def test_the_first_unsent_byte_stops_the_response() -> None:
+    """A response to a client that does not read is held up after one write, however small, that the kernel refuses."""
+
+    async def application(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(100):  # more than the kernel takes
+            written.append(_PIECE)
+            await send({"type": "http.response.body", "body": bytes(_PIECE), "more_body": True})
+
+    async def main() -> int:
+        config = uvicorn.Config(application, lifespan="off", ws="none", log_config=None, interface="asgi3")
+        config.load()
+        loop = asyncio.get_running_loop()
+        protocol = BoundedHttpProtocol(config, ServerState(), {}, loop)
+        ours, client = socket.socketpair()
+        with client:
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, ours)
+            client.sendall(_GET % 1)
+            before = -1
+            while before < len(written):
+                before = len(written)
+                await asyncio.sleep(0.01)
+            unsent = transport.get_write_buffer_size()
+            transport.abort()
+            await until(lambda: not protocol.tasks)
+        return unsent
+
+    written: list[int] = []
+    assert 0 < run_real(main()) <= 2 * _PIECE
 
 
 def _sent(first: bytes, piece: bytes) -> _Transport:

@@ -1,6 +1,7 @@
 """The last event of a failed stream of the Responses API."""
 
 import json
+import sys
 from typing import Any
 
 from gateway.api.dialects.responses import ResponsesTerminator
@@ -42,6 +43,17 @@ def test_line_ends_with_carriage_returns() -> None:
     begun = writer.lifecycle("created", {"id": "resp_9", "model": "m", "output": []}) + writer.event("response.x", a=1)
     event = ended(begun.replace(b"\n", b"\r\n"))
     assert (event["sequence_number"], event["response"]["id"]) == (2, "resp_9")
+
+
+def test_no_run_is_kept_for_its_last_event() -> None:
+    """Of a large read only the first event of the response and the last of the read are kept."""
+    writer = EventWriter()
+    begun = writer.lifecycle("created", {"id": "resp_9"})
+    run = begun + b"".join(writer.event("response.output_text.delta", delta="a") for _ in range(1000))
+    ending = ResponsesTerminator("req_1")
+    before = sys.getrefcount(run)
+    ending.note(run)
+    assert sys.getrefcount(run) == before
 
 
 def test_nothing_had_come() -> None:

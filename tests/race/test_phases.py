@@ -186,6 +186,20 @@ def test_a_pause_of_the_process_is_nobodys_silence() -> None:
     assert result.client.finished
 
 
+@pytest.mark.parametrize(("silence_s", "finished"), [(59.0, True), (61.0, False)])
+def test_a_slow_client_does_not_end_the_phase(silence_s: float, *, finished: bool) -> None:
+    """A client that was late with a run of events, the last one of a tool call, has the timeout of tool calls."""
+
+    def pause(race: Race, _client: RecordingClient, _pools: list[Pool]) -> None:
+        asyncio.get_running_loop().call_later(0.02, race.pause)
+        asyncio.get_running_loop().call_later(0.03, race.resume)
+
+    timeouts = default_timeouts(total_s=10_000.0)
+    run = CHAT["text"] + CHAT["tool"]
+    result = run_race(Scripted(silent_after(run, 0.03 + silence_s)), hedge=OFF, timeouts=timeouts, during=pause)
+    assert result.client.finished is finished
+
+
 def test_a_client_without_a_stream_gets_no_keep_alive() -> None:
     """Nothing is sent to a client that waits for one JSON body."""
     result = run_race(Scripted(silent_after(CHAT["thinking"], 100.0)), hedge=OFF, streaming=False)

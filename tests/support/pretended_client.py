@@ -54,6 +54,9 @@ class PretendedTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True

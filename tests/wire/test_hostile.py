@@ -16,7 +16,7 @@ from gateway.events import RequestEnded
 from gateway_fixture import Site, serving, until
 from raw_http import ASK, CHAT, connect
 from running import run_real
-from unread_scenarios import UNREAD_BYTES_MAX, unread
+from unread_scenarios import UNREAD_BYTES_MAX, UNREAD_HELD_BYTES_MAX, unread
 
 _BODY = json.dumps({**ASK, "stream": False}).encode()
 _POST = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n".encode()
@@ -193,6 +193,7 @@ def test_who_does_not_read_stops_the_upstream() -> None:
     assert seen.moving == 0
     assert len(seen.taken_bytes) == 7
     assert max(seen.taken_bytes) <= UNREAD_BYTES_MAX
+    assert seen.held_bytes <= UNREAD_HELD_BYTES_MAX
     assert (seen.missing, seen.whole, seen.cancelled) == (0, 5, 2)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from gateway.errors import GatewayError
+from gateway.race.phases import last_event
 
 _CODES: Final = {429: "rate_limit_exceeded"}  # the API's own codes; every other error here is a "server_error"
 
@@ -35,9 +36,9 @@ class ResponsesTerminator:
 
     def note(self, raw: bytes) -> None:
         """See `StreamTerminator.note`."""
-        self._latest = raw
+        self._latest = last_event(raw)
         if not self._first:
-            self._first = raw
+            self._first = raw.partition(b"\n\n")[0]
 
     def error(self, error: GatewayError) -> bytes:
         """See `StreamTerminator.error`."""
