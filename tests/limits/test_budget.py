@@ -213,3 +213,48 @@ def test_retries_come_back_with_time_and_with_traffic() -> None:
     for _ in range(5):
         budget.earn(1.0)
     assert [budget.take(1.0), budget.take(1.0)] == [True, False]
+
+
+STEPS = st.lists(
+    st.tuples(st.floats(0, 20), st.sampled_from([1.0, 1.0, 1.0, 5.0]), st.sampled_from(["", "", "", "hedge", "sync"])),
+    max_size=100,
+)
+
+
+@given(STEPS)
+def test_a_full_budget_of_hedges_earns_like_any_other(steps: list[tuple[float, float, str]]) -> None:
+    """Credits and cap are those of a budget whose state is written down after each request."""
+    budget, plain, now_s = CreditBudget(0.1), CreditBudget(0.1), 0.0
+    for gap_s, cost, then in steps:
+        now_s += gap_s
+        budget.earn(now_s, cost)
+        plain.earn(now_s, cost)
+        plain.spend(0.0)
+        if then == "hedge":
+            assert (budget.reserve(now_s, cost) is None) == (plain.reserve(now_s, cost) is None)
+        elif then == "sync":
+            assert budget.own(now_s) == pytest.approx(plain.own(now_s))
+        assert (budget.credit, budget.cap) == pytest.approx((plain.credit, plain.cap))
+
+
+@given(STEPS)
+def test_a_full_budget_of_retries_earns_like_any_other(steps: list[tuple[float, float, str]]) -> None:
+    """Credits are those of a budget whose state is written down after each request."""
+    budget, plain, now_s = RetryBudget(), RetryBudget(), 0.0
+    for gap_s, failures, then in steps:
+        now_s += gap_s
+        budget.earn(now_s)
+        plain.earn(now_s)
+        if plain.own(now_s).credit > 6:
+            for each in (budget, plain) if then else ():
+                assert all(each.take(now_s) for _ in range(int(failures)))
+    assert budget.own(now_s) == pytest.approx(plain.own(now_s))
+
+
+@pytest.mark.parametrize("unclear", [False, True])
+def test_a_full_budget_of_retries_is_full_for_either_kind_of_failure(unclear: bool) -> None:
+    """Ten retries are saved; and steady traffic of ten requests a second has earned twenty in ten seconds."""
+    budget = RetryBudget()
+    for number in range(1_000):
+        budget.earn(number / 10)
+    assert [budget.take(99.9, unclear=unclear) for _ in range(40)].count(True) == 30
