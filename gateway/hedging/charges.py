@@ -39,7 +39,7 @@ class Billed(enum.Enum):
 
 # Looked up once, because Python 3.11 looks up a member in its class slowly.
 _NOTHING, _USED, _WHOLE = Billed.NOTHING, Billed.USED, Billed.WHOLE
-_RELEASE, _PROMPT, _CATALOG = Bill.RELEASE, Bill.PROMPT, Bill.CATALOG
+_SETTLE, _RELEASE, _PROMPT, _CATALOG = Bill.SETTLE, Bill.RELEASE, Bill.PROMPT, Bill.CATALOG
 
 
 class Charge(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -86,15 +86,16 @@ def charge(
         prompt_tokens: estimated tokens of the prompt.
         answer_tokens: estimated tokens of the whole answer.
     """
-    prices = attempt.replica.prices
-    bill = OUTCOME_EFFECTS[outcome].bill
-    if bill is _RELEASE or (bill is _PROMPT and not _accepted(attempt)):
-        return Charge(disposition, _NOTHING, cost=None if prices is None else 0.0)
-    usage = attempt.usage
-    prompt = usage.prompt_tokens if usage is not None else None
-    completion = usage.completion_tokens if usage is not None else None
-    cached = (usage.cached_tokens or 0) if usage is not None else 0
-    whole = bill is _CATALOG and attempt.replica.bills_cancelled and not attempt.empty
+    prices, usage, bill = attempt.replica.prices, attempt.usage, OUTCOME_EFFECTS[outcome].bill
+    whole = False
+    if bill is not _SETTLE:
+        if bill is _RELEASE or (bill is _PROMPT and not _accepted(attempt)):
+            return Charge(disposition, _NOTHING, cost=None if prices is None else 0.0)
+        whole = bill is _CATALOG and attempt.replica.bills_cancelled and not attempt.empty
+    prompt = completion = None
+    cached = 0
+    if usage is not None:
+        prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0
     estimated = whole or prompt is None or completion is None
     if prompt is None:
         prompt = round(prompt_tokens)

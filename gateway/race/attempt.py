@@ -27,6 +27,8 @@ PREAMBLE_BYTES_MAX = 256 * 1024
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
 _REQUEST_ID_HEADERS = frozenset({b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id"})
 
+_NOTHING_BEGUN = (0.0, b"")
+
 # Looked up once, because Python 3.11 looks up a member in its class slowly.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
 _FINISH, _DONE, _WORK, _PREAMBLE = FrameKind.FINISH, FrameKind.DONE, FrameKind.WORK, FrameKind.PREAMBLE
@@ -79,7 +81,6 @@ class Attempt:
 
     __slots__ = (
         "_begun",
-        "_begun_s",
         "_finished",
         "_generated",
         "_held",
@@ -156,7 +157,7 @@ class Attempt:
         self._write: Callable[[bytes], None] | None = None  # set while events are forwarded
         self.kept: KeptEvents | None = None
         self._generated, self.generated_s = b"", 0.0  # last event with output, and when it was received
-        self._begun, self._begun_s = b"", 0.0  # last event without output that begins a block of it
+        self._begun = _NOTHING_BEGUN  # time and bytes of the last event without output that begins a block of it
         self._held = b""  # events held back
 
     def open(self, call: Call) -> None:
@@ -166,9 +167,11 @@ class Attempt:
     def forward(self, write: Callable[[bytes], None], kept: KeptEvents | None = None) -> None:
         """Write the events held back; from now on write every event as it arrives, and keep it if there is a place."""
         self._write, self.kept = write, kept
-        if self._held:
-            held, self._held = self._held, b""
-            self._send(held)
+        held, self._held = self._held, b""
+        if kept is not None:
+            kept += held
+        if held:
+            write(held)
 
     def lives_for(self, listener: AttemptListener) -> None:
         """Report to another listener from now on: the attempt has lost its race."""
@@ -208,8 +211,8 @@ class Attempt:
         Only generated output, or the start of a block of it, ends a silence; while the model thinks, any event does.
         """
         since_s, last = self.generated_s, self._generated
-        if self._begun_s > since_s:
-            since_s, last = self._begun_s, self._begun
+        if self._begun[0] > since_s:
+            since_s, last = self._begun
         phase = phase_of(last) or Phase.TEXT
         if phase is Phase.THINKING:
             since_s = self.last_s
@@ -219,8 +222,9 @@ class Attempt:
         """Discount a silence in which the gateway did not read."""
         now_s = self._loop.time()
         self.last_s = min(now_s, self.last_s + silence_s)
-        if self._begun_s > self.generated_s:  # the later one has the phase, and stays the later one
-            self._begun_s = min(now_s, self._begun_s + silence_s)
+        begun_s, event = self._begun
+        if begun_s > self.generated_s:  # the later one has the phase, and stays the later one
+            self._begun = (min(now_s, begun_s + silence_s), event)
         else:
             self.generated_s = min(now_s, self.generated_s + silence_s)
 
@@ -230,8 +234,8 @@ class Attempt:
             return False
         self.outcome = outcome
         self.end_s = self._loop.time()
-        self.error = error.label if error is not None else None
         if error is not None:
+            self.error = error.label
             self.retry_after_s = error.retry_after_s
             if self.status is None:
                 self.status = error.status
@@ -348,7 +352,7 @@ class Attempt:
                 text = f"the upstream sent over {PREAMBLE_BYTES_MAX} bytes before any content"
                 self._race.on_failed(self, ProtocolError(text))
             elif kind is _WORK:
-                self._begun_s, self._begun = now_s, frame.source or raw
+                self._begun = (now_s, frame.source or raw)
                 if self.work_s is None:
                     self.work_s = now_s
                     self._race.on_work(self)
@@ -362,7 +366,7 @@ class Attempt:
         if frame.kind is _WORK or frame.kind is _PREAMBLE:
             event = frame.source or frame.raw
             if phase_of(event) is not None:  # the start of an empty text does not end the reasoning before it
-                self._begun_s, self._begun = self.last_s, event
+                self._begun = (self.last_s, event)
         if frame.raw:
             self.written_s = self.last_s
             self._send(frame.raw)

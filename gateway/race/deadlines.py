@@ -81,8 +81,7 @@ class AttemptDeadlines(msgspec.Struct, eq=False, gc=False):
 
     def next_due_s(self) -> float:
         """Return the loop time at which something is due next."""
-        due_s = self.hedge_s if self.hedge_s < self.failover_s else self.failover_s
-        return due_s if due_s < self.give_up_s else self.give_up_s
+        return min(self.hedge_s, self.failover_s, self.give_up_s)
 
     def due(self, now_s: float) -> Due | None:
         """Return what is due now, most final first."""
@@ -119,22 +118,17 @@ class RequestDeadlines(msgspec.Struct, eq=False, gc=False):
         return min(attempt_s, self.total_s, self.keep_alive_s, self.retry_s)
 
 
-def request_deadlines(
-    timeouts: Timeouts, start_s: float, patience_s: float | None, *, streaming: bool
-) -> RequestDeadlines:
-    """Return the deadlines of a request.
+def request_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start_s: float) -> RequestDeadlines:
+    """Return the deadlines of a client's call; only a stream can get keep-alives.
 
     Args:
-        timeouts: of its model.
         start_s: loop time of the request's arrival, before its wait in a queue.
-        patience_s: the client's own deadline; None where it has none.
-        streaming: the client reads a stream, so it can get keep-alives.
     """
-    total_s = start_s + timeouts.total_s
-    if not streaming:
-        return RequestDeadlines(start_s, total_s if patience_s is None else min(total_s, start_s + patience_s))
+    total_s, patience_s = start_s + timeouts.total_s, facts.deadline_s
+    if not call.streaming:
+        return RequestDeadlines(start_s, min(total_s, start_s + patience_s) if patience_s else total_s)
     keep_alive_s, interval_s = start_s + timeouts.commit_status_after_s, timeouts.keepalive_interval_s
-    if patience_s is not None:  # its patience is for each sign of life
+    if patience_s:  # its patience is for each sign of life
         shortened_s = _PATIENCE_SHARE * patience_s
         keep_alive_s = min(keep_alive_s, start_s + shortened_s)
         interval_s = min(interval_s, max(_KEEP_ALIVE_S_MIN, shortened_s))

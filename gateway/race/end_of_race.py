@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from gateway.errors import GatewayError
 from gateway.events import RecoveryResult, Role
-from gateway.hedging.charges import Charge
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
@@ -21,10 +20,10 @@ from gateway.race.context import Caller, Client, Model, Runtime
 from gateway.race.failures import client_error, final_error, unusable
 from gateway.race.lifecycle import ENDED, OUTLIVED, TRANSITIONS, State, Trigger
 from gateway.race.recovery import Recovery
-from gateway.race.report import charges, ended
+from gateway.race.report import ended, no_charge
 from gateway.race.retry_plan import GiveUp
 from gateway.race.timers import Wakeup
-from providers.base import Call
+from providers.base import Call, Usage
 
 # Looked up once, because Python 3.11 looks up a member in its class slowly.
 _RACING, _STREAMING, _OVER = State.RACING, State.STREAMING, State.OVER
@@ -38,7 +37,6 @@ class EndOfRace(ABC):
         "_attempts",
         "_client",
         "_deadlines",
-        "_facts",
         "_model",
         "_paused",
         "_recovery",
@@ -52,7 +50,6 @@ class EndOfRace(ABC):
         self, model: Model, call: Call, facts: RequestFacts, client: Client, caller: Caller, runtime: Runtime
     ) -> None:
         self._model = model
-        self._facts = facts
         self._client = client
         self._runtime = runtime
         self._attempts = Attempts(model, call, facts, caller, runtime)
@@ -101,37 +98,40 @@ class EndOfRace(ABC):
 
     def _end(self, trigger: Trigger, status: int, error: str | None, end_s: float | None = None) -> None:
         """End the request; `end_s`: its end, if an attempt was read on after it."""
-        loser = self._attempts.living
+        attempts, winner, runtime = self._attempts, self._winner, self._runtime
+        loser = attempts.living
         if loser is not None:
             if self._state is _STREAMING and trigger in OUTLIVED:
                 self._await_loser(trigger, status, error)
                 return
             loser.stop()
         self._enter(trigger, _OVER)
-        usage = self._winner.usage if self._winner is not None and self._winner.role is not _RECOVERY else None
-        if usage is not None and usage.prompt_tokens is not None and self._facts.text is not None:
-            self._runtime.safely("tokens", self._model.scale.learn, None, self._facts.text, usage.prompt_tokens)
         self._wakeup.cancel()
-        for attempt in self._attempts.sent:
+        for attempt in attempts.sent:
             if attempt.outcome is None:
-                self._attempts.close(attempt, Outcome.LOST)  # an empty answer that was kept in reserve
-        now_s = self._runtime.loop.time() if end_s is None else end_s
-        if self._recovery is not None and self._recovery.catching_up:
+                attempts.close(attempt, Outcome.LOST)  # an empty answer that was kept in reserve
+        if winner is not None and winner.usage is not None and winner.role is not _RECOVERY:
+            self._learn_tokens(winner.usage)
+        now_s = runtime.loop.time() if end_s is None else end_s
+        if self._recovery is not None:
             self._recovery.settle(_ABANDONED, now_s)
-        attempts, winner = self._attempts, self._winner
-        billed: list[Charge] = []
         try:
-            billed = charges(attempts, winner)
+            report = ended(attempts, winner, self._recovery, now_s, status, error)
         except Exception as bug:  # as in Runtime.safely
-            self._runtime.report("accounting", bug)
-        self._runtime.emit(ended(attempts, winner, self._recovery, billed, now_s, status, error))
+            runtime.report("accounting", bug)
+            report = ended(attempts, winner, self._recovery, now_s, status, error, no_charge)
+        runtime.emit(report)
         attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
+
+    def _learn_tokens(self, usage: Usage) -> None:
+        """Learn the scale of the model's tokenizer from the reported size of the prompt."""
+        text = self._attempts.facts.text
+        if usage.prompt_tokens is not None and text is not None:
+            self._runtime.safely("tokens", self._model.scale.learn, None, text, usage.prompt_tokens)
 
     def _await_loser(self, trigger: Trigger, status: int, error: str | None) -> None:
         """Report the request after the end of the attempt that is read on; nothing else happens until then."""
         self._enter(trigger, State.MEASURING)
         self._wakeup.cancel()
-        if self._recovery is not None and self._recovery.error is None:
-            self._recovery = None  # and the bytes that it keeps
         self._attempts.call = replace(self._attempts.call, body=b"", headers=())  # which may be large
         self._attempts.on_loser_ended = partial(self._end, Trigger.MEASURED, status, error, self._now())

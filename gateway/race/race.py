@@ -46,8 +46,7 @@ class Race(EndOfRace):
         """Send the primary."""
         attempts, now_s = self._attempts, self._runtime.loop.time()
         start_s = now_s - attempts.caller.queued_s  # a client waits from its arrival on
-        timeouts, patience_s, streaming = self._model.timeouts, self._facts.deadline_s, attempts.call.streaming
-        deadlines = self._deadlines = request_deadlines(timeouts, start_s, patience_s, streaming=streaming)
+        deadlines = self._deadlines = request_deadlines(attempts.call, attempts.facts, self._model.timeouts, start_s)
         primary = attempts.begin(self, start_s, now_s)
         if primary is None:
             self._next(Role.PRIMARY)
@@ -173,24 +172,24 @@ class Race(EndOfRace):
     def _win(self, trigger: Trigger, attempt: Attempt) -> None:
         self._enter(trigger, _STREAMING)
         self._winner = attempt
-        deadlines = self._deadlines
+        now_s, deadlines = attempt.last_s, self._deadlines
         deadlines.retry_s = math.inf
         if self._recovery is None:
-            deadlines.keep_alive_after(attempt.last_s)
-        stall_s = attempt.last_s + self._model.timeouts.stall_s
-        self._wakeup.at(min(stall_s, deadlines.keep_alive_s, deadlines.total_s))
+            deadlines.keep_alive_s = now_s + deadlines.interval_s
+        self._wakeup.at(min(now_s + self._model.timeouts.stall_s, deadlines.keep_alive_s, deadlines.total_s))
         if self._recovery is not None:
             self._recovery.on_joined(attempt)
             if self._paused:
                 attempt.pause()
             attempt.forward(self._join)
             return
-        self._client.begin(response_headers(self._attempts, attempt))
+        attempts, client = self._attempts, self._client
+        client.begin(response_headers(attempts, attempt))
         try:
-            write, kept = keep(self._model, self._attempts.call, attempt, self._client.write)
+            write, kept = keep(self._model, attempts.call, attempt, client.write)
         except Exception as error:  # as in Runtime.safely
             self._runtime.report("recovery", error)
-            write, kept = self._client.write, None
+            write, kept = client.write, None
         attempt.forward(write, kept)
 
     def _join(self, raw: bytes) -> None:

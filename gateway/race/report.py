@@ -3,7 +3,7 @@
 Units: seconds inside, milliseconds in the header.
 """
 
-from itertools import repeat
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -17,7 +17,7 @@ from gateway.race.attempt import Attempt
 from gateway.race.attempts import Attempts
 from gateway.race.recovery import Recovery
 
-_UNKNOWN: Final = Charge(Disposition.ABANDONED, Billed.NOTHING)  # after a bug in `charges`
+_UNKNOWN: Final = Charge(Disposition.ABANDONED, Billed.NOTHING)
 _RESULT_HEADERS: Final = {result: (b"x-ttft-result", result.value.encode()) for result in Result}
 _PRIMARY, _WINNER = Result.PRIMARY, Disposition.WINNER  # looked up once: in its class, a member is slow on Python 3.11
 
@@ -51,20 +51,22 @@ def _result(attempts: Attempts, first: Attempt | None) -> Result:
     return Result.DENIED if attempts.denials else _PRIMARY
 
 
-def charges(attempts: Attempts, winner: Attempt | None) -> list[Charge]:
-    """Return the charge of each attempt, in the order sent; a running winner counts as finished."""
-    charged = []
-    for attempt in attempts.sent:
-        outcome, role = attempt.outcome, attempt.role
-        if attempt is winner:
-            outcome, shown = outcome or Outcome.FINISHED, _WINNER
-        else:  # a recovery is never raced: if it is not the winner, its answer differed
-            outcome, is_raced = outcome or Outcome.LOST, winner is not None and role is not Role.RECOVERY
-            shown = disposition(outcome, is_backup=role is Role.BACKUP, is_won=is_raced)
-        prompt_tokens = (attempt.forecast or attempts.facts).prompt_tokens
-        answer_tokens = _answer_tokens(attempts, winner, attempt) if attempt.replica.bills_cancelled else 0.0
-        charged.append(charge(attempt, outcome, shown, prompt_tokens, answer_tokens))
-    return charged
+def charge_of(attempts: Attempts, winner: Attempt | None, attempt: Attempt) -> Charge:
+    """Return the charge of an attempt; a running winner counts as finished."""
+    outcome, answer_tokens = attempt.outcome, 0.0
+    if attempt is winner:
+        outcome, shown = outcome or Outcome.FINISHED, _WINNER
+    else:  # a recovery is never raced: if it is not the winner, its answer differed
+        outcome, is_raced = outcome or Outcome.LOST, winner is not None and attempt.role is not Role.RECOVERY
+        shown = disposition(outcome, is_backup=attempt.role is Role.BACKUP, is_won=is_raced)
+    if attempt.replica.bills_cancelled:
+        answer_tokens = _answer_tokens(attempts, winner, attempt)
+    return charge(attempt, outcome, shown, (attempt.forecast or attempts.facts).prompt_tokens, answer_tokens)
+
+
+def no_charge(_attempts: Attempts, _winner: Attempt | None, _attempt: Attempt) -> Charge:
+    """Return the charge of any attempt after a bug in `charge_of`."""
+    return _UNKNOWN
 
 
 def _answer_tokens(attempts: Attempts, winner: Attempt | None, attempt: Attempt) -> float:
@@ -77,7 +79,7 @@ def _answer_tokens(attempts: Attempts, winner: Attempt | None, attempt: Attempt)
 
 def usage_header(attempts: Attempts, winner: Attempt | None) -> tuple[bytes, bytes]:
     """Build the header with a request's usage and cost, for a caller that asks for it."""
-    billed = charges(attempts, winner)
+    billed = [charge_of(attempts, winner, attempt) for attempt in attempts.sent]
     cost = costs(billed)
     entries = [
         {"replica": attempt.replica.name, **msgspec.to_builtins(each)}
@@ -90,42 +92,45 @@ def ended(
     attempts: Attempts,
     winner: Attempt | None,
     recovery: Recovery | None,
-    billed: list[Charge],
     now_s: float,
     status: int,
     error: str | None,
+    charged: Callable[[Attempts, Attempt | None, Attempt], Charge] = charge_of,
 ) -> RequestEnded:
     """Build the record of a request; all its attempts have ended.
 
     Args:
-        recovery: recovery of the winner's stream, None if it has none.
-        billed: `charges` of the attempts; empty if they could not be computed.
+        recovery: recovery of the winner's stream, None if it was not broken.
         status, error: see `RequestEnded`.
+        charged: returns the charge of an attempt.
     """
-    call, caller, sent = attempts.call, attempts.caller, attempts.sent
-    first, usage, events, never_hedged = winner, None, 0, None
+    call, caller, sent, arrived_s = attempts.call, attempts.caller, attempts.sent, attempts.caller.arrived_s
+    first, usage, events = winner, None, 0
     if winner is None:
         if call.streaming:  # the attempt whose stream the client received when it broke
             first = next((attempt for attempt in sent if attempt.outcome is Outcome.CUT), None)
             events = 0 if first is None else first.events
-    elif recovery is None or recovery.error is None:
+    elif recovery is None:
         usage, events = winner.usage, winner.events
     else:  # its stream was carried on
         first, usage = recovery.first, recovery.usage(winner.usage)
         events = winner.events + recovery.carried_tokens
-    arrived_s, start_s = caller.arrived_s, sent[0].start_s if sent else now_s
+    start_s, forecast, never_hedged = now_s, None, None
+    if sent:
+        start_s, forecast = sent[0].start_s, sent[0].forecast
+        if not attempts.hedges:  # as of the first attempt's start
+            never_hedged = attempts.facts.hedge_off or (None if forecast is None else forecast.never_hedged)
     reports: list[AttemptReport] = []
     malformed = 0
-    for attempt, charged in zip(sent, billed or repeat(_UNKNOWN), strict=False):
-        reports.append(_report(attempt, start_s, charged))
+    for attempt in sent:
+        reports.append(_report(attempt, start_s, charged(attempts, winner, attempt)))
         malformed += attempt.malformed
-    content_s = None if first is None or first.content_s is None else first.content_s - arrived_s
-    work_s = None
-    if first is not None and first.work_s is not None and first.work_s == first.first_token_s:
-        work_s = first.work_s - arrived_s
-    forecast = sent[0].forecast if sent else None
-    if sent and not attempts.hedges:  # as of the first attempt's start
-        never_hedged = attempts.facts.hedge_off or (None if forecast is None else forecast.never_hedged)
+    content_s = work_s = None
+    if first is not None:
+        if first.content_s is not None:
+            content_s = first.content_s - arrived_s
+        if first.work_s is not None and first.work_s == first.first_token_s:
+            work_s = first.work_s - arrived_s
     return RequestEnded(  # in the order of its fields: 28 keywords would cost as much as all of the above
         now_s,
         caller.request_id,
