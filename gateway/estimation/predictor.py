@@ -301,19 +301,20 @@ class Predictor:
             residual = log(y / base) - level
             if is_event:
                 residuals.append(residual)
-                if -_RESIDUAL_MAX <= residual <= _RESIDUAL_MAX:
-                    u, p = uncached if uncached >= _TOKENS_MIN else 0.0, pending if pending >= _TOKENS_MIN else 0.0
-                    rows.append((y * to_mean, 1.0, u, p))
+                if abs(residual) <= _RESIDUAL_MAX:
+                    u = uncached if uncached >= _TOKENS_MIN else 0.0
+                    rows.append((y * to_mean, 1.0, u, pending if pending >= _TOKENS_MIN else 0.0))
             elif residual > 0.0:
                 residuals.append(residual)
         self._fit.add_all(rows)
-        self._samples += len(rows)
-        self._unfitted += len(rows)
+        count = len(rows)
+        self._samples += count
+        self._unfitted += count
         for replica, (_, _, residuals) in seen.items():
             levels[replica] += _level_move(residuals)
             if self.steps is not None and residuals:
-                total, count = self.steps.get(replica, (0.0, 0))
-                self.steps[replica] = (total + sum(map(_clipped, residuals)), count + len(residuals))
+                total, steps = self.steps.get(replica, (0.0, 0))
+                self.steps[replica] = (total + sum(map(_clipped, residuals)), steps + len(residuals))
 
 
 def _first_base(samples: list[Triple]) -> float:

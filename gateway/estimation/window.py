@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from math import ceil, log
 from typing import Annotated, Final
 
 import msgspec
@@ -118,10 +119,10 @@ class Window:
         """Add a wait that ended after x."""
         if now_s >= self._due_s:
             self._roll(now_s)
-        events = self._events
-        events.raw.append(x)  # `add` without a call: every request has three samples
-        if len(events.raw) >= _RAW_MAX:
-            events.fold()
+        raw = self._events.raw
+        raw.append(x)  # `add` without a call: every request has three samples
+        if len(raw) >= _RAW_MAX:
+            self._events.fold()
 
     def add_censored(self, x: float, now_s: float) -> None:
         """Add a wait that was given up after x."""
@@ -260,15 +261,17 @@ class _Tally:
 
     def fold(self) -> None:
         """Put the buffered samples into bins."""
-        new = self._new
+        new, bins, in_open = self._new, self.bins, self._open
         for x in self.raw:
             if SAMPLE_MIN < x < SAMPLE_MAX:
-                index = math.ceil(math.log(x) / _LN2 * _PER_DOUBLING) - _KEY_MIN  # as _MAPPING.key, without its calls
+                index = ceil(log(x) / _LN2 * _PER_DOUBLING) - _KEY_MIN  # as _MAPPING.key, without its calls
             else:
                 index = len(_VALUES) - 1 if x >= SAMPLE_MAX else 0  # NaN, too, is no logarithm's argument
-            self.add_to_bin(index, 1)
+            bins[index] += 1
+            in_open[index] += 1
             if new is not None:
                 new[index] = new.get(index, 0) + 1
+        self._binned += len(self.raw)
         self.raw.clear()
 
     def take_new(self) -> dict[int, int]:

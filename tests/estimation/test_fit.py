@@ -41,6 +41,19 @@ def test_no_other_nonnegative_coefficients_are_better(samples: list[Row], step: 
             assert error(samples, (moved[0], moved[1], moved[2])) >= least * (1 - 1e-6) - 1e-9
 
 
+@given(st.lists(st.tuples(positive, positive, st.floats(0.0, 1e4), st.sampled_from([0.0, 0.0, 7.0])), max_size=40))
+def test_a_batch_counts_like_its_samples(samples: list[Row]) -> None:
+    """The sums of a batch are those of its samples one by one to the last bit, also where weights are scaled back."""
+    single, batch = filled([]), filled([])
+    for fit in (single, batch):
+        fit.take_new()
+        fit._weight = 0.97e9
+    for row in samples:
+        single.add(*row)
+    batch.add_all(samples)
+    assert (batch.state, batch._weight, batch.take_new()) == (single.state, single._weight, single.take_new())
+
+
 def test_exact_data_are_found_exactly() -> None:
     """Samples of a law without noise give the law."""
     rng = np.random.default_rng(2)
