@@ -8,6 +8,7 @@ Units: seconds.
 """
 
 import math
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
@@ -15,6 +16,8 @@ _LATE_PREDICTIONS: Final = 3.0  # two consecutive at 1.5 fired a thousand times 
 _LATE_MIN_S: Final = 1.0
 _LATE_MAX: Final = 3  # consecutive late attempts without a first content between them
 _OLDEST_MAX: Final = 8  # oldest waiting attempts: bounds the work per call
+
+_Waiting = tuple[float, float, float]  # due time, predicted TTFT, time at which it was sent
 
 
 class StallDetector:
@@ -39,7 +42,7 @@ class StallDetector:
     )
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[float, float, float]] = {}  # (due, late from, sent), oldest first
+        self._waiting: dict[int, _Waiting] = {}  # oldest first
         self.due_s = math.inf
         self.late = 0
         self.barred_until_s = -math.inf
@@ -50,22 +53,23 @@ class StallDetector:
 
     def sent(self, attempt: int, predicted_s: float, now_s: float) -> None:
         """Add an attempt that was sent."""
-        due_s, late_after_s = now_s + predicted_s, _LATE_PREDICTIONS * predicted_s
-        late_s = now_s + (late_after_s if late_after_s > _LATE_MIN_S else _LATE_MIN_S)
-        self._waiting[attempt] = (due_s, late_s, now_s)
-        if due_s < self.due_s and len(self._waiting) <= _OLDEST_MAX:
+        waiting, due_s = self._waiting, now_s + predicted_s
+        waiting[attempt] = (due_s, predicted_s, now_s)
+        if due_s < self.due_s and len(waiting) <= _OLDEST_MAX:
             self.due_s = due_s
 
     def first_content(self, attempt: int, now_s: float) -> None:
         """Clear the suspicion: attempts that are late by now no longer count."""
-        self._remove(attempt)
+        waiting = self._waiting
+        waiting.pop(attempt, None)
+        self.due_s = _earliest_s(waiting) if waiting else self._others_due_s
         self.late = self._others_late = 0
         self._answered_s = now_s
 
     def given_up(self, attempt: int, now_s: float) -> None:
         """Remove an attempt that was cancelled or timed out without a first content."""
         waiting_attempt = self._remove(attempt)
-        if waiting_attempt is not None and self._answered_s < waiting_attempt[1] <= now_s:
+        if waiting_attempt is not None and self._answered_s < _late_s(waiting_attempt) <= now_s:
             self.late += 1
 
     def failed(self, attempt: int) -> None:
@@ -76,10 +80,10 @@ class StallDetector:
         """Return True if three attempts are, or were, late with no first content between them."""
         late = self.late
         if late < _LATE_MAX <= late + len(self._waiting):
-            for _, late_s, sent_s in islice(self._waiting.values(), _OLDEST_MAX):
-                if sent_s > now_s - _LATE_MIN_S:
+            for waiting_attempt in islice(self._waiting.values(), _OLDEST_MAX):
+                if waiting_attempt[2] > now_s - _LATE_MIN_S:
                     break  # neither this attempt nor a younger one can be late
-                late += self._answered_s < late_s <= now_s
+                late += self._answered_s < _late_s(waiting_attempt) <= now_s
         return late >= _LATE_MAX
 
     def take_probe(self, now_s: float, every_s: float) -> bool:
@@ -101,14 +105,14 @@ class StallDetector:
     def own_late(self, now_s: float) -> int:
         """Return the number of late attempts without those of other gateways."""
         oldest = islice(self._waiting.values(), _OLDEST_MAX)
-        waiting = sum(self._answered_s < late_s <= now_s for _, late_s, _ in oldest)
+        waiting = sum(self._answered_s < _late_s(each) <= now_s for each in oldest)
         return self.late - self._others_late + waiting
 
     def own_overdue_s(self, now_s: float) -> float:
         """Return `overdue_s` without the attempts of other gateways."""
         if not self._waiting:
             return 0.0
-        return max(0.0, now_s - min(islice(self._waiting.values(), _OLDEST_MAX))[0])
+        return max(0.0, now_s - _earliest_s(self._waiting))
 
     def answered_elsewhere(self, now_s: float) -> None:
         """Record a first content at another gateway: attempts that are late by now no longer count."""
@@ -119,16 +123,25 @@ class StallDetector:
         """Replace the attempts of other gateways: the number of late ones, and the earliest due time."""
         self.late += late - self._others_late
         self._others_late, self._others_due_s = late, due_s
-        waiting = self._waiting
-        own_s = min(islice(waiting.values(), _OLDEST_MAX))[0] if waiting else math.inf
-        self.due_s = min(own_s, due_s)
+        self.due_s = min(_earliest_s(self._waiting), due_s) if self._waiting else due_s
 
     def grant_probe(self) -> None:
         """Let the next request be a probe: other gateways send none."""
         self._probe_s = self.barred_until_s = -math.inf
 
-    def _remove(self, attempt: int) -> tuple[float, float, float] | None:
+    def _remove(self, attempt: int) -> _Waiting | None:
         waiting = self._waiting
         removed = waiting.pop(attempt, None)
-        self.due_s = min(islice(waiting.values(), _OLDEST_MAX))[0] if waiting else self._others_due_s
+        self.due_s = _earliest_s(waiting) if waiting else self._others_due_s
         return removed
+
+
+def _earliest_s(waiting: Mapping[int, _Waiting]) -> float:
+    """Return the earliest due time among the oldest attempts; there is at least one."""
+    return min(islice(waiting.values(), _OLDEST_MAX))[0]
+
+
+def _late_s(waiting: _Waiting) -> float:
+    """Return the time from which an attempt is late."""
+    _, predicted_s, sent_s = waiting
+    return sent_s + max(_LATE_PREDICTIONS * predicted_s, _LATE_MIN_S)

@@ -27,7 +27,7 @@ from gateway.routing.replicas import Breaker, BreakerState, Replica
 from providers.base import Api, RateLimit
 
 # Looked up once, because Python 3.11 looks up a member in its class slowly.
-_CLOSED, _SUCCESS, _COST = BreakerState.CLOSED, BreakerSignal.SUCCESS, BudgetUnit.COST
+_SUCCESS, _COST = BreakerSignal.SUCCESS, BudgetUnit.COST
 _HIDDEN_REASONING: Final = Denial.HIDDEN_REASONING
 
 
@@ -48,22 +48,20 @@ class Pool(MeasuredPool):
         choice = self._quickest.pick(facts, now_s, rand)
         if choice is None:
             return None
-        _, ttft_s, uncached, replica, load = choice
-        forecast = self._forecast(replica, load, facts, None, ttft_s, uncached)
-        forecast.target_s = facts.ttft_target_s or self.settings.ttft_target_s
+        _, ttft_s, uncached, replica, _ = choice
         plan, delay_s = self.learning.ready_plan(now_s), None
-        if self.is_single or forecast.never_hedged is _HIDDEN_REASONING:
-            delay_s = math.inf
-        elif plan is not None:
-            target_s, delay_s_min = forecast.target_s, self.settings.hedge_delay_min_s
+        if plan is not None:
+            target_s, delay_s_min = facts.ttft_target_s or self.settings.ttft_target_s, self.settings.hedge_delay_min_s
             if target_s is None:
                 delay_s = plan.delay_s(predicted_s=ttft_s, coin=facts.coin, delay_s_min=delay_s_min)
             else:
                 delay_s = plan.target_delay_s(target_s, ttft_s, coin=facts.coin, delay_s_min=delay_s_min)
-        if replica.breaker.limited:
-            replica.breaker.on_sent(now_s)
-        self._count(replica, load, facts, forecast, now_s, is_first=True)
+        forecast = self._sent(next(self.loads.numbers), replica, facts, None, ttft_s, uncached, now_s, is_first=True)
         replica.in_flight += 1
+        if replica.breaker.eventful:
+            replica.breaker.on_sent(now_s)
+        if self.is_single or forecast.never_hedged is _HIDDEN_REASONING:
+            delay_s = math.inf
         return Primary(replica, forecast, delay_s)
 
     def on_sent(
@@ -81,10 +79,8 @@ class Pool(MeasuredPool):
         replica.breaker.on_sent(now_s)
         load, uncached = self.loads.of[replica], self.loads.uncached(facts, replica, now_s)
         ttft_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
-        attempt.forecast = forecast = self._forecast(replica, load, facts, tickets, ttft_s, uncached)
-        if is_first:
-            forecast.target_s = facts.ttft_target_s or self.settings.ttft_target_s
-        self._count(replica, load, facts, forecast, now_s, is_first=is_first)
+        number = next(self.loads.numbers)
+        attempt.forecast = self._sent(number, replica, facts, tickets, ttft_s, uncached, now_s, is_first=is_first)
 
     def waits_for_hidden(self, attempt: AttemptView) -> bool:
         """Return True if the first token of an attempt follows hidden reasoning."""
@@ -171,7 +167,7 @@ class Pool(MeasuredPool):
             self.learning.restart()
         if forecast is None or not forecast.by_work:
             return False
-        self._on_first_token(attempt, forecast, now_s)
+        self._on_first_token(attempt, forecast, self.loads.of[attempt.replica], now_s)
         return True
 
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
@@ -182,11 +178,8 @@ class Pool(MeasuredPool):
         load.contents += 1
         load.rejections.on_content(now_s)
         if forecast is not None and attempt.first_token_s is None:
-            self._on_first_token(attempt, forecast, now_s)
-        breaker, old_state = replica.breaker, replica.breaker.state
-        if breaker.failures or old_state is not _CLOSED:
-            breaker.on_content(now_s)
-        return None if breaker.state is old_state else self._recovered(breaker, now_s)
+            self._on_first_token(attempt, forecast, load, now_s)
+        return self._answers(replica.breaker, now_s) if replica.breaker.eventful else None
 
     def on_refusal(self, attempt: AttemptView) -> None:
         """Count an attempt as answered by a policy refusal, which is no sample of its TTFT."""
@@ -203,42 +196,53 @@ class Pool(MeasuredPool):
         Args:
             retry_after_s: the upstream's Retry-After, None without one.
         """
-        effects, replica = OUTCOME_EFFECTS[outcome], attempt.replica
+        replica, forecast, breaker = attempt.replica, attempt.forecast, attempt.replica.breaker
         replica.in_flight -= 1
         if attempt.headers_s is not None:
             self.learning.add_headers(replica.name, attempt.headers_s - attempt.start_s, now_s)
-        if attempt.forecast is not None:
-            self._settle(attempt, attempt.forecast, outcome, now_s)
+        if forecast is not None:
+            self._settle(attempt, forecast, outcome, now_s)
             if attempt.content_s is None and attempt.first_token_s is None:
-                self._unanswered(attempt, attempt.forecast, outcome, now_s)
-        breaker, old_state = replica.breaker, replica.breaker.state
-        if effects.breaker is _SUCCESS:
-            return self._succeeded(attempt, now_s)
-        is_broken = outcome is Outcome.CUT
+                self._unanswered(attempt, forecast, outcome, now_s)
+        signal = OUTCOME_EFFECTS[outcome].breaker
+        if signal is _SUCCESS:
+            self._succeeded(attempt, now_s)
+            return self._completed(breaker, now_s) if breaker.eventful else None
+        old_state, is_broken = breaker.state, outcome is Outcome.CUT
         if is_broken:
             self.loads.on_answer(replica, now_s, broken=True)
-        if effects.breaker is BreakerSignal.FAILURE:
+        if signal is BreakerSignal.FAILURE:
             breaker.on_failure(now_s, broken=is_broken)
         elif outcome is Outcome.CLIENT_GONE and was_answering(attempt.events, now_s - attempt.last_s):
             breaker.on_success(now_s)
-        elif effects.breaker is BreakerSignal.TRIP:
+        elif signal is BreakerSignal.TRIP:
             breaker.trip(now_s)
         else:
-            if effects.breaker is BreakerSignal.COOL_DOWN:
+            if signal is BreakerSignal.COOL_DOWN:
                 self.quotas.rate_limited(attempt, now_s, retry_after_s)
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not old_state else None
 
-    def _succeeded(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
-        """Learn from a complete answer; return the breaker's state if it changed."""
-        replica, breaker, old_state = attempt.replica, attempt.replica.breaker, attempt.replica.breaker.state
-        if now_s < self.loads.breaking_until_s:
-            self.loads.on_answer(replica, now_s, broken=False)
-        if attempt.forecast is not None and attempt.forecast.timed and self.first_token.add_usage(attempt.usage):
+    def _succeeded(self, attempt: AttemptView, now_s: float) -> None:
+        """Learn from a complete answer."""
+        loads, usage, forecast = self.loads, attempt.usage, attempt.forecast
+        if now_s < loads.breaking_until_s:
+            loads.on_answer(attempt.replica, now_s, broken=False)
+        if usage is not None and forecast is not None and forecast.timed and self.first_token.add_usage(usage):
             self.learning.restart()
-        rejections = self.loads.of[replica].rejections
+        rejections = loads.of[attempt.replica].rejections
         if rejections.unclear_keys:
             rejections.on_answer()
+
+    def _answers(self, breaker: Breaker, now_s: float) -> BreakerState | None:
+        """Record a first content after failures; return the breaker's state if it changed."""
+        old_state = breaker.state
+        breaker.on_content(now_s)
+        return None if breaker.state is old_state else self._recovered(breaker, now_s)
+
+    def _completed(self, breaker: Breaker, now_s: float) -> BreakerState | None:
+        """Record a complete answer after failures; return the breaker's state if it changed."""
+        old_state = breaker.state
         breaker.on_success(now_s)
         return None if breaker.state is old_state else self._recovered(breaker, now_s)
 
@@ -249,58 +253,56 @@ class Pool(MeasuredPool):
 
     # inside, and values for others
 
-    def _forecast(
+    def _sent(
         self,
+        number: int,
         replica: Replica,
-        load: ReplicaLoad,
         facts: RequestFacts,
         tickets: HedgeTickets | None,
         ttft_s: float | None,
         uncached: float,
+        now_s: float,
+        *,
+        is_first: bool,
     ) -> Forecast:
-        first_token = self.first_token
+        """Count an attempt that is sent, and return its forecast; its load, which `on_end` takes off, comes last.
+
+        Args:
+            ttft_s: predicted TTFT; None before the first sample.
+            uncached: prompt tokens that the replica has to compute.
+        """
+        load, first_token = self.loads.of[replica], self.first_token
         by_work = first_token.times_work and first_token.by_work(replica.name, facts.api)
         is_hidden = first_token.hides_reasoning and self.has_hidden_reasoning and not by_work
-        return Forecast(
-            next(self.loads.numbers),
+        earns = facts.hedge_off is None and not self.is_single and not is_hidden
+        forecast = Forecast(
+            number,
             ttft_s,
             facts.prompt_tokens,
             uncached,
             load.pending,
             facts.timed,
-            facts.hedge_off is None and not self.is_single and not is_hidden,
+            earns,
             self._never_hedged[replica.name] or (_HIDDEN_REASONING if is_hidden else None),
             tickets,
             None,
             by_work,
         )
-
-    def _count(
-        self,
-        replica: Replica,
-        load: ReplicaLoad,
-        facts: RequestFacts,
-        forecast: Forecast,
-        now_s: float,
-        *,
-        is_first: bool,
-    ) -> None:
-        """Count an attempt that is sent; the load, from which `on_end` takes it off, comes last."""
-        uncached, predicted_s = forecast.uncached, forecast.ttft_s
         if is_first:
+            forecast.target_s = facts.ttft_target_s or self.settings.ttft_target_s
             self.loads.on_request(now_s)
-            if forecast.earns:
+            if earns:
                 self.budget.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
         if facts.prefixes:
             load.memory.remember(facts.prefixes, now_s)
             self.picker.ring.sent(replica, facts.prefixes)
         if self.quotas.of:
             forecast.quota = self.quotas.reserve(replica, facts, now_s)
-        expected_s = math.inf if predicted_s is None or not self._is_sample(forecast) else predicted_s
-        load.stalls.sent(forecast.number, expected_s, now_s)
+        load.stalls.sent(number, ttft_s if ttft_s is not None and self._is_sample(forecast) else math.inf, now_s)
         load.pending += uncached
         load.sent += 1
         load.used_s = now_s
+        return forecast
 
     def _why_denied(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
         if denied.gain_s is not None and denied.asked_s is not None:
@@ -311,21 +313,20 @@ class Pool(MeasuredPool):
 
     def _is_sample(self, forecast: Forecast) -> bool:
         """Return True if the TTFT of an attempt is one of those that are learned: times of one kind of event."""
-        return forecast.timed and (
-            forecast.by_work is self.first_token.times_work or not self.first_token.hides_reasoning
-        )
+        first_token = self.first_token
+        return forecast.timed and (not first_token.hides_reasoning or forecast.by_work is first_token.times_work)
 
-    def _on_first_token(self, attempt: AttemptView, forecast: Forecast, now_s: float) -> None:
+    def _on_first_token(self, attempt: AttemptView, forecast: Forecast, load: ReplicaLoad, now_s: float) -> None:
         """Learn from content, or from the sign of work that is timed in its place."""
-        name, ttft_s, load = attempt.replica.name, now_s - attempt.start_s, self.loads.of[attempt.replica]
-        pending = load.pending - forecast.uncached
+        ttft_s, pending, learning = now_s - attempt.start_s, load.pending - forecast.uncached, self.learning
         load.pending = pending if pending > 0.0 else 0.0
         load.stalls.first_content(forecast.number, now_s)
         if forecast.tickets is not None and not forecast.exact:
-            self.learning.add_hedge(forecast.tickets.expected, ttft_s, won=True)
+            learning.add_hedge(forecast.tickets.expected, ttft_s, won=True)
         if self._is_sample(forecast):
-            self.learning.predictor.add(name, ttft_s, forecast.uncached, forecast.pending, now_s)
-            self.learning.add_content(name, ttft_s, forecast.ttft_s, now_s)
+            name = attempt.replica.name
+            learning.predictor.add(name, ttft_s, forecast.uncached, forecast.pending, now_s)
+            learning.add_content(name, ttft_s, forecast.ttft_s, now_s)
 
     def _predicted(self, attempt: AttemptView) -> float:
         if attempt.forecast is None or attempt.forecast.ttft_s is None:
@@ -346,14 +347,15 @@ class Pool(MeasuredPool):
 
     def _settle(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
         """Release the reservations that were not used, and earn credits for the cost."""
-        bill = OUTCOME_EFFECTS[outcome].bill
+        usage = attempt.usage
         if forecast.tickets is not None:
-            (self.budget.release if bill is Bill.RELEASE else self.budget.settle)(forecast.tickets)
-        if (usage := attempt.usage) is not None and usage.completion_tokens is not None:
+            is_free = OUTCOME_EFFECTS[outcome].bill is Bill.RELEASE
+            (self.budget.release if is_free else self.budget.settle)(forecast.tickets)
+        if usage is not None and usage.completion_tokens is not None:
             self.learning.add_answer(usage.completion_tokens, now_s)
         if forecast.quota is not None:
-            self.quotas.close(attempt, bill, now_s)
-        if forecast.earns and attempt.content_s is not None and self.budget.unit is _COST:
+            self.quotas.close(attempt, OUTCOME_EFFECTS[outcome].bill, now_s)
+        if self.budget.unit is _COST and forecast.earns and attempt.content_s is not None:
             spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
             self.budget.earn_spent(spent.cost, now_s, self._earning())
 

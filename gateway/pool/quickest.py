@@ -21,7 +21,7 @@ from gateway.pool.learning import Learning
 from gateway.pool.loads import UNSEEN_S, Loads, ReplicaLoad
 from gateway.pool.picker import IN_FLIGHT_MIN, NEAR_TIE, UNSEEN_RATIO, Picker, common_apis, is_over_share
 from gateway.pool.quotas import Quotas
-from gateway.routing.replicas import Breaker, BreakerState, Replica
+from gateway.routing.replicas import Breaker, Replica
 from gateway.routing.strategies import Routing, is_weighted
 
 Choice = tuple[float, float, float, Replica, ReplicaLoad]
@@ -34,9 +34,8 @@ compute.
 
 _Row = tuple[Replica, ReplicaLoad, Breaker, StallDetector, str]
 
-_SEEN_S: Final = 0.9 * UNSEEN_S  # so long after its last request no replica is due for another one
+_SEEN_S: Final = 0.999 * UNSEEN_S  # no replica is due for a request so soon after its last one, rounding included
 
-_CLOSED: Final = BreakerState.CLOSED
 _EXPECTED_S: Final = itemgetter(0)
 _USED_S: Final = attrgetter("used_s")
 
@@ -87,7 +86,7 @@ class Quickest:
         choices: list[Choice] = []
         start = int(rand * count)  # the first one after a random start wins a tie
         for replica, load, breaker, stalls, name in rows[start : start + count]:
-            if replica.out or breaker.state is not _CLOSED or now_s < breaker.cooling_until_s:
+            if replica.out or (breaker.eventful and not breaker.is_closed(now_s)):
                 return None
             if prefixes:
                 uncached = loads.uncached(facts, replica, now_s)

@@ -51,6 +51,7 @@ class Breaker:
         open_until_s: time before which no probe is sent.
         cooling_until_s: time before which nothing is sent (after a 429).
         closed_s: time of the last return to closed; -inf if the breaker never opened.
+        eventful: False if it is closed, and nothing is counted that a complete answer would reset.
     """
 
     state: BreakerState = BreakerState.CLOSED
@@ -61,6 +62,7 @@ class Breaker:
     open_until_s: float = 0.0
     cooling_until_s: float = 0.0
     closed_s: float = -math.inf
+    eventful: bool = False
 
     def allows(self, now_s: float) -> bool:
         """Return True if a request may be sent; an open breaker admits one probe after its wait."""
@@ -101,9 +103,11 @@ class Breaker:
             self.state = _CLOSED
         self.failures = self.broken = 0
         self.wait_s = OPEN_S
+        self.eventful = self.limited > 0.0 or now_s < self.cooling_until_s
 
     def on_failure(self, now_s: float, *, broken: bool = False) -> None:
         """Record a failure of the replica, before its first content or (`broken`) after it."""
+        self.eventful = True
         if broken:
             self.broken += 1
         else:
@@ -119,6 +123,7 @@ class Breaker:
 
     def open_with_others(self, now_s: float) -> None:
         """Open although its own failures are too few: those of several gateways are enough."""
+        self.eventful = True
         self.state = BreakerState.OPEN
         self.open_until_s = now_s + self.wait_s
 
@@ -135,6 +140,7 @@ class Breaker:
 
     def on_rate_limited(self, now_s: float, retry_after_s: float | None) -> None:
         """Record a 429: send nothing for its Retry-After; without one, only frequent 429s start a cool-down."""
+        self.eventful = True
         self.limited = min(self.limited + 1.0, LIMITED_TO_COOL_DOWN)
         if retry_after_s is None and self.limited < LIMITED_TO_COOL_DOWN:
             return
@@ -143,6 +149,7 @@ class Breaker:
 
     def cool_down(self, until_s: float) -> None:
         """Send nothing until then; never shortens a cool-down."""
+        self.eventful = True
         self.cooling_until_s = max(self.cooling_until_s, until_s)
 
     def start_slowly(self, now_s: float) -> None:

@@ -217,10 +217,8 @@ class RoutewisePool(Pool):
         replica = self._by_name[name]
         load, uncached = self.loads.of[replica], self.loads.uncached(facts, replica, now_s)
         ttft_s = self.learning.predictor.predict(name, uncached, load.pending, now_s)
-        forecast = self._forecast(replica, load, facts, None, ttft_s, uncached)
-        forecast = msgspec.structs.replace(forecast, number=number)
+        forecast = self._sent(number, replica, facts, None, ttft_s, uncached, now_s, is_first=True)
         replica.breaker.on_sent(now_s)
-        self._count(replica, load, facts, forecast, now_s, is_first=True)
         replica.in_flight += 1
         return Primary(replica, forecast, self._first_s)
 

@@ -1,5 +1,10 @@
 """The breaker: when it opens, what it lets through, when it closes again."""
 
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gateway.routing.replicas import OPEN_S, OPEN_S_MAX, Breaker, BreakerState
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
@@ -91,3 +96,27 @@ def test_a_wait_is_no_failure() -> None:
     assert not breaker.allows(9.9)
     assert breaker.allows(10.0)
     assert (breaker.state, breaker.failures) == (CLOSED, 0)
+
+
+_EVENTS = ("on_sent", "on_content", "on_success", "on_undecided", "trip", "open_with_others", "on_failure", "broken")
+
+
+@given(st.lists(st.tuples(st.sampled_from([*_EVENTS, "limited", "waits", "end_cool_down"]), st.floats(0.0, 9.0))))
+def test_without_events_there_is_nothing_to_reset(steps: list[tuple[str, float]]) -> None:
+    """After any history: while a breaker is not eventful, it is free, and its callbacks would change nothing."""
+    breaker, now_s = Breaker(), 0.0
+    for name, gap_s in steps:
+        now_s += gap_s
+        if name == "broken":
+            breaker.on_failure(now_s, broken=True)
+        elif name in ("limited", "waits"):
+            breaker.on_rate_limited(now_s, 5.0 if name == "waits" else None)
+        elif name == "end_cool_down":
+            breaker.end_cool_down()
+        else:
+            getattr(breaker, name)(now_s)
+        if not breaker.eventful:
+            before = replace(breaker)
+            for callback in (breaker.on_sent, breaker.on_content, breaker.on_success):
+                callback(now_s)
+                assert (breaker, breaker.is_closed(now_s)) == (before, True)
