@@ -18,7 +18,6 @@ Units: bytes, tokens.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from io import BytesIO
 from operator import itemgetter
 from typing import Final, Never
 
@@ -89,7 +88,7 @@ class TextRun:
         self._prefix = event[:start]
         self._suffix = suffix = event[end:]
         self._text_at = slice(start, -len(suffix))
-        self._text_of_line = itemgetter(slice(start, -suffix.index(b"\n") - 1))
+        self._text_of_line = itemgetter(slice(start, -suffix.index(b"\n")))
 
     def has(self, event: bytes) -> bool:
         """Return True if one event is the learned one with another text."""
@@ -106,8 +105,7 @@ class TextRun:
             return data, b"", 1
         size = data.rfind(suffix) + len(suffix)
         run = data[:size]
-        lines = BytesIO(run).readlines()  # each second line is blank; `split` is slower
-        texts = list(map(self._text_of_line, lines[::2]))
+        texts = list(map(self._text_of_line, run.split(b"\n")[:-1:2]))  # each second line is blank
         equal = prefix + (suffix + prefix).join(texts) + suffix
         if equal != run or b"" in texts or not _PLAIN(b"".join(texts)):
             return b"", data, 0
