@@ -195,16 +195,22 @@ class ResponseStream:
             return
         splitter = self._splitter
         if self._call.streaming and not splitter.partial and _CR not in data:  # assembling needs single events
+            tried = self._run  # on these bytes, by `on_body`
             for _ in _FIRST_EVENTS:
                 size = data.find(b"\n\n") + 2
                 if size < 3 or size > splitter.event_bytes_max or data[0] == _LF:
                     break
                 frame = reader.read(data[:size])
-                if frame.kind is _CONTENT and (rest := self._push_run(reader.run, sink, data)) is not None:
+                if (
+                    frame.kind is _CONTENT
+                    and reader.run is not tried
+                    and (rest := self._push_run(reader.run, sink, data)) is not None
+                ):
                     data = rest
                 else:
                     self._push(reader, sink, frame)
                     data = data[size:]
+                tried = None
                 if not data:
                     break
                 if self._sink is None:

@@ -71,6 +71,7 @@ _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"(
 # Bytes that are the text of a JSON string as they are, without escapes and outside ASCII.
 _PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch
 _FINISH_REASON: Final = re.compile(rb'"finish_reason": ?"').search
+_QUOTE: Final = 34
 _LEARN_MAX: Final = 4  # learned events; a server whose events differ in more than their text has no runs
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
@@ -101,8 +102,10 @@ class TextRun:
         prefix, suffix = self._prefix, self._suffix
         if not data.startswith(prefix):
             return b"", data, 0
-        if _PLAIN(data[self._text_at]) and data.endswith(suffix):  # a token that arrives alone; else it has a quote
+        if _PLAIN(data[self._text_at]) and data.endswith(suffix):  # a token that arrives alone
             return data, b"", 1
+        if _QUOTE not in data[self._text_at]:  # not even one event: a separator begins with a quote
+            return b"", data, 0
         size = data.rfind(suffix) + len(suffix)
         run = data[:size]
         texts = list(map(self._text_of_line, run.split(b"\n")[:-1:2]))  # each second line is blank

@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
         self.closing = True
         self._unsent = None
         self._owner.lost(self)
-        exchange = self._take_exchange()
+        exchange, self._exchange, self._sink = self._exchange, None, None
         if exchange is None:
             return
         is_begun = self._status or self._loose_bytes  # a byte of the response was received
@@ -294,7 +294,7 @@ class Connection(asyncio.Protocol):
     def _finish(self) -> None:
         """End a complete response: push its last bytes, keep the connection if possible, then call the sink."""
         self._push_rest()
-        exchange = self._take_exchange()
+        exchange, self._exchange, self._sink = self._exchange, None, None
         if (
             self._unsent is not None or self.transport.get_write_buffer_size()
         ):  # an early response: the server may never read the whole request
@@ -340,15 +340,11 @@ class Connection(asyncio.Protocol):
         """Return True if the end of the connection ends the body: neither length nor chunks (RFC 9112, 6.3)."""
         return self._status not in _BODILESS and _FRAMING.isdisjoint(dict(self._head))
 
-    def _take_exchange(self) -> Exchange | None:
-        exchange, self._exchange, self._sink = self._exchange, None, None
-        return exchange
-
     def _fail(self, error: UpstreamError) -> None:
         if self.complete:  # the fault is after the end of the response
             self._on_surplus()
             return
-        exchange = self._take_exchange()
+        exchange, self._exchange, self._sink = self._exchange, None, None
         self.closing = True
         self._unsent = None
         self.transport.abort()
