@@ -45,7 +45,7 @@ PASSED_THROUGH = frozenset({Api.RERANK, Api.MODERATIONS, Api.TOKENIZE})
 """APIs whose answers are whole, come soon, and are no sample of how fast an upstream starts."""
 
 
-class FrameKind(enum.Enum):
+class FrameKind(FastEnum):
     """The kind of one event of a stream; the first that applies, in this order."""
 
     ERROR = "error"  # an error object, or finish_reason "error"

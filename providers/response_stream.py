@@ -32,7 +32,8 @@ _TRAILING_S = 3.0  # wait for token counts and the closing event after the last 
 _ERROR_BODY_S = 3.0  # wait for the body of an error status, because the request is then tried elsewhere
 _FIRST_EVENTS: Final = range(4)  # role, the beginning of the reasoning, and an event with text
 # Looked up once, because every event is compared with them.
-_CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
+_CONTENT, _ERROR = FrameKind.CONTENT, FrameKind.ERROR
+_DECISIVE: Final = frozenset({_CONTENT, _ERROR, FrameKind.REFUSAL})
 _QUOTED_MAX: Final = 40  # characters of a header's value
 _LF, _CR = 10, 13
 
@@ -257,13 +258,13 @@ class ResponseStream:
 
     def _push(self, reader: EventReader, sink: Sink, frame: Frame) -> None:
         """Push one event, and the end of the stream after its closing event."""
-        kind = frame.kind
-        if kind is _CONTENT or kind is _REFUSAL:
-            self._content_seen = True
-        elif kind is _ERROR and self._content_seen and reader.complete:
-            self.exchange.abort()  # an error after the last finish_reason cost the answer nothing
-            self.on_close(None)
-            return
+        if frame.kind in _DECISIVE:
+            if frame.kind is not _ERROR:
+                self._content_seen = True
+            elif self._content_seen and reader.complete:
+                self.exchange.abort()  # an error after the last finish_reason cost the answer nothing
+                self.on_close(None)
+                return
         sink.on_frame(frame)
         if reader.closed:
             self._done(reader)
