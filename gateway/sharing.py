@@ -96,7 +96,6 @@ class SharedLimits:
             results[result].value += 1
             if took_s is not None:
                 seconds.observe(took_s)
-                seconds.fold()  # without requests and scrapes, nothing else does
 
         self._asker.counts.on_result = on_result
 

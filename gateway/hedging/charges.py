@@ -9,7 +9,7 @@ Units: tokens; money in the configuration's currency.
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -149,24 +149,30 @@ class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
     unpriced: int = 0
     cost: float | None = None
 
-    def add(self, charge: Charge) -> None:
-        """Add one attempt's charge."""
-        self.attempts += 1
-        self.prompt_tokens += charge.prompt_tokens
-        self.cached_tokens += charge.cached_tokens
-        self.completion_tokens += charge.completion_tokens
-        if charge.estimated:
-            self.estimated += 1
-        billed = charge.billed
-        if billed is not _USED:
-            if billed is _WHOLE:
-                self.billed_whole += 1
-            else:
-                self.billed_nothing += 1
-        if charge.cost is not None:
-            self.cost = money((self.cost or 0.0) + charge.cost)
-        elif billed is not _NOTHING:
-            self.unpriced += 1
+    def add(self, charges: Sequence[Charge]) -> tuple[int, int, int]:
+        """Add the charges of some attempts; return their prompt, cached and completion tokens."""
+        prompt_tokens = cached_tokens = completion_tokens = 0
+        for charge in charges:
+            prompt_tokens += charge.prompt_tokens
+            cached_tokens += charge.cached_tokens
+            completion_tokens += charge.completion_tokens
+            if charge.estimated:
+                self.estimated += 1
+            billed = charge.billed
+            if billed is not _USED:
+                if billed is _WHOLE:
+                    self.billed_whole += 1
+                else:
+                    self.billed_nothing += 1
+            if charge.cost is not None:
+                self.cost = money((self.cost or 0.0) + charge.cost)
+            elif billed is not _NOTHING:
+                self.unpriced += 1
+        self.attempts += len(charges)
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached_tokens
+        self.completion_tokens += completion_tokens
+        return prompt_tokens, cached_tokens, completion_tokens
 
     def merge(self, other: "ChargeTotal") -> None:
         """Add another total."""

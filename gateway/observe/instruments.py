@@ -1,7 +1,7 @@
 """Counters and histograms: their implementation, and the list of them.
 
-Plain numbers of the event loop's thread instead of prometheus_client's. An observation is one append: putting sorted
-values into buckets, later, costs a third of a search for each. Independent of the events that feed them
+Plain numbers of the event loop's thread instead of prometheus_client's. A histogram keeps what it observes: putting
+sorted values into buckets, later, costs a third of a search for each. Independent of the events that feed them
 (gateway.observe.recorder) and of the scrape format (gateway.observe.exposition). docs/metrics.md describes each, and
 which names are OpenTelemetry's.
 
@@ -23,6 +23,8 @@ _OVERHEAD_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 
 _QUEUE_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SHARE_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # replies after 90 ms are late
 _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # few buckets: there are many replicas
+
+_VALUES_MAX = 256  # that a histogram keeps uncounted
 
 Line = tuple[str, dict[str, str], float]
 """Sample name, labels, value."""
@@ -73,26 +75,29 @@ class Histogram:
 
     Args:
         bounds: upper bounds of the buckets, rising; a value equal to a bound is in its bucket.
-
-    Attributes:
-        observe: takes one value, which is kept until the next `fold`.
     """
 
-    __slots__ = ("_bounds", "_cumulated", "_sum", "_values", "observe")
+    __slots__ = ("_bounds", "_cumulated", "_sum", "_values")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._cumulated = [0] * (len(bounds) + 1)
         self._sum = 0.0
         self._values: list[float] = []
-        self.observe: Callable[[float], None] = self._values.append
 
-    def fold(self) -> None:
+    def observe(self, *values: float) -> None:
+        """Take values; they are counted later."""
+        self._values += values
+        if len(self._values) >= _VALUES_MAX:
+            self._fold()
+
+    def _fold(self) -> None:
         """Count the observed values."""
-        values = self._values
+        values, total = self._values, self._sum
         if values:
             for value in values:  # sum() of Python 3.12 rounds otherwise
-                self._sum += value
+                total += value
+            self._sum = total
             values.sort()
             for index, bound in enumerate(self._bounds):
                 self._cumulated[index] += bisect_right(values, bound)
@@ -100,7 +105,7 @@ class Histogram:
             values.clear()
 
     def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
-        self.fold()
+        self._fold()
         counts, total = self._cumulated.copy(), self._sum  # a consistent copy: a scrape may pause between two lines
         for bound, count in zip(_bound_labels(self._bounds), counts, strict=True):
             yield f"{name}_bucket", {**labels, "le": bound}, count
@@ -108,7 +113,7 @@ class Histogram:
         yield f"{name}_sum", labels, total
 
     def dump(self) -> list[float]:
-        self.fold()
+        self._fold()
         return [*self._cumulated, self._sum]
 
     def add(self, numbers: Sequence[float]) -> None:
@@ -192,9 +197,14 @@ def _attempt_time(event: str, text: str) -> Family[Histogram]:
 
 
 class Instruments:
-    """Every counter and histogram, in the order of docs/metrics.md."""
+    """Every counter and histogram, in the order of docs/metrics.md.
+
+    Attributes:
+        before_read: called before the metrics are read.
+    """
 
     def __init__(self) -> None:
+        self.before_read: Callable[[], object] = bool
         call, attempt = (OPERATION, MODEL), (MODEL, REPLICA)
         self.ttft = _histogram(
             "gen_ai_server_time_to_first_token_seconds", "Time from arrival to first content", _TTFT_S, *call, "result"
@@ -275,13 +285,6 @@ class Instruments:
             "ttft_gateway_share_away", "Times at which the engine was found to be away", from_zero=True
         )
 
-    def fold(self) -> None:
-        """Count what the histograms have observed."""
-        for family in self.families():
-            for series in family.all():
-                if isinstance(series, Histogram):
-                    series.fold()
-
     def dump(self) -> Dump:
         """Return everything that was counted."""
         return {family.name: family.dump() for family in self.families()}
@@ -293,4 +296,5 @@ class Instruments:
 
     def families(self) -> Iterator[Family[Counter] | Family[Histogram]]:
         """Return all metrics."""
-        return iter(vars(self).values())
+        self.before_read()
+        return (each for each in vars(self).values() if isinstance(each, Family))

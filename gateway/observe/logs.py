@@ -10,7 +10,7 @@ Units: milliseconds in lines, from the events' seconds.
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -28,8 +28,8 @@ from gateway.events import (
     RequestEnded,
     RequestRejected,
 )
-from gateway.observe.request_line import Level, in_ms, request_line
-from gateway.observe.text_lines import clock, request_text
+from gateway.observe.request_line import Level, RequestLine, in_ms, request_line
+from gateway.observe.text_lines import rare_text, request_text
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
@@ -71,15 +71,17 @@ _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
 _ONLY_LIVE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed, PreviousKeyUsed)  # no line of their own
 
 
-_encode = msgspec.json.Encoder().encode
+_ENCODER = msgspec.json.Encoder()
+
+_RareLine = dict[str, object]
 
 
 class RequestLog:
-    """Turns events into lines, which are written in batches.
+    """Turns the events of a batch into lines.
 
     Args:
         write: takes the lines of a batch, each with its newline.
-        epoch_s: returns the Unix time at which the clock of the events was 0; read once for each batch.
+        epoch_s: returns the Unix time at which the clock of the events was 0; read for each batch.
         text: True for text lines instead of JSON.
         worker: number of the worker, for its lines; None for none.
     """
@@ -96,30 +98,22 @@ class RequestLog:
         self._write = write
         self._read_epoch_s = epoch_s
         self._text = text
-        self._lines: list[bytes] = []
-        self._epoch_s = 0.0
+        self._lines: list[RequestLine | _RareLine] = []
         # component -> time of its last line, failures since then
         self._failed_components: dict[str, tuple[float, int]] = {}
 
-    def on_event(self, event: Event) -> None:
-        """Add the event's line, if there is one, to the batch (a `gateway.events.Listener`)."""
-        if not self._lines:
-            self._epoch_s = self._read_epoch_s()
-        time = datetime.fromtimestamp(self._epoch_s + event.at_s, UTC)
-        if type(event) is RequestEnded:
-            line = request_line(event, time, self._worker)
-            self._lines.append(request_text(line).encode() if self._text else _encode(line))
-        elif not isinstance(event, _ONLY_LIVE):
-            self._add_rare(event, time)
-
-    def write_batch(self) -> None:
-        """Write the lines of the batch."""
+    def on_events(self, events: Iterable[Event]) -> None:
+        """Write the lines of a batch (a `gateway.observe.hub.Collector`)."""
+        epoch_s, worker = self._read_epoch_s(), self._worker
+        for event in events:
+            time = datetime.fromtimestamp(epoch_s + event.at_s, UTC)
+            if type(event) is RequestEnded:
+                self._lines.append(request_line(event, time, worker))
+            elif not isinstance(event, _ONLY_LIVE):
+                self._add_rare(event, time)
         lines, self._lines = self._lines, []
         if lines:
-            batch = b"\n".join(lines)
-            if self._text or b"\x7f" in batch or not batch.isascii():  # JSON escapes all other control characters
-                batch = b"\n".join(map(_escaped, lines))
-            self._write(batch + b"\n")
+            self._write(_text(lines) if self._text else _json(lines))
 
     def _add_rare(self, event: Event, time: datetime) -> None:
         name, level = _RARE_EVENTS[type(event)]
@@ -131,7 +125,21 @@ class RequestLog:
                 return
             self._failed_components[event.component] = (event.at_s, 0)
             fields["more"] = repeats
-        self._lines.append(_rare_line(name, level, fields, time, text=self._text))
+        self._lines.append({"time": time, "level": level, "event": name, **fields})
+
+
+def _json(lines: list[RequestLine | _RareLine]) -> bytes:
+    """Return lines as JSON, each with its newline."""
+    batch = _ENCODER.encode_lines(lines)
+    if b"\x7f" in batch or not batch.isascii():  # JSON escapes all other control characters
+        batch = b"\n".join(map(_escaped, batch.split(b"\n")))
+    return batch
+
+
+def _text(lines: list[RequestLine | _RareLine]) -> bytes:
+    """Return lines as text for a terminal, each with its newline."""
+    texts = (request_text(line) if isinstance(line, RequestLine) else rare_text(line) for line in lines)
+    return b"".join(_escaped(text.encode()) + b"\n" for text in texts)
 
 
 def _escaped(line: bytes) -> bytes:
@@ -141,14 +149,8 @@ def _escaped(line: bytes) -> bytes:
 
 def loss_line(lines: int, now: datetime, *, text: bool) -> bytes:
     """Return the line, with its newline, that reports a number of lost lines."""
-    return _rare_line("lines_lost", "warning", {"lines": lines}, now, text=text) + b"\n"
-
-
-def _rare_line(name: str, level: Level, fields: dict[str, object], now: datetime, *, text: bool) -> bytes:
-    if text:
-        pairs = (f"{key}={value}" for key, value in fields.items() if value is not None)
-        return " ".join((clock(now), level, name, *pairs)).encode()
-    return _encode({"time": now, "level": level, "event": name, **fields})
+    line: _RareLine = {"time": now, "level": "warning", "event": "lines_lost", "lines": lines}
+    return _text([line]) if text else _json([line])
 
 
 def wants_text(log_format: LogFormat, fd: int) -> bool:

@@ -3,6 +3,7 @@
 The text of a scrape belongs to exposition.py. Units: seconds.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from gateway.observe.state import (
     StateSource,
     read_pools,
 )
+from gateway.observe.usage import UsageTable
 
 
 class Scrape(NamedTuple):
@@ -38,10 +40,11 @@ class Metrics:
         admission: source of the admission state, read at each scrape.
         process: source of the values of the process, read at each scrape.
         discovery: source of the state of discovery, read at each scrape.
+        usage: usage table, which the same events feed; None for none.
 
     Attributes:
         instruments: counters and histograms.
-        on_event: counts one event (a `gateway.events.Listener`).
+        on_events: counts the events of a batch (a `gateway.observe.hub.Collector`).
         forget: drops the series of a replica, given the names of model and replica.
     """
 
@@ -51,17 +54,20 @@ class Metrics:
         admission: AdmissionSource = AdmissionState,
         process: Callable[[], Iterable[ProcessValue]] = tuple,
         discovery: DiscoverySource = tuple,
+        usage: UsageTable | None = None,
     ) -> None:
         self._state = state
         self._process = process
         self._admission = admission
         self._discovery = discovery
         self.instruments = Instruments()
-        self._recorder = recorder = Recorder(self.instruments)
-        self.on_event, self.forget = recorder.on_event, recorder.forget
+        self._recorder = recorder = Recorder(self.instruments, usage or UsageTable())
+        self.on_events, self.forget = recorder.on_events, recorder.forget
 
     async def scrape(self) -> Scrape:
         """Read all values."""
+        self.instruments.before_read()
+        await asyncio.sleep(0)  # a slice of its own: series are made
         pools = await read_pools(self._state)
         process = (*self._process(), *self.reload_values())
         return Scrape(self.instruments, pools, self._admission(), process, tuple(self._discovery()))

@@ -67,9 +67,8 @@ class Observers:
         discovery: DiscoverySource = tuple,
     ) -> Metrics:
         """Begin to pass events to metrics, which are returned, to the usage table and to the log."""
-        metrics = Metrics(state, admission, self.process_values, discovery)
-        self.hub.listeners += [metrics.on_event, self.usage.on_event, self._log.on_event]
-        self.hub.batch_ends.append(self._log.write_batch)
+        metrics = Metrics(state, admission, self.process_values, discovery, self.usage)
+        self.hub.collectors += [metrics.on_events, self._log.on_events]
         return metrics
 
     def process_values(self) -> Iterator[ProcessValue]:

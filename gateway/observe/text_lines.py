@@ -1,9 +1,9 @@
-"""The log as text for a terminal: a request's line, and the time at the start of each line. Pure.
+"""The log as text for a terminal: the line of a request, and that of a rare event. Pure.
 
 Units: milliseconds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from gateway.observe.request_line import AttemptLine, RecoveryLine, RequestLine
@@ -11,7 +11,7 @@ from gateway.observe.request_line import AttemptLine, RecoveryLine, RequestLine
 
 def request_text(line: RequestLine) -> str:
     """Format a request's line as text: the result first, then each attempt."""
-    parts = [clock(line.time), line.level, str(line.status), line.model, line.result.value, f"{line.total_ms:g}ms"]
+    parts = [_clock(line.time), line.level, str(line.status), line.model, line.result.value, f"{line.total_ms:g}ms"]
     times_ms = {
         "work": line.work_ms,
         "ttft": line.ttft_ms,
@@ -70,6 +70,14 @@ def _attempt_text(attempt: AttemptLine) -> str:
     return " ".join((*parts, f"{attempt.end_ms:g}ms ({attempt.reason})"))
 
 
-def clock(now: datetime) -> str:
+def rare_text(line: Mapping[str, object]) -> str:
+    """Format the line of a rare event as text: time, level and name, then the fields that are not None."""
+    time, level, name, *fields = line.items()
+    assert isinstance(time[1], datetime)
+    pairs = (f"{key}={value}" for key, value in fields if value is not None)
+    return " ".join((_clock(time[1]), f"{level[1]}", f"{name[1]}", *pairs))
+
+
+def _clock(now: datetime) -> str:
     """Return date and time, to the millisecond."""
     return now.isoformat(sep=" ", timespec="milliseconds")[:23]

@@ -1,18 +1,17 @@
 """Usage since the start of the gateway: tokens and cost by caller's key and model.
 
-Keys and models come from the configuration, which bounds the table. Counts the same as the metrics, from the same
-events. Units: requests, tokens, money in the configuration's currency.
+Keys and models come from the configuration, which bounds the table. `gateway.observe.recorder` feeds it together with
+the metrics. Units: requests, tokens, money in the configuration's currency.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 from msgspec.structs import replace
 
-from gateway.events import Event, RequestEnded
-from gateway.hedging.charges import ChargeTotal, Disposition
+from gateway.hedging.charges import Charge, ChargeTotal, Disposition
 
 
 class UsageRow(msgspec.Struct, omit_defaults=True):
@@ -57,23 +56,28 @@ class UsageTable:
 
     Attributes:
         since: time of the first count.
+        before_read: called before the counts are read.
     """
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.since = now()
+        self.before_read: Callable[[], object] = bool
         self._requests: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._totals: defaultdict[tuple[str, str, Disposition], ChargeTotal] = defaultdict(ChargeTotal)
 
-    def on_event(self, event: Event) -> None:
-        """Add one request (a `gateway.events.Listener`)."""
-        if type(event) is RequestEnded:
-            key_name, model = event.key_name, event.model
-            self._requests[key_name, model] += 1
-            for attempt in event.attempts:
-                self._totals[key_name, model, attempt.charge.disposition].add(attempt.charge)
+    def add_requests(self, key: str, model: str, count: int) -> None:
+        """Add requests."""
+        self._requests[key, model] += count
+
+    def add_charges(
+        self, key: str, model: str, disposition: Disposition, charges: Sequence[Charge]
+    ) -> tuple[int, int, int]:
+        """Add attempts with one disposition; return their prompt, cached and completion tokens."""
+        return self._totals[key, model, disposition].add(charges)
 
     def dump(self) -> UsageDump:
         """Return everything that was counted."""
+        self.before_read()
         requests = [(*row_key, count) for row_key, count in self._requests.items()]
         return UsageDump(requests, [(*row_key, total) for row_key, total in self._totals.items()])
 
@@ -86,6 +90,7 @@ class UsageTable:
 
     def report(self, key: str | None = None, model: str | None = None) -> UsageReport:
         """Return the usage of one key or all keys, on one model or all models."""
+        self.before_read()
         rows, total = dict[tuple[str, str], dict[Disposition, ChargeTotal]](), dict[Disposition, ChargeTotal]()
         for row_key in sorted(self._requests):
             if key in (None, row_key[0]) and model in (None, row_key[1]):

@@ -27,16 +27,15 @@ def run_log(path: Path | None) -> Iterator[Listener]:
         return
     try:
         with path.open("wb") as file:
-            log, events = RequestLog(file.write, lambda: _START_S), 0
+            log, events = RequestLog(file.write, lambda: _START_S), list[Event]()
 
             def listener(event: Event) -> None:
-                nonlocal events
-                events += 1
-                log.on_event(event)
-                if events % _BATCH == 0:
-                    log.write_batch()
+                events.append(event)
+                if len(events) >= _BATCH:
+                    log.on_events(events)
+                    events.clear()
 
             yield listener
-            log.write_batch()
+            log.on_events(events)
     except OSError as error:
         raise BenchError(f"cannot write {path}: {error.strerror}; name another file after --log") from error

@@ -19,7 +19,7 @@ from scrapes import text_of
 def test_metrics_are_served() -> None:
     """GET /metrics is what the metrics write, with their content type."""
     site = AdminUnderTest()
-    site.metrics.on_event(REQUEST)
+    site.metrics.on_events([REQUEST])
     answer = site.ask("GET", "/metrics")
     assert (answer.status, answer.headers["content-type"]) == (200, CONTENT_TYPE)
     assert answer.body.decode() == text_of(site.metrics)
@@ -87,7 +87,7 @@ def test_usage() -> None:
     """Usage is reported by key and model since the start, with a total; it can be filtered by key and model."""
     site = AdminUnderTest()
     for event in (HEDGED, REQUEST, replace(REQUEST, key_name="team-b", model="org/qwen")):
-        site.usage.on_event(event)
+        site.metrics.on_events([event])
     usage = site.ask("GET", "/admin/usage").json
     assert usage["since"] == "2026-03-01T12:30:00Z"
     winners = {"attempts": 2, "prompt_tokens": 200, "cached_tokens": 80, "completion_tokens": 22}

@@ -149,12 +149,8 @@ CHARGES = st.builds(
 def test_sums_add_up(first: list[Charge], second: list[Charge]) -> None:
     """Sums can be added up in any parts, and nothing is lost or counted twice."""
     together, apart, other = ChargeTotal(), ChargeTotal(), ChargeTotal()
-    for each in first:
-        apart.add(each)
-    for each in second:
-        other.add(each)
-    for each in (*first, *second):
-        together.add(each)
+    added = apart.add(first), other.add(second)
+    assert together.add((*first, *second)) == tuple(map(sum, zip(*added, strict=True)))
     apart.merge(other)
     assert apart == together
     assert together.attempts == len(first) + len(second)

@@ -43,11 +43,11 @@ def test_a_removed_replica_and_its_source() -> None:
     assert f"ttft_gateway_hedging_possible{{{labels}" not in text
     assert 'ttft_gateway_discovery_up{gen_ai_request_model="llama",pool="llama"} 0.0' in text
     metrics = Metrics(list)
-    metrics.on_event(REQUEST)
-    metrics.on_event(replace(REQUEST, model="other"))
+    metrics.on_events([REQUEST])
+    metrics.on_events([replace(REQUEST, model="other")])
     metrics.forget("llama", REQUEST.attempts[0].replica)
     assert [metrics_of(metrics, model) for model in ("llama", "other")] == [False, True]
-    metrics.on_event(REQUEST)
+    metrics.on_events([REQUEST])
     assert metrics_of(metrics, "llama")
 
 
@@ -104,7 +104,7 @@ def busy_metrics() -> Metrics:
     metrics = Metrics(lambda: map(pool, models))
     for model in models:
         for replica in "abc":
-            metrics.on_event(replace(REQUEST, model=model, attempts=(replace(PRIMARY, replica=replica),)))
+            metrics.on_events([replace(REQUEST, model=model, attempts=(replace(PRIMARY, replica=replica),))])
     return metrics
 
 
@@ -151,7 +151,7 @@ def test_series_made_during_a_scrape_wait_for_the_next() -> None:
     async def scrape_under_traffic() -> str:
         async def traffic() -> None:
             for number in range(100):
-                metrics.on_event(replace(REQUEST, model=f"new-{number}"))
+                metrics.on_events([replace(REQUEST, model=f"new-{number}")])
                 await asyncio.sleep(0)
 
         async with asyncio.TaskGroup() as tasks:

@@ -1,7 +1,7 @@
 """Batches of events: when they are passed on, in which order, and what an observer's bug costs."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -67,11 +67,11 @@ def test_a_full_batch_is_passed_on_at_once() -> None:
 
 
 def test_a_reader_and_an_operator_find_everything_counted() -> None:
-    """`flush` and `emit_now` pass on what was emitted before, with one end of the batch."""
+    """`flush` and `emit_now` pass on what was emitted before, as one batch."""
 
     def use(hub: Hub, seen: list[Event]) -> None:
-        ends: list[int] = []
-        hub.batch_ends.append(lambda: ends.append(len(seen)))
+        batches: list[int] = []
+        hub.collectors.append(lambda events: batches.append(len([*events])))
         hub.flush()
         hub.emit(REQUEST)
         hub.emit(REJECTED)
@@ -81,31 +81,50 @@ def test_a_reader_and_an_operator_find_everything_counted() -> None:
         hub.emit(REQUEST)
         hub.emit_now(BreakerChanged(1.0, "llama", "a", "open"))
         assert [type(event) for event in seen[2:]] == [type(REQUEST), BreakerChanged]
-        assert ends == [2, 4]
+        assert batches == [2, 2]
 
     with_hub(use)
 
 
 def test_a_bug_of_an_observer_costs_one_event(caplog: pytest.LogCaptureFixture) -> None:
-    """The observer's other events, other observers and ends of batches go on; the first failure has a traceback."""
+    """The observer's other events and other observers go on; the first failure has a traceback."""
 
     def use(hub: Hub, seen: list[Event]) -> None:
         fired: list[Event] = []
+        collected: list[Event] = []
 
         def pick(event: Event) -> None:
             if not isinstance(event, HedgeFired):
                 raise ZeroDivisionError
             fired.append(event)
 
-        def fail() -> None:
-            raise ValueError
+        def collect(events: Iterator[Event]) -> None:
+            for event in events:
+                pick(event)
+            collected.extend(fired)
 
         hub.listeners.insert(0, pick)
-        hub.batch_ends += [fail, lambda: fired.append(REQUEST)]
+        hub.collectors.append(collect)
         emit_all(hub, seen)
         hub.flush()
-        assert [type(event) for event in fired] == [HedgeFired, type(REQUEST)]
-        assert hub.failures == len(EVENTS)  # all but one, and the end
+        assert [type(event) for event in fired] == [HedgeFired] * 2
+        assert [type(event) for event in collected] == [HedgeFired]
+        assert hub.failures == 2 * (len(EVENTS) - 1)
 
     assert with_hub(use) == [*EVENTS]
     assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+def test_a_collector_that_always_fails_is_given_up() -> None:
+    """It is called at most once for each event of the batch, and the other observers have the batch."""
+
+    def use(hub: Hub, seen: list[Event]) -> None:
+        def fail(_: Iterator[Event]) -> None:
+            raise ZeroDivisionError
+
+        hub.collectors.append(fail)
+        emit_all(hub, seen)
+        hub.flush()
+        assert hub.failures == len(EVENTS)
+
+    assert with_hub(use) == [*EVENTS]

@@ -84,13 +84,11 @@ class Lines:
     @property
     def written(self) -> list[bytes]:
         """Every line so far."""
-        self.log.write_batch()
         return b"".join(self.batches).splitlines(keepends=True)
 
     def of(self, *events: Event) -> list[dict[str, object]]:
         """Every line so far as JSON, after these events."""
-        for event in events:
-            self.log.on_event(event)
+        self.log.on_events(events)
         return [msgspec.json.decode(line) for line in self.written]
 
 
@@ -157,15 +155,15 @@ def test_costs_are_logged_where_prices_are_known() -> None:
     assert isinstance(line["attempts"], list)
     assert [attempt["charge"]["cost"] for attempt in line["attempts"]] == [0.25, 0.5]
     text = Lines(text=True)
-    text.log.on_event(replace(HEDGED, attempts=(loser, backup)))
+    text.log.on_events([replace(HEDGED, attempts=(loser, backup))])
     assert b" loser=0.25 winner=0.5 | a " in text.written[0]
 
 
 def test_text_line() -> None:
     """On a terminal the same is one line for people."""
     lines = Lines(text=True)
-    lines.log.on_event(replace(HEDGED, denials=(Denial.QUOTA,), error="cut", status=502))
-    lines.log.on_event(BreakerChanged(REQUEST.at_s, "llama", "a", "open"))
+    lines.log.on_events([replace(HEDGED, denials=(Denial.QUOTA,), error="cut", status=502)])
+    lines.log.on_events([BreakerChanged(REQUEST.at_s, "llama", "a", "open")])
     request, breaker = lines.written
     assert request == (
         b"2026-03-01 12:30:15.250 error 502 llama backup_won 1200ms ttft=300ms key=team-a id=r-1 error=cut denied=quota"
@@ -180,7 +178,7 @@ def test_a_request_that_could_not_be_hedged_has_the_reason() -> None:
     alone = replace(REQUEST, never_hedged=Denial.ONE_REPLICA)
     assert Lines().of(alone)[0]["never_hedged"] == "one_replica"
     lines = Lines(text=True)
-    lines.log.on_event(alone)
+    lines.log.on_events([alone])
     assert b" never_hedged=one_replica " in lines.written[0]
 
 
@@ -199,7 +197,7 @@ def test_recoveries() -> None:
         }
     ]
     lines = Lines(text=True)
-    lines.log.on_event(replace(REQUEST, recoveries=(report,)))
+    lines.log.on_events([replace(REQUEST, recoveries=(report,))])
     assert b" recovery=replay:recovered (after 40 tokens, gap 750ms) |" in lines.written[0]
 
 
@@ -258,7 +256,7 @@ def test_a_target_is_logged() -> None:
     (line,) = Lines().of(replace(REQUEST, ttft_target_s=2.5))
     assert line["ttft_target_ms"] == 2500.0
     text = Lines(text=True)
-    text.log.on_event(replace(REQUEST, ttft_target_s=2.5))
+    text.log.on_events([replace(REQUEST, ttft_target_s=2.5)])
     assert b" ttft=200ms ttft_target=2500ms key=" in text.written[0]
 
 
@@ -279,12 +277,10 @@ def test_an_exported_span_is_in_every_line_of_its_request(*, sampled: bool) -> N
     assert [line.get("span_id") for line in lines] == ["cd" * 8 if sampled else None] * 2
     assert all("trace" not in line for line in lines)
     text = Lines(text=True)
-    for event in events:
-        text.log.on_event(event)
+    text.log.on_events(events)
     assert [b"cd" * 8 in line for line in text.written] == [sampled] * 2
     text = Lines(text=True)
-    for event in events:
-        text.log.on_event(event)
+    text.log.on_events(events)
     assert [b"ab" * 16 in line for line in text.written] == [True, True]
 
 
@@ -298,7 +294,7 @@ def test_nothing_breaks_a_line(upstream_id: str, error: str, model: str) -> None
     event = replace(REQUEST, model=model, error=error, attempts=(attempt,))
     for text in (False, True):
         lines = Lines(text=text)
-        lines.log.on_event(event)
+        lines.log.on_events([event])
         (line,) = lines.written
         assert line.endswith(b"\n")
         assert len(line.decode().splitlines()) == 1
@@ -312,7 +308,7 @@ def test_upstream_words_are_cut() -> None:
     """An upstream cannot fill the log with an endless id or error code."""
     attempt = replace(PRIMARY, upstream_request_id="i" * 10_000)
     lines = Lines()
-    lines.log.on_event(replace(REQUEST, error="e" * 10_000, attempts=(attempt,)))
+    lines.log.on_events([replace(REQUEST, error="e" * 10_000, attempts=(attempt,))])
     assert len(lines.written[0]) < 1500
 
 

@@ -19,6 +19,7 @@ from gateway.events import (
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe.instruments import Histogram, Instruments
 from gateway.observe.recorder import Recorder
+from gateway.observe.usage import UsageTable
 from gateway.process_events import AcceptingChanged, ConfigReloaded
 from providers.base import Api, Usage
 from sample_events import (
@@ -180,14 +181,34 @@ def test_every_instrument_is_fed() -> None:
     instruments = Instruments()
     instruments.share_asks.at("ok").value += 1
     instruments.share_ask.at().observe(0.001)
-    recorder = Recorder(instruments)
-    for event in EVENTS:
-        recorder.on_event(event)
+    Recorder(instruments, UsageTable()).on_events(EVENTS)
     unfed = [family.name for family in instruments.families() if not any(value for _, _, value in family.lines())]
     assert not unfed, (
         f"{unfed} never change: feed them in gateway/observe/recorder.py, "
         "or add an event with their fact to EVENTS in tests/support/sample_events.py"
     )
+
+
+def test_events_counted_together_equal_events_counted_apart() -> None:
+    """A reader finds the same numbers in the metrics and in the usage table, however many events waited for it."""
+    alike = [replace(REQUEST, ttft_s=ttft_s) for ttft_s in (0.1, None, 0.3)]
+    together, apart = Instruments(), Instruments()
+    usage, usage_apart = UsageTable(), UsageTable()
+    Recorder(together, usage).on_events((*EVENTS, *alike, *EVENTS))
+    recorder = Recorder(apart, usage_apart)
+    for event in (*EVENTS, *alike, *EVENTS):
+        recorder.on_events([event])
+        apart.before_read()
+    assert _rounded(together) == _rounded(apart)
+    assert usage.report().rows == usage_apart.report().rows
+
+
+def _rounded(instruments: Instruments) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (name, frozenset(labels.items())): round(value, 9)
+        for family in instruments.families()
+        for name, labels, value in family.lines()
+    }
 
 
 @pytest.mark.parametrize(("event", "queued_s"), [(RECOVERED, 0.4), (REJECTED, 0.7)])
@@ -244,12 +265,13 @@ def test_histogram_equals_prometheus_own(values: list[float]) -> None:
 
 
 def test_observed_values_are_not_kept() -> None:
-    """Without scrapes, too, a histogram keeps a bounded number of values; none is lost."""
+    """Without scrapes, too, a bounded number of events and of a histogram's values is kept; none is lost."""
     instruments = Instruments()
-    recorder = Recorder(instruments)
+    recorder = Recorder(instruments, UsageTable())
     for _ in range(2_000):
-        recorder.on_event(REQUEST)
-        recorder.on_event(REJECTED)
+        recorder.on_events([REQUEST, REJECTED])
+        assert len(recorder._waiting) < 256
     (duration,), (queue,) = instruments.duration.all(), instruments.queue.all()
-    assert max(len(duration._values), len(queue._values)) < 512
+    assert max(len(duration._values), len(queue._values)) < 256
+    instruments.before_read()
     assert [value for name, _, value in duration.lines("h", {}) if name == "h_count"] == [2_000]

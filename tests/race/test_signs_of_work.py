@@ -231,9 +231,8 @@ def test_the_log_names_the_sign_that_was_timed() -> None:
     """`work_ms` beside `ttft_ms`, for the request and its attempt; absent where content was timed."""
     batches: list[bytes] = []
     log = RequestLog(batches.append, lambda: 0.0)
-    log.on_event(run_race(Scripted(thinks(0.05)), prepare=learned()).report)
-    log.on_event(run_race(Scripted(thinks(0.05))).report)
-    log.write_batch()
+    races = (run_race(Scripted(thinks(0.05)), prepare=learned()), run_race(Scripted(thinks(0.05))))
+    log.on_events([race.report for race in races])
     timed, untimed = map(json.loads, batches[0].splitlines())
     assert (timed["work_ms"], timed["ttft_ms"]) == (50.0, 60_050.0)
     assert timed["attempts"][0]["work_ms"] == 50.0

@@ -117,20 +117,19 @@ class Books:
     def __init__(self) -> None:
         self.ended: list[RequestEnded] = []
         self._batches: list[bytes] = []
-        self._metrics, self._usage = Metrics(list), UsageTable()
+        self._usage = UsageTable()
+        self._metrics = Metrics(list, usage=self._usage)
         self._log = RequestLog(self._batches.append, lambda: 0.0)
-        self._listeners = [self._log.on_event, self._metrics.on_event, self._usage.on_event]
 
     def hear(self, event: Event) -> None:
         """Tell all of them."""
-        for listener in self._listeners:
-            listener(event)
+        self._log.on_events([event])
+        self._metrics.on_events([event])
         if isinstance(event, RequestEnded):
             self.ended.append(event)
 
     async def told(self) -> dict[str, Sums]:
         """Money and tokens, by who tells them."""
-        self._log.write_batch()
         return {
             "events": _from_events(self.ended),
             "log": _from_log(b"".join(self._batches).splitlines()),

@@ -94,8 +94,8 @@ class AdminUnderTest:
     switched: list[tuple[str, str | None, bool]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.metrics = Metrics(self.state)
         self.usage = UsageTable(lambda: SINCE)
+        self.metrics = Metrics(self.state, usage=self.usage)
         self.proof = ProofCounts(lambda _: None)
         view = OwnView(self.metrics, self.state, self.describe, self.usage.report, proof=self.proof.tallies)
         self.admin = Admin(view, Controls(self.switch, self.switch_replica, self.reload))

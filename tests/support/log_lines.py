@@ -10,7 +10,5 @@ def log_lines(*events: Event) -> list[bytes]:
     """Return the lines for these events, with their newlines."""
     batches: list[bytes] = []
     log = RequestLog(batches.append, lambda: _NOW_S, text=False)
-    for event in events:
-        log.on_event(event)
-    log.write_batch()
+    log.on_events(events)
     return b"".join(batches).splitlines(keepends=True)

@@ -20,8 +20,7 @@ class Scrape:
 
     def __init__(self, *events: Event, models: Sequence[str] = ()) -> None:
         metrics = Metrics(lambda: map(pool, models))
-        for event in events:
-            metrics.on_event(event)
+        metrics.on_events(events)
         self.text = text_of(metrics)
         families = text_string_to_metric_families(self.text)
         self.samples = {

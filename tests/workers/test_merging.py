@@ -78,15 +78,11 @@ def test_counters_and_usage_add_up_after_the_channel() -> None:
     """What two processes count, encoded and added, is what one process counts of all their events."""
     one, added = Instruments(), Instruments()
     both, usage = UsageTable(), UsageTable()
-    recorder = Recorder(one)
+    recorder = Recorder(one, both)
     for _ in range(2):
         own, own_usage = Instruments(), UsageTable()
-        own_recorder = Recorder(own)
-        for event in EVENTS:
-            recorder.on_event(event)
-            own_recorder.on_event(event)
-            both.on_event(event)
-            own_usage.on_event(event)
+        recorder.on_events(EVENTS)
+        Recorder(own, own_usage).on_events(EVENTS)
         for target, dump in ((added, own.dump()), (usage, own_usage.dump())):
             target.add(msgspec.msgpack.decode(msgspec.msgpack.encode(dump), type=_kind(dump)))
     assert _lines(added) == _lines(one)
