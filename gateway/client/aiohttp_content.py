@@ -160,6 +160,10 @@ class RacedContent:
 
     def _take(self, n: int = _ALL) -> bytes:
         """Return at most n bytes of the held pieces."""
+        if n == _ALL:
+            whole = b"".join([piece for piece, _ in self._held])
+            self._held.clear()
+            return whole
         taken: list[bytes] = []
         while self._held and n:
             piece, is_end = self._held.popleft()
@@ -167,7 +171,7 @@ class RacedContent:
                 self._held.appendleft((piece[n:], is_end))
                 piece = piece[:n]
             taken.append(piece)
-            n = n if n == _ALL else n - len(piece)
+            n -= len(piece)
         return b"".join(taken)
 
     async def _rest(self, read: Awaitable[_T]) -> _T:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from aiohttp import ClientResponse, ClientSession
+from aiohttp.hdrs import CONTENT_ENCODING
 
 from gateway.client.aiohttp_calls import Call, Entered, SessionCalls
 from gateway.client.aiohttp_content import Ending, RacedContent
@@ -199,7 +200,9 @@ class _Headers:
     __slots__ = ("raw",)
 
     def __init__(self, response: ClientResponse, *, is_plain: bool) -> None:
-        self.raw = [each for each in response.raw_headers if not is_plain or each[0].lower() != b"content-encoding"]
+        self.raw = response.raw_headers
+        if is_plain and CONTENT_ENCODING in response.headers:
+            self.raw = tuple(each for each in self.raw if each[0].lower() != b"content-encoding")
 
 
 class _Stream:

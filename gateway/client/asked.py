@@ -14,6 +14,7 @@ or of one method at an origin. The rules for bodies of LLM APIs are the gateway'
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache, partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -30,6 +31,7 @@ HEDGE_HEADER: Final = b"x-ttft-hedge"
 _RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and Anthropic
 _KEY_HEADER: Final = b"idempotency-key"
 _NAMES_MAX: Final = 64  # sets of header names that are remembered with the places of these headers
+_name_of: Final = itemgetter(0)  # of a header
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _BYTES_A_TOKEN: Final = 4.0
 _NAME_MAX: Final = 200  # characters of a model's name or a path that identify a population
@@ -94,11 +96,10 @@ def ask(
         body: the whole body; None if it can be sent only once.
         coin: random number in [0, 1).
     """
-    switch_at, retry_at, key_at = _places(tuple([name for name, _ in headers]))
+    switch_at, retry_at, key_at = _places(tuple(map(_name_of, headers)))
     has_switch, key = switch_at is not None, None if key_at is None else headers[key_at][1]
     switch = b"" if switch_at is None else headers[switch_at][1].strip().lower()
-    retries = b"0" if retry_at is None else headers[retry_at][1]
-    is_retry = retries != b"0" and retries.strip() != b"0"
+    is_retry = retry_at is not None and headers[retry_at][1].strip() != b"0"
     off = _OFF if switch == b"off" or body is None or is_retry else None
     api = _api(path) if method == "POST" and body else None
     if api is not None and body is not None:

@@ -145,19 +145,19 @@ class AsyncRace:
             safely(race.on_failed, attempt, failure_of(status, headers))
             return
         finder, held = detector(asked, self._first, headers), 0
-        verdict = _FIRST if finder is None else _WAIT
-        while finder is not None and verdict is _WAIT:
-            chunk = await anext(opened.rest, None)
-            if chunk is None:
-                verdict = _ERROR
-                break
-            opened.chunks.append(chunk)
-            held += len(chunk)
-            verdict = finder.feed(chunk) if held <= HELD_MAX else _FIRST
-        if verdict is _ERROR:
+        verdict = _FIRST if finder is None else _ERROR  # without an event
+        if finder is not None:
+            async for chunk in opened.rest:
+                opened.chunks.append(chunk)
+                held += len(chunk)
+                verdict = finder.feed(chunk) if held <= HELD_MAX else _FIRST
+                if verdict is not _WAIT:
+                    break
+        if verdict is _FIRST:
+            if not race.on_first(attempt):
+                raise Overtaken
+        else:
             safely(race.on_failed, attempt, _NO_ANSWER)
-        elif not race.on_first(attempt):
-            raise Overtaken
 
     async def _outlast(self) -> None:
         """Wait after the primary has failed until a backup has won or all have failed."""

@@ -18,13 +18,14 @@ from gateway.hedging.outcomes import Outcome
 class AsyncRacedBody:
     """The body of a winner: the pieces that were read in its race, then the others."""
 
+    _last = b""
+
     def __init__(self, opened: Opened, race: ClientRace) -> None:
         self._body = opened.body
         self._held = opened.chunks
         self._rest = opened.rest
         self._attempt: ClientAttempt | None = opened.attempt
         self._race = race
-        self._last = b""
         self._pieces = len(opened.chunks)
 
     def __aiter__(self) -> Self:

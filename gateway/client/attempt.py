@@ -27,25 +27,17 @@ class ClientAttempt:
     All others are those of `AttemptView`.
     """
 
-    __slots__ = (
-        "content_s",
-        "empty",
-        "error",
-        "events",
-        "first_token_s",
-        "forecast",
-        "headers_s",
-        "hedge_s",
-        "label",
-        "last_s",
-        "number",
-        "outcome",
-        "replica",
-        "start_s",
-        "status",
-        "target",
-        "usage",
-    )
+    hedge_s = math.inf
+    headers_s: float | None = None
+    content_s: float | None = None
+    first_token_s: float | None = None
+    forecast: Forecast | None = None
+    outcome: Outcome | None = None
+    status: int | None = None
+    error: str | None = None
+    usage: Usage | None = None
+    events = 0
+    empty = False
 
     def __init__(self, replica: Replica, target: Target | None, label: str, number: int, start_s: float) -> None:
         self.replica = replica
@@ -53,14 +45,3 @@ class ClientAttempt:
         self.label = label
         self.number = number
         self.start_s = self.last_s = start_s
-        self.hedge_s = math.inf
-        self.headers_s: float | None = None
-        self.content_s: float | None = None
-        self.first_token_s: float | None = None
-        self.forecast: Forecast | None = None
-        self.outcome: Outcome | None = None
-        self.status: int | None = None
-        self.error: str | None = None
-        self.usage: Usage | None = None
-        self.events = 0
-        self.empty = False

@@ -5,15 +5,17 @@ must not withhold an answer because its form is unknown. Bytes, seconds.
 """
 
 import enum
+import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
+from operator import itemgetter
 from typing import Final, Literal, Protocol
 
 from gateway.client.asked import Asked, Event
 from gateway.client.hedger import Failure
 from gateway.hedging.outcomes import Outcome
-from providers.base import Api, EventReader, FrameKind, Headers, WireProtocol
+from providers.base import Api, Call, EventReader, FrameKind, Headers, WireProtocol
 from providers.errors import BadStatus, ProtocolError
 from providers.retry_after import retry_after_s
 from providers.sse import Splitter
@@ -38,8 +40,18 @@ class Verdict(enum.Enum):
     ERROR = "error"
 
 
+_HEADERS: Final = Event.HEADERS
 _WAIT, _FIRST, _ERROR = Verdict.WAIT, Verdict.FIRST, Verdict.ERROR
 _BLANK: Final = b"\n\n"  # ends an event
+# One event of a chat, for which no reader is needed unless it has an error: with text (the group), or before the text.
+_usual: Final = re.compile(
+    rb'data: \{[^\[\]{}\r\n]*"choices":\[\{"index":0,"delta":\{(?:'
+    rb'"role":"assistant"(?:,"\w+":(?:""|null))*\}(?:,"\w+":null)*\}\]'
+    rb'|(?:"role":"assistant",)?"content":"([^"\r\n]))'
+    rb"[^\r\n]*\}\n\n"
+).fullmatch
+_name_of: Final = itemgetter(0)  # of a header
+_NAMES_MAX: Final = 64  # sets of header names that are remembered with the places of two of them
 _FIRST_KINDS: Final = (FrameKind.CONTENT, FrameKind.REFUSAL)
 
 
@@ -68,20 +80,29 @@ class _Pieces:
 class _Events:
     """Finds the first content in a stream of events of an LLM API."""
 
-    __slots__ = ("_reader", "_splitter")
+    __slots__ = ("_call", "_reader", "_splitter")
 
-    def __init__(self, reader: EventReader) -> None:
-        self._reader = reader
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._reader: EventReader | None = None  # until an event is not a usual one
         self._splitter: Splitter | None = None  # until a piece is not one event
 
     def feed(self, data: bytes) -> Verdict:
-        reader, splitter = self._reader, self._splitter
+        if self._splitter is None:
+            usual = _usual(data)
+            if usual is not None and b'"error"' not in data:
+                return _FIRST if usual[1] else _WAIT
+        return self._read(data)
+
+    def _read(self, data: bytes) -> Verdict:
+        splitter = self._splitter
         try:
             if splitter is None and data[-2:] == _BLANK != data and _BLANK not in data[:-1] and b"\r" not in data:
                 events: Sequence[bytes] = (data,)
             else:
                 self._splitter = splitter = splitter or Splitter(_EVENT_MAX)
                 events = splitter.feed(data)
+            reader = self._reader = self._reader or _protocol(self._call.api).reader(self._call)
             for event in events:
                 kind = reader.read(event).kind
                 if kind in _FIRST_KINDS:
@@ -121,24 +142,28 @@ def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
     Args:
         headers: its headers, names in any case.
     """
-    if first == "headers" or (first == "content" and asked.event is Event.HEADERS):
+    is_usual = first == "content"
+    if asked.event is _HEADERS if is_usual else first == "headers":
         return None
-    media, coding = b"", b""
-    for name, value in headers:
-        lower = name.lower()
-        if lower == b"content-type":
-            media = value.lower()
-        elif lower == b"content-encoding":
-            coding = value.strip().lower()
-    if first != "content" and callable(first):
+    media_at, coding_at = _places(tuple(map(_name_of, headers)))
+    media = b"" if media_at is None else headers[media_at][1].lower()
+    coding = b"" if coding_at is None else headers[coding_at][1].strip().lower()
+    if not is_usual and callable(first):
         found: Detector = _Pieces(first, events=b"event-stream" in media)
     elif asked.call is None or b"json" in media:
         return _AnyByte()
     else:
-        found = _Events(_protocol(asked.call.api).reader(asked.call))
+        found = _Events(asked.call)
     if coding in (b"", b"identity"):
         return found
     return _Inflated(found) if coding in (b"gzip", b"deflate") else _AnyByte()
+
+
+@lru_cache(_NAMES_MAX)
+def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None]:
+    """Return the places of the media type and of the coding; of several, the last one."""
+    at = {name.lower(): place for place, name in enumerate(names)}
+    return at.get(b"content-type"), at.get(b"content-encoding")
 
 
 def is_error(asked: Asked, status: int) -> bool:

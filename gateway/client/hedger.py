@@ -25,6 +25,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
@@ -49,6 +50,7 @@ _log: Final = logging.getLogger("ttft_gateway")
 _POPULATIONS_MAX: Final = 256  # the least recently used one is forgotten
 _KEYS_MAX: Final = 256  # idempotency keys of hedged requests that are remembered
 _LIMIT: Final = b"limit"  # in the name of each header with a rate limit; most servers send none
+_name_of: Final = itemgetter(0)  # of a header
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two decisions
 
 
@@ -158,7 +160,10 @@ class ClientRace:
         winner: attempt that brought the first event; None before.
     """
 
-    __slots__ = ("_attempts", "_denied", "_facts", "_hedger", "_key", "_pool", "_targets", "due_s", "winner")
+    due_s = math.inf
+    winner: ClientAttempt | None = None
+    _attempts: list[ClientAttempt]  # from `begin` on
+    _denied: frozenset[Denial] = frozenset()
 
     def __init__(
         self,
@@ -173,10 +178,6 @@ class ClientRace:
         self._targets = targets
         self._facts = facts
         self._key = key
-        self._attempts: list[ClientAttempt] = []
-        self._denied: set[Denial] = set()
-        self.due_s = math.inf
-        self.winner: ClientAttempt | None = None
 
     def begin(self) -> ClientAttempt:
         """Choose the target of the primary and count it as sent."""
@@ -190,6 +191,7 @@ class ClientRace:
                 attempt = ClientAttempt(replica, target, label, 0, now_s)
                 self._attempts, attempt.forecast, delay_s = [attempt], primary.forecast, primary.delay_s
             else:
+                self._attempts = []
                 picker = pool.picker
                 found = picker.pick(facts, (), now_s, rand) or picker.pick_ignoring_breakers(facts, (), now_s, rand)
                 attempt = self._add(found or self._soonest(), now_s)
@@ -217,7 +219,7 @@ class ClientRace:
                 if isinstance(decision, Denied):
                     late.hedge_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
                     if decision.reason not in self._denied:
-                        self._denied.add(decision.reason)
+                        self._denied |= {decision.reason}
                         hedger.stats.deny(decision.reason.value)
                     continue
                 late.hedge_s = math.inf
@@ -235,7 +237,7 @@ class ClientRace:
         """Report a response's headers, names in any case: its quota."""
         attempt.status = status
         read = attempt.replica.read_limits
-        if read is None or _LIMIT not in b" ".join([name for name, _ in headers]).lower():
+        if read is None or _LIMIT not in b" ".join(map(_name_of, headers)).lower():
             return
         limits = read([(name.lower(), value) for name, value in headers])
         if limits:

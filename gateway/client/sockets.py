@@ -187,6 +187,7 @@ class RacedStream:
 
     def __init__(self, inner: Any, library: _Library, *, nested: bool = False) -> None:
         self._inner = inner
+        self._read: Callable[[int, float | None], bytes] = inner.read
         self._library = library
         self._nested = nested  # TLS inside of TLS, to an HTTPS proxy: its waits cannot be interrupted
         self._sock: socket.socket = inner.get_extra_info("socket")
@@ -194,33 +195,28 @@ class RacedStream:
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         watch = _current.watch
-        data: bytes
         if watch is None or self._nested:
-            data = self._inner.read(max_bytes, timeout)
-            return data
-        sock, library = self._sock, self._library
-        alone_s = watch.alone_s(timeout)
+            return self._read(max_bytes, timeout)
+        alone_s, library = watch.alone_s(timeout), self._library
         if alone_s > 0.0:
             try:
-                data = self._inner.read(max_bytes, alone_s)
-                return data
+                return self._read(max_bytes, alone_s)
             except library.read_timeout:
                 if timeout is not None:
                     timeout -= alone_s
                     if timeout <= 0.0:
                         raise
+        sock = self._sock
         if isinstance(sock, ssl.SSLSocket):
             receive = partial(sock.recv, max_bytes)
-            data = self._tls(watch, receive, timeout, library.read_timeout, library.read_error)
+            data: bytes = self._tls(watch, receive, timeout, library.read_timeout, library.read_error)
             return data
         if not watch.wait(sock, _READ, timeout):
             raise library.read_timeout("timed out")
-        data = self._inner.read(max_bytes, timeout)
-        return data
+        return self._read(max_bytes, timeout)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        watch = _current.watch if len(buffer) >= _LARGE else None
-        if watch is None or self._nested:
+        if len(buffer) < _LARGE or self._nested or (watch := _current.watch) is None:
             self._inner.write(buffer, timeout)
             return
         sock, library = self._sock, self._library

@@ -109,19 +109,19 @@ class SyncRace:
             safely(race.on_failed, attempt, failure_of(status, headers))
             return
         finder, held = detector(asked, self._first, headers), 0
-        verdict = _FIRST if finder is None else _WAIT
-        while finder is not None and verdict is _WAIT:
-            chunk = next(opened.rest, None)
-            if chunk is None:
-                verdict = _ERROR
-                break
-            opened.chunks.append(chunk)
-            held += len(chunk)
-            verdict = finder.feed(chunk) if held <= HELD_MAX else _FIRST
-        if verdict is _ERROR:
+        verdict = _FIRST if finder is None else _ERROR  # without an event
+        if finder is not None:
+            for chunk in opened.rest:
+                opened.chunks.append(chunk)
+                held += len(chunk)
+                verdict = finder.feed(chunk) if held <= HELD_MAX else _FIRST
+                if verdict is not _WAIT:
+                    break
+        if verdict is _FIRST:
+            if not race.on_first(attempt):
+                raise Overtaken
+        else:
             safely(race.on_failed, attempt, _NO_ANSWER)
-        elif not race.on_first(attempt):
-            raise Overtaken
 
     def _on_due(self) -> None:
         """Send a backup if the policy approves, and set the time of the next decision; in the caller's thread."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 from gateway.client.attempt import ClientAttempt
@@ -21,24 +22,21 @@ _JOIN_S: Final = 1.0  # for all threads that close a connection
 class RacedBody:
     """The body of a winner: the pieces that were read in its race, then the others."""
 
+    _last = b""
+
     def __init__(self, opened: Opened, race: ClientRace) -> None:
         self._body = opened.body
         self._held = opened.chunks
         self._rest = opened.rest
         self._attempt: ClientAttempt | None = opened.attempt
         self._race = race
-        self._last = b""
         self._pieces = len(opened.chunks)
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            while self._held:
-                self._last = self._held.pop(0)
+            pieces, self._held = chain(self._held, self._rest), []
+            for self._pieces, self._last in enumerate(pieces, 1):
                 yield self._last
-            for chunk in self._rest:
-                self._last = chunk
-                self._pieces += 1
-                yield chunk
         except Exception:
             self._end(Outcome.CUT)
             raise
