@@ -19,6 +19,7 @@ from gateway.race.recovery import Recovery
 
 _UNKNOWN: Final = Charge(Disposition.ABANDONED, Billed.NOTHING)
 _RESULT_HEADERS: Final = {result: (b"x-ttft-result", result.value.encode()) for result in Result}
+_PRIMARY_HEADER: Final = _RESULT_HEADERS[Result.PRIMARY]
 _PRIMARY, _WINNER = Result.PRIMARY, Disposition.WINNER  # looked up once: in its class, a member is slow on Python 3.11
 
 _MEASURED_HEADERS: Final = {each: (b"x-ttft-measured", each.value.encode()) for each in Instrument}
@@ -32,8 +33,10 @@ def response_headers(attempts: Attempts, winner: Attempt) -> list[tuple[bytes, b
         (b"x-ttft-replica", winner.replica.name.encode()),
         (b"x-ttft-attempts", b"%d" % len(attempts.sent)),
         (b"x-ttft-ms", b"%.1f" % (1000 * (winner.last_s - attempts.caller.arrived_s))),
-        _RESULT_HEADERS[_result(attempts, winner)],
+        _PRIMARY_HEADER,
     ]
+    if attempts.hedges or attempts.denials:
+        headers[-1] = _RESULT_HEADERS[_result_of_hedges(attempts, winner)]
     if attempts.denials:
         headers.append((b"x-ttft-denied", attempts.denials[-1].value.encode()))
     measured = attempts.measured
@@ -44,11 +47,15 @@ def response_headers(attempts: Attempts, winner: Attempt) -> list[tuple[bytes, b
     return headers
 
 
-def _result(attempts: Attempts, first: Attempt | None) -> Result:
-    """Return the result so far; `first`: attempt whose content was sent first, None if there is no winner."""
-    if attempts.hedges:
-        return Result.BACKUP_WON if first is not None and first.role is Role.BACKUP else Result.BACKUP_LOST
-    return Result.DENIED if attempts.denials else _PRIMARY
+def _result_of_hedges(attempts: Attempts, first: Attempt | None) -> Result:
+    """Return the result so far of a late request.
+
+    Args:
+        first: attempt whose content was sent first, None if there is no winner.
+    """
+    if not attempts.hedges:
+        return Result.DENIED
+    return Result.BACKUP_WON if first is not None and first.role is Role.BACKUP else Result.BACKUP_LOST
 
 
 def charge_of(attempts: Attempts, winner: Attempt | None, attempt: Attempt) -> Charge:
@@ -105,16 +112,19 @@ def ended(
         charged: returns the charge of an attempt.
     """
     call, caller, sent, arrived_s = attempts.call, attempts.caller, attempts.sent, attempts.caller.arrived_s
-    first, usage, events = winner, None, 0
+    first, usage, events, winner_name = winner, None, 0, None
     if winner is None:
         if call.streaming:  # the attempt whose stream the client received when it broke
             first = next((attempt for attempt in sent if attempt.outcome is Outcome.CUT), None)
             events = 0 if first is None else first.events
-    elif recovery is None:
-        usage, events = winner.usage, winner.events
-    else:  # its stream was carried on
-        first, usage = recovery.first, recovery.usage(winner.usage)
-        events = winner.events + recovery.carried_tokens
+    else:
+        winner_name, usage, events = winner.replica.name, winner.usage, winner.events
+        if recovery is not None:  # its stream was carried on
+            first, usage = recovery.first, recovery.usage(usage)
+            events += recovery.carried_tokens
+    result = _PRIMARY
+    if attempts.hedges or attempts.denials:
+        result = _result_of_hedges(attempts, None if winner is None else first)
     start_s, forecast, never_hedged = now_s, None, None
     if sent:
         start_s, forecast = sent[0].start_s, sent[0].forecast
@@ -140,8 +150,8 @@ def ended(
         call.streaming,
         status,
         error,
-        _result(attempts, None if winner is None else first),
-        None if winner is None else winner.replica.name,
+        result,
+        winner_name,
         tuple(reports),
         tuple(attempts.denials),
         attempts.denied_why,

@@ -12,7 +12,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from math import inf
 from typing import Final
 
@@ -110,15 +110,15 @@ class TimerQueue:
                 if entry_s != wakeup.entry_s:
                     heappop(heap)
                     self.stale -= 1
-                elif entry_s <= now_s:
+                elif entry_s > now_s:
+                    break
+                elif wakeup.at_s > now_s:  # it was put off
+                    wakeup.entry_s = wakeup.at_s
+                    heapreplace(heap, (wakeup.at_s, next(self._numbers), wakeup))
+                else:
                     heappop(heap)
                     wakeup.entry_s = inf
-                    if wakeup.at_s > now_s:
-                        self.add(wakeup.at_s, wakeup)
-                    else:
-                        wakeup.callback()
-                else:
-                    break
+                    wakeup.callback()
         finally:  # the loop reports a callback that raises; the other calls must still be made
             if heap and heap[0][0] < self._due_s:
                 self._wait(heap[0][0])
