@@ -12,7 +12,7 @@ Units: samples in the caller's unit, clamped to 1e-4..1e4 (0.1 ms to 2.8 h as se
 import math
 from array import array
 from bisect import bisect_right
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import ceil, log
@@ -220,6 +220,11 @@ class _Slice:
         self.count = sum(events.counts) + sum(censored.counts)
 
 
+def _edge(x: float) -> int:
+    """Return the index of the bin of a sample beyond the outermost bins; NaN is in the first one."""
+    return len(_VALUES) - 1 if x >= SAMPLE_MAX else 0
+
+
 def median_of(counts: Mapping[int, int]) -> float:
     """Return the median of samples by bin, of which there is at least one."""
     filled = sorted(counts)
@@ -238,11 +243,11 @@ class _Tally:
     __slots__ = ("_binned", "_new", "_open", "bins", "raw")
 
     def __init__(self) -> None:
-        self.bins = defaultdict[int, int](int)
+        self.bins = Counter[int]()
         self._binned = 0  # sum of the bins
-        self._open = defaultdict[int, int](int)  # the part of the bins that belongs to the open slice
+        self._open = Counter[int]()  # the part of the bins that belongs to the open slice
         self.raw: list[float] = []
-        self._new: dict[int, int] | None = None  # for other gateways; None if there are none
+        self._new: Counter[int] | None = None  # for other gateways; None if there are none
 
     @property
     def count(self) -> int:
@@ -261,23 +266,26 @@ class _Tally:
 
     def fold(self) -> None:
         """Put the buffered samples into bins."""
-        new, bins, in_open = self._new, self.bins, self._open
-        for x in self.raw:
-            if SAMPLE_MIN < x < SAMPLE_MAX:
-                index = ceil(log(x) / _LN2 * _PER_DOUBLING) - _KEY_MIN  # as _MAPPING.key, without its calls
-            else:
-                index = len(_VALUES) - 1 if x >= SAMPLE_MAX else 0  # NaN, too, is no logarithm's argument
-            bins[index] += 1
-            in_open[index] += 1
-            if new is not None:
-                new[index] = new.get(index, 0) + 1
-        self._binned += len(self.raw)
-        self.raw.clear()
+        raw = self.raw
+        if not raw:
+            return
+        indices = [
+            ceil(log(x) / _LN2 * _PER_DOUBLING) - _KEY_MIN  # as _MAPPING.key, without its calls
+            if SAMPLE_MIN < x < SAMPLE_MAX
+            else _edge(x)
+            for x in raw
+        ]
+        self.bins.update(indices)
+        self._open.update(indices)
+        if self._new is not None:
+            self._new.update(indices)
+        self._binned += len(raw)
+        raw.clear()
 
     def take_new(self) -> dict[int, int]:
         """Return the samples added since the last call, by bin."""
         self.fold()
-        new, self._new = self._new or {}, {}
+        new, self._new = self._new or Counter(), Counter()
         return new
 
     def add_to_bin(self, index: int, count: int) -> None:

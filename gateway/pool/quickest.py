@@ -114,7 +114,7 @@ class Quickest:
                 own_s += load.breaks.cost_s(now_s)
             if unseen is not None and unseen[0] <= UNSEEN_RATIO * own_s:
                 return unseen
-        if is_over_share(best[3], [each[3] for each in choices]):
+        if is_over_share(best[3], [each[3] for each in choices] if self._ring.is_large else self._ring.replicas):
             return min((each for each in choices if each[0] <= NEAR_TIE * best[0]), key=_streams)
         return best
 
