@@ -18,6 +18,7 @@ Units: bytes, tokens.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO
 from operator import itemgetter
 from typing import Final, Never
 
@@ -89,7 +90,7 @@ class TextRun:
         self._prefix = event[:start]
         self._suffix = suffix = event[end:]
         self._text_at = slice(start, -len(suffix))
-        self._text_of_line = itemgetter(slice(start, -suffix.index(b"\n")))
+        self._text_of_line = itemgetter(slice(start, -suffix.index(b"\n") - 1))
 
     def has(self, event: bytes) -> bool:
         """Return True if one event is the learned one with another text."""
@@ -108,7 +109,8 @@ class TextRun:
             return b"", data, 0
         size = data.rfind(suffix) + len(suffix)
         run = data[:size]
-        texts = list(map(self._text_of_line, run.split(b"\n")[:-1:2]))  # each second line is blank
+        lines = BytesIO(run).readlines()  # in half the time of `split`; each second line is blank
+        texts = list(map(self._text_of_line, lines[::2]))
         equal = prefix + (suffix + prefix).join(texts) + suffix
         if equal != run or b"" in texts or not _PLAIN(b"".join(texts)):
             return b"", data, 0
