@@ -23,7 +23,7 @@ from gateway.hedging.shadow import Shadow
 from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
-from gateway.race.deadlines import attempt_deadlines
+from gateway.race.deadlines import attempt_deadlines, recovery_deadlines
 from gateway.race.failures import RetryHint, classify, concerns_request
 from gateway.race.living import LivingLoser, let_live
 from gateway.race.recovery import Recovery
@@ -337,24 +337,26 @@ class Attempts(msgspec.Struct, eq=False):
             recovery_call: replaces the client's call for a recovery.
             primary: pool's decisions, if the pool has counted the attempt.
         """
-        runtime, timeouts, caller, call, facts = self.runtime, self.model.timeouts, self.caller, self.call, self.facts
+        runtime, timeouts, trace = self.runtime, self.model.timeouts, self.caller.trace
         start_s = runtime.loop.time() if primary is None else self._now_s  # as in its forecast
-        tokens = facts.prompt_tokens if recovery_call is None else recovery_call[1].prompt_tokens
-        deadlines = attempt_deadlines(call, facts, timeouts, start_s, tokens, is_alone=recovery_call is not None)
+        if recovery_call is None:
+            call, facts = self.call, self.facts
+            deadlines = attempt_deadlines(call, facts, timeouts, start_s)
+        else:
+            call, facts = recovery_call
+            deadlines = recovery_deadlines(facts, timeouts, start_s)
         attempt = Attempt(racer, pool, replica, role, reason, deadlines, runtime.loop)
         self.sent.append(attempt)
         delay_s = None
         if primary is not None:
             attempt.forecast, delay_s = primary.forecast, primary.delay_s
         else:
-            if recovery_call is not None:
-                call, facts = recovery_call
             self._count(attempt, facts, tickets, is_recovery=recovery_call is not None)
         if pool.first_token.hides_reasoning and pool.waits_for_hidden(attempt) and call.timed:
             expected_s = 0.0 if attempt.forecast is None else attempt.forecast.ttft_s or 0.0
             deadlines.await_reasoning(expected_s, timeouts)
         try:
-            attempt.open(call if caller.trace is None else caller.trace.carried_by(call, len(self.sent) - 1))
+            attempt.open(call if trace is None else trace.carried_by(call, len(self.sent) - 1))
         except Exception as error:  # a bug must cost this attempt, not the race, and is not the replica's fault
             runtime.report("open", error)
             message = "the request could not be translated for this upstream"

@@ -135,22 +135,27 @@ def request_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start
     return RequestDeadlines(start_s, total_s, keep_alive_s, interval_s)
 
 
-def attempt_deadlines(
-    call: Call, facts: RequestFacts, timeouts: Timeouts, start_s: float, prompt_tokens: float, *, is_alone: bool
-) -> AttemptDeadlines:
+def attempt_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start_s: float) -> AttemptDeadlines:
     """Return the deadlines of an attempt of a client's call.
 
     Args:
         start_s: loop time of the attempt's start.
-        prompt_tokens: tokens of the attempt's own prompt.
-        is_alone: True for a recovery, which fails instead of being joined by another attempt.
     """
     if not call.streaming and not call.timed and call.api not in PASSED_THROUGH:
         return AttemptDeadlines(start_s)  # the whole answer arrives at once: only its end is timed
-    timeout_s = start_s + (timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens)
-    if is_alone:
-        return AttemptDeadlines(start_s, timeout_s, math.inf, timeout_s)
+    timeout_s = start_s + (timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * facts.prompt_tokens)
     failover_s, give_up_s = timeout_s, start_s + timeouts.ttft_max_s
     if facts.deadline_s is not None and not call.streaming:  # leave time for another attempt
         failover_s = min(timeout_s, start_s + facts.deadline_s / 2)
     return AttemptDeadlines(start_s, timeout_s, failover_s, give_up_s if give_up_s > failover_s else failover_s)
+
+
+def recovery_deadlines(facts: RequestFacts, timeouts: Timeouts, start_s: float) -> AttemptDeadlines:
+    """Return the deadlines of an attempt that continues a stream: no other one joins it, it fails instead.
+
+    Args:
+        facts: facts about its own call.
+        start_s: loop time of the attempt's start.
+    """
+    timeout_s = start_s + (timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * facts.prompt_tokens)
+    return AttemptDeadlines(start_s, timeout_s, math.inf, timeout_s)
