@@ -4,7 +4,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.hedging.budget import BudgetUnit
@@ -75,7 +75,13 @@ _fleets = st.builds(
 )
 
 
+_USUAL = RequestFacts(prompt_tokens=100.0)
+_SENT: Step = ("request", (0.0, _USUAL, 0.0))  # to the quickest one
+_NONE_USABLE: list[Step] = [("switch", (0, True)), _SENT, ("pinned", (0.1, _USUAL, 0.0))]
+
+
 @given(fleet=_fleets, steps=_steps, warm=st.sampled_from([0, 1, 30, 30]))
+@example(fleet=Fleet(names="a"), steps=_NONE_USABLE, warm=0)
 def test_both_ways_agree_after_any_history(fleet: Fleet, steps: list[Step], warm: int) -> None:
     """Replica, forecast, delay, decisions and every counter are the same, whatever happened before."""
     both(fleet, steps, warm)
@@ -101,10 +107,6 @@ def test_usual_requests_take_one_step(fleet: Fleet) -> None:
     assert world.begun == 40 + 2 * 64 - 1
     is_shared = len(fleet.names) > 1 and fleet.batches  # of a provider, streams are not counted
     assert not is_shared or max(each.in_flight for each in world.pool.replicas) < 70
-
-
-_USUAL = RequestFacts(prompt_tokens=100.0)
-_SENT: Step = ("request", (0.0, _USUAL, 0.0))  # to the quickest one
 
 
 def _end(outcome: Outcome) -> Step:

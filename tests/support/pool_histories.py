@@ -221,9 +221,9 @@ def both(fleet: Fleet, steps: Sequence[Step], warm: int) -> World:
     for kind, value in [*answered(warm), *steps]:
         assert one_step.do(kind, value) == general.do(kind, value), (kind, value)
         predictors = [world.pool.learning.predictor for world in (one_step, general)]
-        if len({bool(predictor._raw) for predictor in predictors}) > 1:  # without a usable replica nothing is predicted
+        if len({predictor._folded_s for predictor in predictors}) > 1:  # without a usable replica nothing is predicted
             for predictor in predictors:
-                predictor.fold_new(one_step.now_s)
+                predictor.law(one_step.now_s)
         assert one_step.books() == general.books(), (kind, value)
     return one_step
 
