@@ -51,18 +51,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
         SystemExit: with `ExitCode.USAGE` after an error message on stderr, or with 0 after help.
     """
-    parser, commands = parsers()
     first = argv[0] if argv else ""
     if first == "--version":  # as everywhere
-        argv = ["version", *argv[1:]]
-    elif not first:
-        parser.error(f"the command is missing; use one of: {', '.join(commands)}")
-    elif first.partition("=")[0] in options(commands["serve"]) and first not in _HELP:
-        parser.error(f"{first} is before the command; write options after it: {PROGRAM} serve {first} ...")
-    elif first.startswith("-") and first not in _HELP:
-        parser.error(f"unknown option {first}{_suggestion(first, ['--help', '--version'])}")
-    elif first not in (*commands, *_HELP):
-        parser.error(f"unknown command {first}{_suggestion(first, list(commands))}")
+        argv, first = ["version", *argv[1:]], "version"
+    parser, commands = parsers(first if first in _COMMANDS else None)
+    if first not in (*_COMMANDS, *_HELP):
+        _report_no_command(parser, commands, first)
     arguments, unknown = parser.parse_known_args(argv)
     command = commands[arguments.command]
     if unknown:
@@ -75,8 +69,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def parsers() -> tuple["Parser", dict[str, "Parser"]]:
-    """Return the parser of the program, and the parser of each command by name."""
+def _report_no_command(parser: "Parser", commands: dict[str, "Parser"], first: str) -> NoReturn:
+    """Exit with the message for a command line whose first argument is no command."""
+    if not first:
+        parser.error(f"the command is missing; use one of: {', '.join(commands)}")
+    elif first.partition("=")[0] in options(commands["serve"]):
+        parser.error(f"{first} is before the command; write options after it: {PROGRAM} serve {first} ...")
+    elif first.startswith("-"):
+        parser.error(f"unknown option {first}{_suggestion(first, ['--help', '--version'])}")
+    parser.error(f"unknown command {first}{_suggestion(first, list(commands))}")
+
+
+def parsers(only: str | None = None) -> tuple["Parser", dict[str, "Parser"]]:
+    """Return the parser of the program, and the parser of each command by name.
+
+    Args:
+        only: the one command that is parsed, which saves the time for the others; None for all.
+    """
     parser = Parser(
         prog=PROGRAM,
         description="An OpenAI-compatible streaming gateway that races replicas on the first content token.",
@@ -87,7 +96,8 @@ def parsers() -> tuple["Parser", dict[str, "Parser"]]:
     parser.add_argument("--version", action="store_true", help="same as the command version")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands: dict[str, Parser] = {}
-    for name, (summary, description, examples, add_arguments) in _COMMANDS.items():
+    for name in _COMMANDS if only is None else (only,):
+        summary, description, examples, add_arguments = _COMMANDS[name]
         command = commands[name] = subparsers.add_parser(
             name,
             help=summary,
