@@ -95,9 +95,9 @@ class RacedExchange(ClientExchange):
         if routes.refusing:  # again: the shutdown may have begun while the body arrived
             raise _shutting_down()
         runtime, response, api, deployment = self._runtime, self.response, self.api, self._deployment
-        limits, arrived_s = serving.limits, runtime.loop.time()
+        head, limits, arrived_s = self.head, serving.limits, runtime.loop.time()
         default_model = deployment or limits.default_model
-        inbound = parse(api, body, self.head.headers, limits.bounds, limits.passed_headers, default_model)
+        inbound = parse(api, body, head.headers, limits.bounds, limits.passed_headers, default_model, head.by_name)
         call = inbound.call
         model = serving.models.get(deployment or call.model)
         if model is None or serving.keyring.has_rules:

@@ -5,6 +5,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 
 from gateway.inbound import syntax_errors as inbound_syntax
 from providers.base import Headers
@@ -20,7 +21,7 @@ def passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, byte
     return tuple((name, value.strip(b" \t")) for name, value in headers if name in names)
 
 
-def check_content_headers(by_name: dict[bytes, bytes]) -> None:
+def check_content_headers(by_name: Mapping[bytes, bytes]) -> None:
     """Reject a body that is declared as compressed or as another media type than JSON."""
     media = by_name.get(b"content-type")
     if media is not None and media != b"application/json":
@@ -32,7 +33,7 @@ def check_content_headers(by_name: dict[bytes, bytes]) -> None:
         raise inbound_syntax.content_encoding(coding)
 
 
-def is_on(by_name: dict[bytes, bytes], name: bytes) -> bool:
+def is_on(by_name: Mapping[bytes, bytes], name: bytes) -> bool:
     """Read a header whose value is `on` or `off`."""
     word = by_name[name].strip().lower()
     if word not in (b"on", b"off"):
@@ -49,7 +50,7 @@ def ttft_target_s(value: bytes) -> float:
     return seconds
 
 
-def deadline_s(by_name: dict[bytes, bytes]) -> float | None:
+def deadline_s(by_name: Mapping[bytes, bytes]) -> float | None:
     """Read the client's timeout from the OpenAI SDKs' header; None if it is missing or invalid."""
     value = by_name.get(b"x-stainless-read-timeout")
     if value is None:

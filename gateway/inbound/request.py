@@ -36,6 +36,7 @@ _Top = tuple[bytes, Spans, ParsedFields]
 """A body, the positions of the values at its top level, and the fields that the gateway uses."""
 
 _SPACE, _BRACE = b" {"
+_OFF: Final = Denial.OFF  # Python 3.11 looks up a member in its class slowly
 KEYS_MAX: Final = 200  # keys at the top level; the API has some 40
 KEY_CHARACTERS_MAX: Final = 64 * 1024  # of all keys; a key of escapes takes 20 ms for each MB
 
@@ -91,6 +92,7 @@ def parse(
     bounds: NumberLimits,
     passed_headers: frozenset[bytes],
     default_model: str | None = None,
+    by_name: Mapping[bytes, bytes] | None = None,
 ) -> Inbound:
     """Parse one request.
 
@@ -99,11 +101,13 @@ def parse(
         bounds: limits on numbers in the body.
         passed_headers: names of client headers to pass on.
         default_model: model of a request without `model`; None: such a request is invalid.
+        by_name: `headers` by name, if the caller has them.
 
     Raises:
         BadRequest: the request is invalid; the message has what was found, where, and what to send instead.
     """
-    by_name = dict(headers)
+    if by_name is None:
+        by_name = dict(headers)
     if b"content-encoding" in by_name or by_name.get(b"content-type") != b"application/json":
         inbound_headers.check_content_headers(by_name)
     wants_hedge = b"x-ttft-hedge" not in by_name or inbound_headers.is_on(by_name, b"x-ttft-hedge")
@@ -111,34 +115,35 @@ def parse(
     ttft_target_s = inbound_headers.ttft_target_s(by_name[b"x-ttft-target"]) if b"x-ttft-target" in by_name else None
     top = _large_top(api, body, bounds) if len(body) > inbound_large.SIZE_MIN else None
     body, spans, fields = top or _top(api, body, bounds, default_model)
+    streaming, choices, repeatable = fields.streaming, fields.choices, fields.hedgeable
     call = Call(
-        api=api,
-        body=body,
-        spans=spans,
-        insert_at=1 if body[0] == _BRACE else body.index(b"{") + 1,
-        model=fields.model,
-        streaming=fields.streaming,
-        include_usage=fields.include_usage,
-        choices=fields.choices,
-        max_tokens=fields.max_tokens,
-        assemble=fields.assemble,
-        headers=() if passed_headers.isdisjoint(by_name) else inbound_headers.passed(headers, passed_headers),
-        repeatable=fields.hedgeable,
+        api,
+        body,
+        spans,
+        1 if body[0] == _BRACE else body.index(b"{") + 1,
+        fields.model,
+        streaming,
+        fields.include_usage,
+        choices,
+        fields.max_tokens,
+        fields.assemble,
+        () if passed_headers.isdisjoint(by_name) else inbound_headers.passed(headers, passed_headers),
+        repeatable,
     )
     prompt = b""
     for key in fields.prompt:
         start, end = spans[key]
         prompt += body[start:end]
-    may_hedge = wants_hedge and fields.hedgeable and fields.choices == 1 and call.timed
+    may_hedge = wants_hedge and repeatable and choices == 1 and (streaming or call.timed)
     return Inbound(
-        call=call,
-        prompt=prompt,
-        hedge_off=None if may_hedge else Denial.OFF,
-        deadline_s=inbound_headers.deadline_s(by_name) if b"x-stainless-read-timeout" in by_name else None,
-        stored=fields.stored,
-        previous_id=fields.previous_id,
-        tells_usage=tells_usage,
-        ttft_target_s=ttft_target_s,
+        call,
+        prompt,
+        None if may_hedge else _OFF,
+        inbound_headers.deadline_s(by_name) if b"x-stainless-read-timeout" in by_name else None,
+        fields.stored,
+        fields.previous_id,
+        tells_usage,
+        ttft_target_s,
     )
 
 
