@@ -37,9 +37,9 @@ def dumps(value: object) -> bytes:
 
 def as_count(value: object) -> int | None:
     """Return a count of tokens from an integer, or a float with an integer value; None for impossible values."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _COUNT_MAX else None
+    if type(value) is int:  # a bool is no count
+        return value if 0 <= value <= _COUNT_MAX else None
+    return as_count(int(value)) if isinstance(value, float) and value.is_integer() else None
 
 
 def as_key(value: object) -> object:
