@@ -329,7 +329,7 @@ class Gateway:
             return None
         exchange = self._routes.open(connection, head) or self._counts.open(connection, head)
         if cors is not None and exchange is not None:
-            exchange.response.own_headers = (*connection.own_headers, *cors.added(head.headers))
+            exchange.own_headers = (*connection.own_headers, *cors.added(head.headers))
         return exchange
 
     # callables of the plain routes, the metrics and the admin application

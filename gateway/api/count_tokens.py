@@ -62,7 +62,7 @@ class CountExchange(ClientExchange):
         model = serving.model(self._key_name, name)
         answer = _encode({"input_tokens": max(1, round(model.scale.tokens(text_tokens(prompt))))})
         own = [(b"content-type", b"application/json"), (b"x-request-id", self.request_id.encode())]
-        respond(self.response, 200, own, answer)
+        respond(self, 200, own, answer)
 
     def _rejected(self, error: GatewayError) -> None:
         if self._entry is not None:

@@ -9,7 +9,7 @@ at once would reset the connection, and the sender would never see the response.
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import partial
 from typing import Final, Protocol
 
@@ -62,7 +62,7 @@ class Connection(Protocol):
         """The whole response was written, and the next request may begin."""
 
 
-class ClientExchange(ABC):
+class ClientExchange(ResponseWriter):
     """One request and its response; a subclass checks the head and makes the response.
 
     Args:
@@ -74,13 +74,11 @@ class ClientExchange(ABC):
         own_id: id of a request for which the caller sent none.
 
     Attributes:
-        head: head of the request.
         request_id: the caller's id of the request, else the gateway's.
         gave_id: True if the id is the caller's.
         trace_id: id of the request's trace, None without one.
         trace: place of the request in its trace, None without tracing.
         more_body: True until the last piece of the body has arrived.
-        response: the response.
     """
 
     __slots__ = (
@@ -93,16 +91,13 @@ class ClientExchange(ABC):
         "_has_begun",
         "_held",
         "_held_since_s",
-        "_is_over",
+        "_is_released",
         "_key_name",
         "_pieces",
-        "_runtime",
         "_turn",
         "gave_id",
-        "head",
         "more_body",
         "request_id",
-        "response",
         "trace",
         "trace_id",
     )
@@ -116,17 +111,15 @@ class ClientExchange(ABC):
         bodies: BodyLimits,
         own_id: str,
     ) -> None:
-        self.head = head
+        super().__init__(connection.transport, head, connection.own_headers, runtime)
         self._connection = connection
-        self._runtime = runtime
         self._api = api
         self._bodies = bodies
         given_id, self.trace_id = caller_ids(head.by_name)
         self.gave_id = given_id is not None
         self.request_id = given_id or own_id
-        self.response = ResponseWriter(connection.transport, head, connection.own_headers, runtime, self._complete)
         self.more_body = True
-        self._has_begun = self._is_over = False
+        self._has_begun = self._is_released = False
         self._pieces: list[bytes] | None = []  # of the body, from the present read; None once no more are awaited
         self.trace: Trace | None = None
         self._key_name: str | None = None  # name of the caller's key, from `_open` on
@@ -141,29 +134,20 @@ class ClientExchange(ABC):
     @property
     def response_started(self) -> bool:
         """True once the response has begun."""
-        return self.response.started
+        return self.started
 
     @property
     def response_complete(self) -> bool:
         """True once nothing of the response is written any more."""
-        return self.response.is_over
-
-    @property
-    def keep_alive(self) -> bool:
-        """True if another request may follow on the connection."""
-        return self.response.keep_alive
-
-    @keep_alive.setter
-    def keep_alive(self, value: bool) -> None:
-        self.response.keep_alive = value
+        return self.is_over
 
     def begin(self) -> None:
         """Check the head; the responses to earlier requests are complete."""
-        if self._is_over:
+        if self._is_released:
             return
         self._has_begun = True
         if self._connection.is_stalled:
-            self.response.stall()
+            self.stall()
         try:
             self._open()
             if self.head.expects_continue:
@@ -231,9 +215,9 @@ class ClientExchange(ABC):
 
     def client_gone(self) -> None:
         """The client disconnected."""
-        if not self._is_over:
+        if not self._is_released:
             self._abandon()
-            self.response.drop()
+            self.drop()
             self._end()
 
     # the subclass
@@ -267,19 +251,18 @@ class ClientExchange(ABC):
 
     def _respond_error(self, error: GatewayError) -> None:
         self._drop_body()
-        response = self.response
-        respond_error(response, error, self.request_id, self._api, end=not error.closes)
-        if not response.ended:
+        respond_error(self, error, self.request_id, self._api, end=not error.closes)
+        if not self.ended:
             self._discarded_bytes = 0
             self._discarding = self._runtime.loop.call_later(_DISCARD_S, self._stop_discarding)
-        response.flush()
+        self.flush()
 
     def _fail(self, error: Exception) -> None:
         """End a request that met a bug."""
         self._runtime.report("race", error)
         _LOG.error("a request met a bug", exc_info=error)
         self._abandon()
-        if self.response.started:
+        if self.started:
             self._connection.transport.close()
         else:
             self._respond_error(Internal("the gateway failed; see its log"))
@@ -288,9 +271,9 @@ class ClientExchange(ABC):
         if self._discarding is not None:
             self._discarding.cancel()
             self._discarding = None
-            self.response.end()
+            self.end()
 
-    def _complete(self) -> None:
+    def _completed(self) -> None:
         self._end()
         self._connection.on_response_complete()
 
@@ -307,7 +290,7 @@ class ClientExchange(ABC):
             self._held = None
 
     def _end(self) -> None:
-        self._is_over = True
+        self._is_released = True
         if self._discarding is not None:
             self._discarding.cancel()
         held, since_s = self._held, self._held_since_s
@@ -317,4 +300,4 @@ class ClientExchange(ABC):
         else:
             self._drop_body()
         self._release()
-        self.response.race = None  # no cycle outlives a request
+        self.race = None  # no cycle outlives a request

@@ -169,13 +169,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().pause_writing()
         self.is_stalled = True
         if isinstance(self._under_way, ClientExchange):
-            self._under_way.response.stall()
+            self._under_way.stall()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self.is_stalled = False
         if isinstance(self._under_way, ClientExchange):
-            self._under_way.response.go_on()
+            self._under_way.go_on()
 
     # the parser's calls
 

@@ -6,7 +6,7 @@ bounds what waits here. The upstream is paused while the transport is above its 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -39,8 +39,8 @@ class RaceControl(Protocol):
         """Return the request's usage and cost so far as a header, None if they cannot be computed."""
 
 
-class ResponseWriter:
-    """The response to one request.
+class ResponseWriter(ABC):
+    """The response to one request; the exchange of the request extends it.
 
     A response with a header that HTTP does not allow ends its race with an error, which replaces the response. If the
     error cannot be sent either, the connection is closed.
@@ -50,9 +50,9 @@ class ResponseWriter:
         head: head of the request.
         own_headers: see below.
         runtime: the loop, and the reads of upstreams; bytes written during one are sent at its end.
-        on_complete: called when the whole response was written.
 
     Attributes:
+        head: head of the request.
         started: True once `start` was called.
         ended: True once `end` was called; nothing follows.
         is_over: True when nothing is written any more: the response is complete, or cannot be.
@@ -66,18 +66,17 @@ class ResponseWriter:
     __slots__ = (
         "_burst",
         "_flows",
-        "_head",
         "_is_chunked",
         "_is_replaced",
         "_last",
-        "_on_complete",
         "_pending",
-        "_request",
         "_runtime",
         "_stalled",
         "_transport",
+        "_unsent_head",
         "body_sent",
         "ended",
+        "head",
         "headers",
         "is_over",
         "keep_alive",
@@ -92,15 +91,13 @@ class ResponseWriter:
         head: RequestHead,
         own_headers: Headers,
         runtime: Runtime,
-        on_complete: Callable[[], None],
     ) -> None:
         self._transport = transport
-        self._request = head
+        self.head = head
         self.own_headers = own_headers
         self._runtime = runtime
         self._burst = runtime.burst
-        self._on_complete: Callable[[], None] | None = on_complete
-        self._head = b""  # not yet written
+        self._unsent_head = b""  # of the response
         self._pending: list[bytes] = []  # bytes to write, for which a flush is scheduled
         self._last: list[bytes]  # the rest of an ended response
         self._is_chunked = False
@@ -129,7 +126,7 @@ class ResponseWriter:
             lines += b"content-length: %d\r\n" % body_bytes
         if not (self.keep_alive or is_announced):
             lines += b"connection: close\r\n"
-        if body_bytes is None and self._request.version != "1.0":  # there, the end of the connection ends the body
+        if body_bytes is None and self.head.version != "1.0":  # there, the end of the connection ends the body
             self._is_chunked = True
             lines += b"transfer-encoding: chunked\r\n"
         fields = [*self.own_headers, *headers, *self.headers]
@@ -137,7 +134,7 @@ class ResponseWriter:
         if len(checked) - len(checked.translate(None, _CONTROLS)) != 2 * len(fields):  # the CR LF between the lines
             self._replace()
             return
-        self._head = b"%b\r\n%b\r\n" % (checked, lines)
+        self._unsent_head = b"%b\r\n%b\r\n" % (checked, lines)
         if self._stalled and self.race is not None:
             self.race.pause()
 
@@ -198,13 +195,16 @@ class ResponseWriter:
             if self._is_chunked:
                 data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
             self._write_after_head(data)
-            self._complete()
+            self.is_over = True
+            if not self.keep_alive:
+                self._transport.close()
+            self._completed()
 
     def _write_after_head(self, data: bytes) -> None:
-        head = self._head
+        head = self._unsent_head
         if head:
-            self._head = b""
-            if self._request.method == "HEAD":
+            self._unsent_head = b""
+            if self.head.method == "HEAD":
                 data = b""
             if len(data) > JOINED_BYTES_MAX:
                 self._transport.write(head)
@@ -232,15 +232,10 @@ class ResponseWriter:
         self.started = self.ended = self.is_over = True
         self._flows = False
         self._pending = []
-        self._on_complete = None  # no cycle outlives a request
 
-    def _complete(self) -> None:
-        on_complete, self._on_complete = self._on_complete, None  # no cycle outlives a request
-        self.is_over = True
-        assert on_complete is not None
-        if not self.keep_alive:
-            self._transport.close()
-        on_complete()
+    @abstractmethod
+    def _completed(self) -> None:
+        """Go on after the whole response was written; called at most once."""
 
     def _replace(self) -> None:
         """Fail the race of a response that cannot be sent, and close the connection if its error cannot be sent."""

@@ -94,7 +94,7 @@ class RacedExchange(ClientExchange):
         assert key_name is not None
         if routes.refusing:  # again: the shutdown may have begun while the body arrived
             raise _shutting_down()
-        runtime, response, api, deployment = self._runtime, self.response, self.api, self._deployment
+        runtime, api, deployment = self._runtime, self.api, self._deployment
         head, limits, arrived_s = self.head, serving.limits, runtime.loop.time()
         default_model = deployment or limits.default_model
         inbound = parse(api, body, head.headers, limits.bounds, limits.passed_headers, default_model, head.by_name)
@@ -109,9 +109,9 @@ class RacedExchange(ClientExchange):
         if gave_id or call.model != model.name or api is _RESPONSES:
             call = _adapted(call, model, caller)
         if call.streaming and not inbound.tells_usage:
-            client: EventStream | JsonAnswer = EventStream(response, request_id, self._api)
+            client: EventStream | JsonAnswer = EventStream(self, request_id, self._api)
         else:
-            client = _other_client(response, request_id, self._api, inbound)
+            client = _other_client(self, request_id, self._api, inbound)
         facts = _facts(inbound, model, serving.attempts.get(key_name), key_name, runtime)
         permit = None
         admission = serving.admission
@@ -119,7 +119,7 @@ class RacedExchange(ClientExchange):
             permit = routes.admit(admission, caller, model, call, facts, entry)
             if permit is not None:
                 runtime = permit.runtime
-        race = self._race = response.race = Race(model, call, facts, client, caller, runtime)
+        race = self._race = self.race = Race(model, call, facts, client, caller, runtime)
         if not serving.keyring.has_keys:
             self._connection.admit(known=False)
         self._held_since_s = arrived_s
@@ -129,12 +129,12 @@ class RacedExchange(ClientExchange):
             race.start()
         else:
             routes.active.add(permit)
-            response.headers = permit.headers
+            self.headers = permit.headers
             permit.run(race, self._not_started)
 
     def _not_started(self, error: GatewayError) -> None:
-        if not self.response.started:
-            respond_error(self.response, error, self.request_id, self._api)
+        if not self.started:
+            respond_error(self, error, self.request_id, self._api)
 
     def _rejected(self, error: GatewayError) -> None:
         if self._entry is not None:

@@ -33,6 +33,12 @@ class Race:
     def resume(self) -> None: ...
 
 
+class Writer(ResponseWriter):
+    """A response after which nothing follows."""
+
+    def _completed(self) -> None: ...
+
+
 def sent(play: Callable[[ResponseWriter], None]) -> Response:
     """The response that a client writes."""
 
@@ -41,7 +47,7 @@ def sent(play: Callable[[ResponseWriter], None]) -> Response:
         client = PretendedClient()
         head = RequestHead("POST", b"/", "1.1", (), {})
         runtime = Runtime(loop, lambda _event: None, lambda: 0.0, TimerQueue(loop))
-        response = ResponseWriter(client.transport, head, (), runtime, lambda: None)
+        response = Writer(client.transport, head, (), runtime)
         response.race = Race()
         play(response)
         return await client.receive()

@@ -103,7 +103,7 @@ class _Exchange(ClientExchange):
         url = httptools.parse_url(self.head.target)
         target = url.path + (b"?" + url.query if url.query else b"")
         self._seen.append(Seen(self.head.method, target, body))
-        respond(self.response, 200, [], b"ok")
+        respond(self, 200, [], b"ok")
 
     def _rejected(self, error: GatewayError) -> None:
         pass

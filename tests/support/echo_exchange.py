@@ -47,10 +47,10 @@ class Echo(ClientExchange):
         if self.head.path == "/late-bug":
             raise ZeroDivisionError
         if self.head.path == "/begun-bug":
-            self.response.start(200, [])
+            self.start(200, [])
             raise ZeroDivisionError
-        self.response.race = self
-        self._timer = asyncio.get_running_loop().call_later(ANSWER_S, respond, self.response, 200, [], body)
+        self.race = self
+        self._timer = asyncio.get_running_loop().call_later(ANSWER_S, respond, self, 200, [], body)
 
     def give_up(self, _error: GatewayError) -> None:
         raise AssertionError
