@@ -161,6 +161,7 @@ class ResponseStream:
             if run is not None and sink is not None:
                 content, data, events = run.take(data)
                 if events:
+                    self._content_seen = True
                     sink.on_content(content, events)
             if data:
                 self._read(data)
@@ -218,7 +219,7 @@ class ResponseStream:
                     return
         if data:
             self._push_all(reader, splitter.feed(data))
-            self._run = None if splitter.partial or not self._call.streaming else reader.run
+        self._run = reader.run if self._call.streaming and not splitter.partial else None
         if reader.complete and self._linger is None and self._sink is not None and not self.exchange.received:
             self._wait_for_rest(_TRAILING_S)
 
@@ -230,7 +231,6 @@ class ResponseStream:
         if not events:
             return None
         self._content_seen = True
-        self._run = run
         sink.on_content(content, events)
         return rest
 

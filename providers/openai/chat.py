@@ -12,6 +12,7 @@ from providers.openai.assembler import ChunkAssembler, Parts, Values, choice_fie
 from providers.openai.errors import bad_status
 from providers.openai.events import ChunkReader, whole_body
 from providers.openai.request import build
+from providers.openai.runs import LearnedEnds
 
 _NULLS_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content")
 _PIECEWISE = frozenset({"arguments", "input", "data", "transcript"})  # of functions, custom tools and audio
@@ -23,13 +24,13 @@ class OpenAIChat:
     Args:
         ask_usage: request token counts with every stream; False for servers that reject `stream_options`.
         first_token: with "answer", reasoning does not count as content.
-        learns: see `ChunkReader`.
+        learns: False if the events that follow the first content are not read.
     """
 
     def __init__(self, *, ask_usage: bool = True, first_token: FirstToken = "any", learns: bool = True) -> None:
         self._ask_usage = ask_usage
         self._first_token = first_token
-        self._learns = learns
+        self._learned = LearnedEnds() if learns else None
 
     def path(self, api: Api) -> str:
         """See `WireProtocol.path`."""
@@ -42,7 +43,9 @@ class OpenAIChat:
     def reader(self, call: Call) -> ChunkReader:
         """See `WireProtocol.reader`."""
         strip = self._ask_usage and call.streaming and not call.include_usage
-        return ChunkReader(call, strip_usage=strip, first_token=self._first_token, chunks=_chunks, learns=self._learns)
+        return ChunkReader(
+            call, strip_usage=strip, first_token=self._first_token, chunks=_chunks, learned=self._learned
+        )
 
     def assembler(self, _call: Call) -> ChunkAssembler:
         """See `WireProtocol.assembler`."""

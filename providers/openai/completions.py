@@ -11,6 +11,7 @@ from providers.openai.assembler import ChunkAssembler, Parts, choice_fields, chu
 from providers.openai.errors import bad_status
 from providers.openai.events import ChunkReader, whole_body
 from providers.openai.request import build
+from providers.openai.runs import LearnedEnds
 
 
 class OpenAICompletions:
@@ -18,12 +19,12 @@ class OpenAICompletions:
 
     Args:
         ask_usage: request token counts with every stream; False for servers that reject `stream_options`.
-        learns: see `ChunkReader`.
+        learns: False if the events that follow the first content are not read.
     """
 
     def __init__(self, *, ask_usage: bool = True, learns: bool = True) -> None:
         self._ask_usage = ask_usage
-        self._learns = learns
+        self._learned = LearnedEnds() if learns else None
 
     def path(self, api: Api) -> str:
         """See `WireProtocol.path`."""
@@ -36,7 +37,7 @@ class OpenAICompletions:
     def reader(self, call: Call) -> ChunkReader:
         """See `WireProtocol.reader`."""
         strip = self._ask_usage and call.streaming and not call.include_usage
-        return ChunkReader(call, strip_usage=strip, first_token="any", chunks=_chunks, learns=self._learns)
+        return ChunkReader(call, strip_usage=strip, first_token="any", chunks=_chunks, learned=self._learned)
 
     def assembler(self, _call: Call) -> ChunkAssembler:
         """See `WireProtocol.assembler`."""

@@ -1,25 +1,16 @@
-r"""Classifies the events of OpenAI-compatible streams, for chat completions and completions alike.
+"""Classifies the events of OpenAI-compatible streams, for chat completions and completions alike.
 
 Content is any truthy value under a choice's `delta` other than `role`, and any truthy `text`; unknown keys count. All
 events of the winner are read here too, so an ordinary event costs one typed decode of a few fields; an event with an
 unexpected type in a field is decoded again, leniently, before it counts as malformed.
 
-Most content events equal the last one but for their text. Such a run is recognised by its bytes and is not decoded:
-
-    learned event  data: {"id":"c1","choices":[{"delta":{"content":"Hel"}}]}\n\n
-    prefix         data: {"id":"c1","choices":[{"delta":{"content":"
-    suffix         "}}]}\n\n
-    separator      "}}]}\n\ndata: {"id":"c1","choices":[{"delta":{"content":"     (suffix + prefix)
-    bytes read     <prefix>lo<separator>, wor<separator>ld<suffix>data: [DONE]\n\n
-    run            3 events: "lo", ", wor", "ld" are plain text and none is empty; `data: [DONE]` is read next
+runs.py recognises most content events, and the usual finish, by their bytes; those are not decoded.
 
 Units: bytes, tokens.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from io import BytesIO
-from operator import itemgetter
 from typing import Final, Never
 
 import msgspec
@@ -27,6 +18,7 @@ import msgspec
 from providers.base import Call, FirstToken, Frame, FrameKind, Usage
 from providers.errors import ErrorFrame
 from providers.openai.errors import Problem, problem_of
+from providers.openai.runs import LearnedEnds, TextRun, UsualEnds
 from providers.sse import data_of, fields, forwardable
 from providers.tolerant_json import as_count, dumps, loads
 
@@ -69,52 +61,11 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"').search
-# Bytes that are the text of a JSON string as they are, without escapes and outside ASCII.
-_PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch
 _FINISH_REASON: Final = re.compile(rb'"finish_reason": ?"').search
-_QUOTE: Final = 34
 _LEARN_MAX: Final = 4  # learned events; a server whose events differ in more than their text has no runs
+_USUAL_BYTES_MAX: Final = 4096  # of an event whose end is kept for later answers
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
-
-
-class TextRun:
-    """The `providers.base.ContentRun` of events that equal `event` but for the text at `start` to `end`.
-
-    Such an event is the same JSON with another string in one place, which is not empty either: content again.
-    """
-
-    __slots__ = ("_prefix", "_suffix", "_text_at", "_text_of_line")
-
-    def __init__(self, event: bytes, start: int, end: int) -> None:
-        self._prefix = event[:start]
-        self._suffix = suffix = event[end:]
-        self._text_at = slice(start, -len(suffix))
-        self._text_of_line = itemgetter(slice(start, -suffix.index(b"\n") - 1))
-
-    def has(self, event: bytes) -> bool:
-        """Return True if one event is the learned one with another text."""
-        return (
-            event.startswith(self._prefix) and event.endswith(self._suffix) and _PLAIN(event[self._text_at]) is not None
-        )
-
-    def take(self, data: bytes) -> tuple[bytes, bytes, int]:
-        """See `ContentRun.take`, and the example at the top of this file."""
-        prefix, suffix = self._prefix, self._suffix
-        if not data.startswith(prefix):
-            return b"", data, 0
-        if _PLAIN(data[self._text_at]) and data.endswith(suffix):  # a token that arrives alone
-            return data, b"", 1
-        if _QUOTE not in data[self._text_at]:  # not even one event: a separator begins with a quote
-            return b"", data, 0
-        size = data.rfind(suffix) + len(suffix)
-        run = data[:size]
-        lines = BytesIO(run).readlines()  # in half the time of `split`; each second line is blank
-        texts = list(map(self._text_of_line, lines[::2]))
-        equal = prefix + (suffix + prefix).join(texts) + suffix
-        if equal != run or b"" in texts or not _PLAIN(b"".join(texts)):
-            return b"", data, 0
-        return run, data[size:], len(texts)
 
 
 class ChunkReader:
@@ -125,7 +76,8 @@ class ChunkReader:
         strip_usage: remove the usage chunk, which the client did not request.
         first_token: with "answer", reasoning does not count as content.
         chunks: see `Chunks`.
-        learns: False if the events that follow the first content are not read.
+        learned: the ends of events that the same upstream's answers share; None if the events that follow the first
+            content are not read.
 
     Attributes:
         complete, closed, run: see `EventReader`.
@@ -135,11 +87,15 @@ class ChunkReader:
     __slots__ = (
         "_choices",
         "_chunks",
+        "_ends",
+        "_envelope",
         "_finished",
         "_ignored",
         "_learn_left",
+        "_learned",
         "_reasoning_seen",
         "_strip_usage",
+        "_usual_finish",
         "closed",
         "complete",
         "run",
@@ -147,7 +103,13 @@ class ChunkReader:
     )
 
     def __init__(
-        self, call: Call, *, strip_usage: bool, first_token: FirstToken, chunks: Chunks, learns: bool = True
+        self,
+        call: Call,
+        *,
+        strip_usage: bool,
+        first_token: FirstToken,
+        chunks: Chunks,
+        learned: LearnedEnds | None = None,
     ) -> None:
         self.complete = self.closed = False
         self.unknown_keys: frozenset[str] = _NONE
@@ -157,7 +119,11 @@ class ChunkReader:
         self._ignored = _REASONING if first_token == "answer" else _NONE
         self._chunks = chunks
         self.run: TextRun | None = None  # of the event that was learned last
-        self._learn_left = _LEARN_MAX if learns else 0
+        self._learn_left = 0 if learned is None else _LEARN_MAX
+        self._learned = learned if call.choices == 1 else None
+        self._ends: UsualEnds | None = None  # of the answer's events, from its first one on
+        self._envelope = b""  # the beginning of the answer's events, up to the fields of `delta`
+        self._usual_finish = b""  # an event with which the answer may finish; empty if none is known
         self._reasoning_seen = False  # an event has shown reasoning
 
     def read(self, event: bytes) -> Frame:
@@ -167,14 +133,21 @@ class ChunkReader:
             return _DONE_FRAME
         if self.run is not None and self.run.has(event):
             return Frame(_CONTENT, event)
+        if event == self._usual_finish:
+            self.complete = True
+            return Frame(_FINISH, event)
         if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 3:  # one data line and the blank one
             try:
                 chunk = _decode(event[5:])  # JSON allows the white space around the object
             except _NOT_TYPED:
                 return self._read_fields(event)
             frame = self._read_chunk(chunk, event, event)
-            if frame.kind is _CONTENT and self._learn_left and frame.usage is None:
-                self._learn_run(event)
+            if frame.usage is None:
+                if frame.kind is _CONTENT:
+                    if self._learn_left:
+                        self._learn_run(event)
+                elif self._learned is not None:
+                    self._learn_ends(self._learned, frame.kind, event)
             return frame
         return self._read_fields(event)
 
@@ -194,8 +167,36 @@ class ChunkReader:
         """Remember a content event, so that events that differ from it only in their text need no parsing."""
         self._learn_left -= 1
         found = _TEXT(event)
-        if found is not None and _FINISH_REASON(event) is None:
-            self.run = TextRun(event, *found.span(1))
+        if found is None or _FINISH_REASON(event) is not None:
+            return
+        start, end = found.span(1)
+        self.run = TextRun(event[:start], event[end:])
+        head_at = len(self._envelope)
+        if self._ends is not None and start > head_at and self._is_usual(event):
+            self._ends.head, self._ends.suffix = event[head_at:start], event[end:]
+
+    def _learn_ends(self, learned: LearnedEnds, kind: FrameKind, event: bytes) -> None:
+        """Take the answer's envelope from its first event, then expect the events that answers with such a one have."""
+        ends = self._ends
+        if ends is not None:
+            if kind is _FINISH and self._is_usual(event):
+                ends.finish = event[len(self._envelope) :]
+        elif kind is _PREAMBLE and self.run is None:
+            self._envelope, self._ends = envelope, ends = learned.after(event)
+            if ends is not None:
+                if ends.suffix:
+                    self.run = TextRun(envelope + ends.head, ends.suffix)
+                if ends.finish:
+                    self._usual_finish = envelope + ends.finish
+
+    def _is_usual(self, event: bytes) -> bool:
+        """Return True if an equal event of another answer needs no reading: nothing in it but its kind is noted."""
+        return (
+            event.startswith(self._envelope)
+            and len(event) <= _USUAL_BYTES_MAX
+            and not self._reasoning_seen
+            and not self.unknown_keys
+        )
 
     def _read_fields(self, event: bytes) -> Frame:
         """Classify an event that is not one line of the expected JSON."""

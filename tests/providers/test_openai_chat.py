@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import STREAMED, WHOLE, call_of
-from providers.base import Frame, FrameKind, Usage
+from providers.base import FirstToken, Frame, FrameKind, Usage
 from providers.openai.chat import OpenAIChat
+from providers.openai.runs import LearnedEnds
 
 
 def event(**chunk: Any) -> bytes:
@@ -143,3 +144,117 @@ def test_nothing_is_a_run_before_there_was_content() -> None:
     reader = OpenAIChat().reader(STREAMED)
     reader.read(b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n')
     assert reader.run is None
+
+
+def answer(name: str) -> list[bytes]:
+    """The events of a short answer, as of vLLM, up to the last one."""
+    role, content = {"role": "assistant", "content": ""}, {"content": name * 2}
+    choices = [(role, None), (content, None), ({}, "stop")]
+    return [
+        event(id=name, created=7, choices=[{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}])
+        for delta, finish in choices
+    ]
+
+
+def test_the_next_answer_is_known_from_its_first_event() -> None:
+    """Content of an answer is a run as soon as its first event is that of an answer before, with another id."""
+    chat = OpenAIChat()
+    for name in ("a", "b"):
+        reader = chat.reader(STREAMED)
+        role, content, finish = answer(name)
+        assert reader.read(role).kind is FrameKind.PREAMBLE
+        assert (reader.run is not None) == (name == "b")
+        if reader.run is not None:
+            assert reader.run.take(content + finish) == (content, finish, 1)
+        assert reader.read(content) == Frame(FrameKind.CONTENT, content)
+        assert not reader.complete
+        assert reader.read(finish) == Frame(FrameKind.FINISH, finish)
+        assert reader.complete
+
+
+COUNTED: dict[str, Any] = {"choices": [], "usage": {"completion_tokens_details": {"reasoning_tokens": 5}}}
+
+
+@pytest.mark.parametrize(
+    ("n", "delta", "finish"),
+    [
+        (1, {"content": "x"}, {}),
+        (1, {"content": "x", "reasoning": "so"}, {}),
+        (1, {"content": "x", "mood": "m"}, {}),
+        (1, {"content": ""}, {"reasoning": "so"}),
+        (2, {"content": "x"}, {}),
+    ],
+)
+def test_an_answer_like_the_one_before_is_read_like_it(n: int, delta: dict[str, Any], finish: dict[str, Any]) -> None:
+    """Reasoning, unknown keys and further choices are noted in every answer, not only in the first one."""
+    chat, call = OpenAIChat(first_token="answer"), call_of({"model": "m", "stream": True, "n": n})
+    seen = []
+    for _ in range(3):
+        reader = chat.reader(call)
+        choices = [({"role": "assistant"}, None), (delta, None), (finish, "stop")]
+        chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]} for delta, reason in choices]
+        frames = [reader.read(event(**chunk)) for chunk in (*chunks, COUNTED)]
+        seen.append((frames, reader.complete, reader.unknown_keys))
+    assert seen[1:] == seen[:1] * 2
+
+
+_DELTAS = st.sampled_from(
+    [
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": None, "reasoning": None},
+        {"content": "Hel"},
+        {"content": "lo"},
+        {"content": ""},
+        {"reasoning": "so"},
+        {"refusal": "no"},
+        {"mood": "x", "content": "y"},
+        {"tool_calls": [{"id": "t", "function": {"arguments": '{"delta": {"text": "x"'}}]},
+        {},
+    ]
+)
+_ENVELOPES = st.sampled_from(
+    [
+        {"id": "a"},
+        {"id": 'b"'},
+        {"text": "x"},
+        {"delta": {}},
+        {"usage": None},
+        {"usage": {"prompt_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 1}}},
+        {"error": {"message": "x"}},
+        {"choices": [], "x": [{"delta": {"content": "x"}}]},
+    ]
+)
+_FINISHES = st.sampled_from([None, None, "stop", "content_filter", "error"])
+
+
+@given(
+    st.lists(st.lists(st.tuples(_DELTAS, _FINISHES, _ENVELOPES, st.booleans()), max_size=6), min_size=2, max_size=5),
+    st.sampled_from(["any", "answer"]),
+    st.integers(1, 2),
+)
+def test_earlier_answers_change_no_result(
+    answers: list[list[tuple[dict[str, Any], str | None, dict[str, Any], bool]]], first_token: FirstToken, n: int
+) -> None:
+    """Every answer is read as by an upstream's first reader, however the answers before looked."""
+    chat, call = OpenAIChat(first_token=first_token), call_of({"model": "m", "stream": True, "n": n})
+    for events in answers:
+        reader, fresh = chat.reader(call), OpenAIChat(first_token=first_token).reader(call)
+        for delta, finish, envelope, has_finish in events:
+            choice = {"index": 0, "delta": delta, **({"finish_reason": finish} if has_finish else {})}
+            each = event(
+                **{"choices": [choice], **envelope} if "choices" in envelope else {**envelope, "choices": [choice]}
+            )
+            assert repr(reader.read(each)) == repr(fresh.read(each))
+            assert (reader.complete, reader.unknown_keys) == (fresh.complete, fresh.unknown_keys)
+            if reader.run is not None and reader.run.take(each)[2]:
+                assert fresh.read(each) == Frame(FrameKind.CONTENT, each)
+
+
+def test_learned_ends_are_bounded() -> None:
+    """An upstream whose first events all end differently cannot make the memory grow."""
+    learned = LearnedEnds()
+    for number in range(100):
+        learned.after(b'data: {"choices":[{"delta":{"role":"a"},"n":%d}]}' % number)
+    learned.after(b'data: {"choices":[{"delta":{"role":"%b"}}]}' % (b"a" * 5000))
+    assert len(learned._of_first) <= 8
+    assert max(map(len, learned._of_first)) < 100
