@@ -131,7 +131,7 @@ class RequestLog:
 def _json(lines: list[RequestLine | _RareLine]) -> bytes:
     """Return lines as JSON, each with its newline."""
     batch = _ENCODER.encode_lines(lines)
-    if b"\x7f" in batch or not batch.isascii():  # JSON escapes all other control characters
+    if 0x7F in batch or not batch.isascii():  # JSON escapes all other control characters
         batch = b"\n".join(map(_escaped, batch.split(b"\n")))
     return batch
 
