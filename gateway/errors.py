@@ -249,7 +249,7 @@ class NoReplicas(GatewayError):
 
 
 class Overloaded(GatewayError):
-    """The model's queue or the memory for request bodies is full."""
+    """The model's queue or the memory for request bodies is full, or the gateway is out of files, ports or memory."""
 
     status = 503
     code = "overloaded"

@@ -2,6 +2,7 @@
 
     UpstreamError
     +-- ConnectError      no connection: refused, unreachable, DNS, TLS, connect timeout
+    |   +-- OutOfResources       this machine is out of files, ports, memory or connections; nothing was sent
     +-- ConnectionCut     the connection ended before the answer was complete
     +-- ProtocolError     the response is not HTTP or SSE within the gateway's bounds
     +-- TimedOut          no first content in time, a stall, or the total time is over
@@ -91,6 +92,12 @@ class ConnectError(UpstreamError):
     """No connection could be made."""
 
     label = "connect"
+
+
+class OutOfResources(ConnectError):
+    """No connection could be made, because this machine is out of what one takes; no fault of the upstream."""
+
+    label = "out_of_resources"
 
 
 class ConnectionCut(UpstreamError):

@@ -119,4 +119,5 @@ class NameLookups:
 
 def _too_many(count: int) -> OSError:
     """Make the error for a lookup over the bound; clients report its text."""
-    return socket.gaierror(socket.EAI_AGAIN, f"{count} name lookups are in progress, the maximum; check DNS")
+    # EAI_MEMORY: a shortage of this machine, which is no fault of the replica; EAI_AGAIN would be one.
+    return socket.gaierror(socket.EAI_MEMORY, f"{count} name lookups are in progress, the maximum; check DNS")

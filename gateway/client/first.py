@@ -188,6 +188,10 @@ def failure_by(error: BaseException) -> Failure:
     if "PoolTimeout" in names or not isinstance(error, Exception):
         return Failure(Outcome.CLIENT_GONE, error="connect")  # nothing was sent, or the caller has gone
     if names & _NOT_CONNECTED:
+        from providers.transport.shortages import causes, shortage
+
+        if any(shortage(below) for below in causes(error)):
+            return Failure(Outcome.OUT_OF_RESOURCES, error="connect")  # of this machine
         return Failure(Outcome.FAILED, error="connect")
     return Failure(Outcome.TTFT_TIMEOUT if names & _TIMED_OUT else Outcome.FAILED, error="cut")
 

@@ -29,6 +29,7 @@ class Outcome(FastEnum):
     CLIENT_ERROR = "client_error"  # a 4xx caused by the caller's request
     UNCLEAR_4XX = "unclear_4xx"  # a 4xx that does not blame the request: another replica is asked
     WRONG_4XX = "wrong_4xx"  # the same, and another replica answered the request
+    OUT_OF_RESOURCES = "out_of_resources"  # this machine could make no connection: no fault of the replica
     UNSUPPORTED = "unsupported"  # this upstream's API cannot express the request; another replica's may
     MODEL_REFUSAL = "model_refusal"  # the provider refused, by its content policy
     CUT = "cut"  # cut or stalled after content
@@ -104,6 +105,7 @@ OUTCOME_EFFECTS: dict[Outcome, OutcomeEffect] = {
     Outcome.CLIENT_ERROR: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
     Outcome.UNCLEAR_4XX: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
     Outcome.WRONG_4XX: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.RELEASE),
+    Outcome.OUT_OF_RESOURCES: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
     Outcome.UNSUPPORTED: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
     Outcome.MODEL_REFUSAL: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.SETTLE),
     Outcome.CUT: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.SETTLE),

@@ -6,6 +6,9 @@ everything else is tried elsewhere. 401 to 404 with an error object are the gate
 names the model. A 4xx without such an object can come from anything on the way (a firewall, a proxy, another protocol
 on the port): other replicas are asked, and an answer decides who was wrong. For statuses that most likely concern the
 request, one other replica is asked.
+
+If this machine is out of files, ports, memory or connections, one other replica is tried: an idle connection to it may
+be open, and ports and connections are counted per upstream. A third one would fail like the second.
 """
 
 import enum
@@ -14,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gateway.errors import GatewayError, RateLimited, UpstreamFailed
+from gateway.errors import GatewayError, Overloaded, RateLimited, UpstreamFailed
 from gateway.hedging.outcomes import Outcome
 from providers.error_reasons import blames_request, is_refusal, is_too_long
 from providers.errors import (
@@ -22,6 +25,7 @@ from providers.errors import (
     ConnectionCut,
     EmptyAnswer,
     ErrorFrame,
+    OutOfResources,
     ProtocolError,
     RequestModeRejected,
     TimedOut,
@@ -36,6 +40,7 @@ _FAILED_DEPENDENCY = 424
 _PERMANENT_5XX = {501, 505}  # the same replica would send the same
 _CLIENT_ERROR = "invalid_request_error"
 _NO_CREDIT = "insufficient_quota"  # OpenAI's 429 for an account without credit
+_SHORTAGE_S = 5.0  # Retry-After of a shortage, whose end is unknown; as that of a full queue without a measured time
 
 
 class RetryHint(enum.Enum):
@@ -46,6 +51,7 @@ class RetryHint(enum.Enum):
     ASK_ANEW = "ask_anew"  # the same replica first, in another request mode: it rejected the mode
     FALLBACK = "fallback"  # only another model: the prompt is too long for this one
     CONFIRM = "confirm"  # one other replica decides whether the request or the replica is at fault
+    OTHER = "other"  # one other replica, once in a request
 
 
 class FailureClass(msgspec.Struct, frozen=True):
@@ -75,6 +81,8 @@ def classify(error: UpstreamError) -> FailureClass:
         return _classify_4xx(error, status)
     if isinstance(error, TimedOut):
         return FailureClass(Outcome.TTFT_TIMEOUT)
+    if isinstance(error, OutOfResources):
+        return FailureClass(Outcome.OUT_OF_RESOURCES, hint=RetryHint.OTHER)
     transient = status not in _PERMANENT_5XX and error.should_retry is not False
     return FailureClass(Outcome.FAILED, hint=RetryHint.SAME if transient else RetryHint.NONE)
 
@@ -107,11 +115,13 @@ def _has_object(error: UpstreamError) -> bool:
     return error.kind is not None or error.code is not None
 
 
-def client_error(error: UpstreamError) -> UpstreamFailed:
+def client_error(error: UpstreamError) -> GatewayError:
     """Build the client's error for one upstream failure, with the upstream's message if it concerns the caller."""
     status = error.status
     if isinstance(error, TimedOut):
         return UpstreamFailed(error.message, status=504, code="upstream_timeout", should_retry=False)
+    if isinstance(error, OutOfResources):
+        return Overloaded(error.message, _SHORTAGE_S)
     if isinstance(error, Unsupported):
         code = "unsupported_api" if error.param is None else "unsupported_parameter"
         status, param = error.status or 400, error.param
@@ -209,7 +219,7 @@ _CODES: dict[type[UpstreamError], str] = {
 }
 
 
-def final_error(errors: Sequence[UpstreamError], *, spent: bool = False) -> UpstreamFailed:
+def final_error(errors: Sequence[UpstreamError], *, spent: bool = False) -> GatewayError:
     """Build the client's error after every attempt failed.
 
     A 429 only if all were rate-limited, with the smallest Retry-After; else a rejection that was to be confirmed; else

@@ -143,7 +143,8 @@ class RetryPlan:
                 self._mode_retries = len(rejected_modes)
                 return SendTo(rejected_modes[-1].pool, rejected_modes[-1].replica)
             hint = classify(errors[-1]).hint
-            if hint is RetryHint.CONFIRM and not any(attempt.live for attempt in attempts):
+            is_unconfirmed = hint is RetryHint.CONFIRM and not any(attempt.live for attempt in attempts)
+            if is_unconfirmed or hint is RetryHint.OTHER:
                 usable = self._first_usable(pick, pools[self._index :], (), tried) if self._once(hint) else None
                 return usable or GiveUp()
             if hint is RetryHint.FALLBACK:  # its siblings would send the same error

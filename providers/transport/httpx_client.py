@@ -21,6 +21,7 @@ from providers.base import Headers, HttpSink, HttpStream, Request
 from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
 from providers.transport.httpx_stream import ListeningBackend
 from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unreachable
+from providers.transport.shortages import causes
 
 _SWEEP_S: Final = 5.0  # interval of the check for idle connections that are too old
 _STEPS: Final = 3  # steps of connecting: TCP, the proxy's CONNECT, TLS
@@ -294,9 +295,7 @@ def _upstream_error(error: Exception) -> UpstreamError:
 def _cause(error: BaseException) -> OSError:
     """Return the system's error inside the errors of the libraries."""
     found = OSError("no connection")
-    below: BaseException | None = error
-    while below is not None:
+    for below in causes(error):
         if isinstance(below, OSError):
             found = below
-        below = below.__cause__ or below.__context__
     return found

@@ -8,7 +8,8 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Final
 
-from providers.errors import ConnectError
+from providers.errors import ConnectError, OutOfResources
+from providers.transport.shortages import shortage
 
 STALE_S: Final = 2.0
 """A kept-alive connection that ends within this time after a request was written, a few round trips, was already closed
@@ -29,7 +30,7 @@ class Origin:
         idle_max: maximum of idle connections; further ones are closed.
         age_s: approximate age up to which a connection, and so the address from DNS, is used again.
         spare: keep one connection ready beyond those in use.
-        connections_max: maximum of open connections; a request that needs another one fails with ConnectError.
+        connections_max: maximum of open connections; a request that needs another one fails with OutOfResources.
         socket: path of a unix socket to connect to instead of host and port.
         http2: use HTTP/2: negotiated with TLS, and always without TLS.
         proxy: URL of an HTTP proxy; it may hold a password.
@@ -49,9 +50,9 @@ class Origin:
     proxy: str | None = field(default=None, repr=False)
 
 
-def too_many(count: int) -> ConnectError:
+def too_many(count: int) -> OutOfResources:
     """Make the error for a connection over the bound."""
-    return ConnectError(f"the upstream has {count} open connections, the maximum; retry later")
+    return OutOfResources(f"the gateway has {count} open connections to one upstream, the maximum; retry later")
 
 
 def too_slow(connect_s: float) -> ConnectError:
@@ -65,6 +66,9 @@ def unreachable(error: OSError) -> ConnectError:
         return ConnectError(f"TLS with the upstream failed: {error.reason or 'certificate'} ({error.verify_message})")
     if isinstance(error, ssl.SSLError):
         return ConnectError(f"TLS with the upstream failed: {error.reason or type(error).__name__}")
+    short = shortage(error)
+    if short is not None:
+        return OutOfResources(short)
     known = error.errno and error.errno > 0
     reason = os.strerror(error.errno or 0) if known else error.strerror or type(error).__name__
     return ConnectError(f"cannot connect to the upstream: {reason}")

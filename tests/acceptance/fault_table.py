@@ -5,6 +5,7 @@ give the same text and count the calls. `python tests/acceptance/fault_table.py`
 """
 
 import asyncio
+import errno
 import json
 import random
 import sys
@@ -28,7 +29,9 @@ from providers.openai.transcript import OpenAIRecoverer
 from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import SimulatedReplica
+from providers.transport.origin import unreachable
 from running import run_virtual
+from scripted import Scripted
 from simulated_calls import body_of
 
 TOKENS = 60
@@ -74,15 +77,21 @@ class Seen:
     calls: int
 
 
+_NO_FILE = "no open file is left"
+
+
 class _Counted:
-    """A simulated replica that counts how often it was called."""
+    """A simulated replica that counts how often it was called; with the fault _NO_FILE nothing arrives there."""
 
     def __init__(self, faults: str, seed: int = 1) -> None:
-        profile = parse_profile({**HEALTHY, "faults": [faults] if faults else []})
+        self._is_unreached = faults == _NO_FILE
+        profile = parse_profile({**HEALTHY, "faults": [faults] if faults and not self._is_unreached else []})
         self._endpoint = SimulatedEndpoint(SimulatedReplica(profile, random.Random(1), seed))
         self.calls = 0
 
     def open(self, call: Call, sink: Sink) -> Stream:
+        if self._is_unreached:
+            return Scripted([(0.0, unreachable(OSError(errno.EMFILE, "")))]).open(call, sink)
         self.calls += 1
         return self._endpoint.open(call, sink)
 
@@ -183,6 +192,8 @@ FAULTS: Sequence[Fault] = (
     Fault("503 always, single replica, a fallback", "503 always", None, ""),
     Fault("503 always, both replicas", "503 always", "503 always"),
     Fault("connection refused", "refuse always"),
+    Fault("the gateway is out of open files, with an idle connection to the other replica", _NO_FILE),
+    Fault("the gateway is out of open files", _NO_FILE, _NO_FILE),
     Fault("reset once", "reset once"),
     Fault("accepted, then silence", "silence always"),
     Fault("accepted, then silence, single replica, a fallback", "silence always", None, ""),

@@ -1,5 +1,6 @@
 """Finds the first event in a body, in pieces of any size, compressed or not, for each API."""
 
+import errno
 import json
 import zlib
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from checkout import DOCS
 from gateway.client.asked import Asked, ask
 from gateway.client.first import HELD_MAX, Verdict, detector, failure_by, failure_of, is_error
+from gateway.client.hedger import Failure
 from gateway.hedging.outcomes import Outcome
 
 ROWS: list[dict[str, Any]] = json.loads((DOCS / "first-token-vectors.json").read_text(encoding="utf-8"))
@@ -119,5 +121,10 @@ def test_errors_are_classified() -> None:
     assert failure_of(502, []).outcome is Outcome.FAILED
     for name, outcome in (("ConnectError", Outcome.FAILED), ("PoolTimeout", Outcome.CLIENT_GONE)):
         assert failure_by(type(name, (Exception,), {})()).outcome is outcome
+    not_connected = type("ConnectError", (Exception,), {})()
+    not_connected.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    assert failure_by(not_connected) == Failure(Outcome.OUT_OF_RESOURCES, error="connect")
+    not_connected.__cause__ = OSError(errno.ECONNREFUSED, "Connection refused")
+    assert failure_by(not_connected) == Failure(Outcome.FAILED, error="connect")
     timed_out = type("TimeoutException", (Exception,), {})
     assert failure_by(type("ReadTimeout", (timed_out,), {})()).outcome is Outcome.TTFT_TIMEOUT

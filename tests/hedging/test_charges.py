@@ -57,6 +57,7 @@ CASES = [
     (Outcome.RATE_LIMITED, Ended(status=429, error="status"), Billed.NOTHING, NOTHING),
     (Outcome.MISCONFIGURED, Ended(status=401, error="status"), Billed.NOTHING, NOTHING),
     (Outcome.CLIENT_ERROR, Ended(status=400, error="status"), Billed.NOTHING, NOTHING),
+    (Outcome.OUT_OF_RESOURCES, Ended(status=None, error="out_of_resources"), Billed.NOTHING, NOTHING),
     (Outcome.UNSUPPORTED, Ended(status=None), Billed.NOTHING, NOTHING),
     (Outcome.UNCLEAR_4XX, Ended(status=403), Billed.NOTHING, NOTHING),
     (Outcome.WRONG_4XX, Ended(status=403), Billed.NOTHING, NOTHING),

@@ -24,6 +24,7 @@ from providers.errors import (
     ConnectError,
     ConnectionCut,
     ErrorFrame,
+    OutOfResources,
     RequestModeRejected,
     Unsupported,
     UpstreamError,
@@ -40,6 +41,7 @@ OTHERS = (ROLE, FINISH, DONE, BROKEN, USAGE, ERROR, REFUSAL)
 STATUSES = (400, 401, 404, 408, 429, 429, 500, 501, 503)
 FAILURES = (
     ConnectError("no"),
+    OutOfResources("none left"),
     ConnectionCut("cut"),
     Unsupported("no words"),
     BadStatus("no", status=400, code="content_policy_violation"),

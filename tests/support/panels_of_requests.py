@@ -115,7 +115,7 @@ ROWS: Final[dict[str, Sequence[Panel]]] = {
                     rate(
                         ATTEMPTS,
                         f"{BY_REPLICA}, outcome",
-                        f'{MODEL},outcome=~"failed|cut|ttft_timeout|misconfigured|wrong_4xx|unclear_4xx|rate_limited"',
+                        f'{MODEL},outcome=~"failed|cut|ttft_timeout|misconfigured|wrong_4xx|unclear_4xx|rate_limited|out_of_resources"',
                     ),
                     f"{REPLICA} {{{{outcome}}}}",
                 )

@@ -14,7 +14,7 @@ import trustme
 
 from http_clients import CLIENTS, REUSES, client_of
 from providers.base import Stream
-from providers.errors import ConnectError, ConnectionCut, ProtocolError
+from providers.errors import ConnectError, ConnectionCut, OutOfResources, ProtocolError
 from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, CHUNKED, OK, Recorder, answering, exchange, read_request, serving, until
@@ -261,7 +261,7 @@ def test_connections_are_bounded(kind: str) -> None:
             first = Recorder()
             stream = client.send(ASK, first)
             await until(lambda: client.connections > 0)
-            assert isinstance((await exchange(client)).error, ConnectError)
+            assert isinstance((await exchange(client)).error, OutOfResources)
             stream.abort()
 
     run_real(main())

@@ -20,7 +20,7 @@ from gateway.cli.serve import _warn_of_unreachable
 from gateway.config.loader import load
 from gateway.config.settings import Settings
 from http_clients import CLIENTS
-from providers.errors import ConnectError
+from providers.errors import ConnectError, OutOfResources
 from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, OK, Recorder, answering, exchange, serving, until
@@ -170,7 +170,7 @@ def test_the_loop_ends_while_a_lookup_hangs(names: Names) -> None:
     thread.join()
 
 
-def test_lookups_over_the_bound_are_connect_errors(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookups_over_the_bound_are_shortages(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name over the bound fails at once with an error of its own, and is looked up again when threads are free."""
     monkeypatch.setattr(name_lookups, "_THREADS_MAX", 3)
 
@@ -182,9 +182,9 @@ def test_lookups_over_the_bound_are_connect_errors(names: Names, monkeypatch: py
             for make in CLIENTS.values():
                 client = make(Origin("live.example", server.port), tasks)
                 sink = await exchange(client)
-                assert isinstance(sink.error, ConnectError)
+                assert isinstance(sink.error, OutOfResources)
                 assert str(sink.error) == (
-                    "cannot connect to the upstream: 3 name lookups are in progress, the maximum; check DNS"
+                    "the gateway cannot look names up: 3 name lookups are in progress, the maximum; check DNS"
                 )
                 literal = make(Origin("127.0.0.1", server.port), tasks)
                 assert (await exchange(literal)).body == b"hi"
