@@ -22,8 +22,10 @@ _AFTER_COMMA: Final = re.compile(r",\s*\Z")
 #     "\ud83d!"        no low half after the high half    matches \ud83d
 #     "x\ude00"        no high half before the low half   matches \ude00
 #     "\\ud83d"        an escaped backslash, then text    no match: of two backslashes the second starts no escape
+#     "\ud83"          three digits                       no match: no half, but an invalid escape
 _HALF_CHARACTER: Final = re.compile(
-    rb"(?<!\\)(?:\\\\)*+(\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F]..))"
+    rb"(?<!\\)(?:\\\\)*+(\\u[dD](?:[89abAB]%b(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]%b\\u[dD])[c-fC-F]%b))"
+    % (3 * (rb"[\da-fA-F]{2}",))
 )
 _HALF_BYTES_MAX: Final = 32  # from the decoder's offset back to the half: at most two escapes and what follows
 _ADVICE: Final = (

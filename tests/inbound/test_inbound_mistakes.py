@@ -39,6 +39,7 @@ SYNTAX: dict[str, tuple[bytes, tuple[int, int] | None]] = {  # body -> line and 
     "line break within a string": ('{"model": "é\nm"}'.encode(), (1, 13)),
     "backslash within a string": (rb'{"model": "C:\models"}', (1, 14)),
     "short escape": (rb'{"model": "\u12"}', (1, 12)),
+    "half of an emoji cut short": ('{"model": "\\ud83é"}'.encode(), (1, 12)),
     "first half of an emoji": (rb'{"model": "\\\ud83d"}', (1, 14)),
     "second half of an emoji": (rb'{"model": "\ud83d\ude00 \ude00"}', (1, 25)),
     "two objects": (b'{"model": "m"}\n{"model": "n"}', (2, 1)),
