@@ -44,6 +44,8 @@ class RateLimitFormat(msgspec.Struct, frozen=True):
 
     def read(self, headers: Headers) -> tuple[RateLimit, ...]:
         """Read a response's headers; a `LimitReader`."""
+        if _WANTED.isdisjoint(dict(headers)):
+            return ()
         found: dict[tuple[Resource, float | None], dict[str, bytes]] = {}
         date = b""
         for name, value in headers:
@@ -95,3 +97,4 @@ def _names() -> Iterator[tuple[bytes, tuple[Resource, float | None, str]]]:
 
 
 _NAMES: Final = dict(_names())
+_WANTED: Final = frozenset(_NAMES)
