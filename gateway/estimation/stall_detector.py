@@ -14,6 +14,7 @@ from typing import Final
 
 _LATE_PREDICTIONS: Final = 3.0  # two consecutive at 1.5 fired a thousand times per run on healthy fleets
 _LATE_MIN_S: Final = 1.0
+_LATE_OVERDUE_S: Final = 0.66  # a late attempt is overdue for at least 2/3 s, that of a prediction of 1/3 s
 _LATE_MAX: Final = 3  # consecutive late attempts without a first content between them
 _OLDEST_MAX: Final = 8  # oldest waiting attempts: bounds the work per call
 
@@ -79,6 +80,8 @@ class StallDetector:
     def is_suspect(self, now_s: float) -> bool:
         """Return True if three attempts are, or were, late with no first content between them."""
         late = self.late
+        if now_s < self.due_s + _LATE_OVERDUE_S:
+            return late >= _LATE_MAX
         if late < _LATE_MAX <= late + len(self._waiting):
             for waiting_attempt in islice(self._waiting.values(), _OLDEST_MAX):
                 if waiting_attempt[2] > now_s - _LATE_MIN_S:

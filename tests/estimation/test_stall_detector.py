@@ -18,7 +18,9 @@ def three_waiting(predicted_s: float = 0.5) -> StallDetector:
 
 
 @pytest.mark.parametrize(
-    ("predicted_s", "suspect_at_s"), [(0.5, 1.7), (0.1, 1.2), (10.0, 30.2)], ids=["3x", "1 s at least", "3x of long"]
+    ("predicted_s", "suspect_at_s"),
+    [(0.5, 1.7), (0.1, 1.2), (1 / 3, 1.2), (10.0, 30.2)],
+    ids=["3x", "1 s at least", "both", "3x of long"],
 )
 def test_three_waiting_late_make_it_suspect(predicted_s: float, suspect_at_s: float) -> None:
     """A replica is suspect once the third attempt is later than 3 times its prediction and than 1 s."""
