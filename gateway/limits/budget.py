@@ -119,24 +119,29 @@ class CreditBudget:
         earned = self.share * cost * scale
         if earned <= 0:
             return
-        if self._is_full and cost == self._cost_mean and now_s >= self._now_s:
-            self._accrual = self._accrual * exp((self._now_s - now_s) / _CAP_ACCRUAL_S) + earned
-            self._now_s = now_s
+        if cost != self._cost_mean:
+            self._adapt(cost)
+        if now_s < self._now_s:
+            now_s = self._now_s
+        self._accrual = accrual = self._accrual * exp((self._now_s - now_s) / _CAP_ACCRUAL_S) + earned
+        self._now_s = now_s
+        if self._is_full:
             return
-        credit = self.credit
+        self._credit = credit = self._credit + earned
+        if self.heads > 1:
+            self._credit = self._clipped(credit, self.cap)
+        elif credit >= _CAP_COSTS * self._cost_mean + accrual:
+            self._is_full = True
+
+    def _adapt(self, cost: float) -> None:
+        """Adapt the mean cost, and with it the cap, to another cost; the first one brings what is saved."""
+        self._credit, self._is_full = self.credit, False
         if self._cost_mean:
             self._cost_mean += _MEAN_WEIGHT * (cost - self._cost_mean)
         else:
             self._cost_mean = cost
-            credit += self._saved * cost / self.heads
+            self._credit += self._saved * cost / self.heads
             self._accrual += (self._saved - SAVED_COSTS) * cost / self.heads
-        if now_s > self._now_s:
-            self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
-            self._now_s = now_s
-        self._accrual += earned
-        credit, cap = credit + earned, self.cap
-        self._is_full = self.heads == 1 and credit >= cap
-        self._credit = credit if self.heads == 1 else self._clipped(credit, cap)
 
     def reserve(self, now_s: float, cost: float = 1.0) -> Ticket | None:
         """Take the credits of one hedge; return None if there are too few.
