@@ -5,7 +5,7 @@ one clock.
 """
 
 import math
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ MARGIN_SHARE: Final = (
 # sooner than earlier ones did; the provider would reject them
 
 
-class Spend(NamedTuple):
+class Spend(msgspec.Struct, frozen=True, gc=False):
     """Usage of a quota by one or more requests."""
 
     prompt: int

@@ -9,8 +9,9 @@ Units: requests and tokens; now_s in seconds, of one clock; windows and resets i
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, QuotaBucket, Spend
 from gateway.limits.rates import LOCAL, LimitMaker
@@ -22,6 +23,7 @@ _LIMITED_S: Final = 300.0
 _KEPT_SHARE_LONG_WINDOW: Final = 0.1  # the same for windows over a minute: most of a day's quota is there to be used
 _ESTIMATED_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
 _ESTIMATED_S_MAX: Final = 60.0  # and its maximum: the next request will test the limit
+_NOTHING: Final = Spend(0, 0, 0)
 
 
 class Totals(NamedTuple):
@@ -37,8 +39,7 @@ class Totals(NamedTuple):
         return self.reserved - self.settled - self.released
 
 
-@dataclass(slots=True, eq=False)
-class QuotaTicket:
+class QuotaTicket(msgspec.Struct, eq=False, gc=False):
     """One request under way with its reservation; settled or released once.
 
     Attributes:
@@ -62,6 +63,10 @@ class Ledger:
     Args:
         limits: configured limits; without any, only the limits in responses count.
         new_bucket: makes the bucket of a configured limit.
+
+    Attributes:
+        restricts_until_s: end of the time in which primaries may have to wait or to avoid the quota: infinite after its
+            first limit is known, else the end of the last cool-down, -inf without one.
     """
 
     __slots__ = (
@@ -70,18 +75,21 @@ class Ledger:
         "_corrected",
         "_limited_s",
         "_released",
-        "_reserved",
         "_sent",
         "_settled",
+        "_unreserved",
+        "restricts_until_s",
     )
 
     def __init__(self, limits: Iterable[Limit] = (), new_bucket: Callable[[Limit], QuotaBucket] = Bucket) -> None:
         self._buckets = [new_bucket(limit) for limit in limits]  # observed ones follow
         self._limited_s = -math.inf
         self._cool_until_s = -math.inf
-        self._sent = Spend(0, 0, 0)
+        self.restricts_until_s = math.inf if self._buckets else -math.inf
+        self._sent = _NOTHING
         self._corrected: Spend | None = None  # usage less reservations, for other gateways; None if there are none
-        self._reserved = self._settled = self._released = 0
+        self._settled = self._released = 0
+        self._unreserved = 0  # settled tokens above the reservations
 
     @property
     def is_shared(self) -> bool:
@@ -94,30 +102,37 @@ class Ledger:
         """Reserve the usage of a request that is being sent; never rejects, see `room_for_hedge` and `refuses`."""
         for bucket in self._buckets:
             bucket.take(bucket.cost(spend), now_s)
-        self._reserved += spend.tokens
-        self._sent = self._sent.plus(spend)
-        return QuotaTicket(self._sent.requests, spend, now_s, self._sent)
+        self._sent = sent = self._sent.plus(spend)
+        return QuotaTicket(sent.requests, spend, now_s, sent)
 
     def settle(self, ticket: QuotaTicket, used: Spend, now_s: float) -> None:
         """Replace the reservation of a request that has ended by its usage."""
-        if self._close(ticket, used, now_s):
-            excess = max(0, used.tokens - ticket.spend.tokens)
-            self._reserved += excess
-            self._settled += used.tokens
-            self._released += ticket.spend.tokens + excess - used.tokens
+        if not ticket.is_open:
+            return
+        ticket.is_open = False
+        spend, used_tokens = ticket.spend, used.prompt + used.answer
+        self._settled += used_tokens
+        unused = spend.prompt + spend.answer - used_tokens
+        if unused >= 0:
+            self._released += unused
+        else:
+            self._unreserved -= unused
+        if self._buckets or self._corrected is not None:
+            self._correct(ticket, used.minus(spend), now_s)
 
     def release(self, ticket: QuotaTicket, now_s: float) -> None:
         """Give back the reservation of a request that the provider did not count."""
-        if self._close(ticket, Spend(0, 0, 0), now_s):
-            self._released += ticket.spend.tokens
-            for bucket in self._buckets:
-                if bucket.observed_by >= ticket.number:
-                    bucket.was_not_counted(bucket.cost(ticket.spend))
+        if not ticket.is_open:
+            return
+        self.settle(ticket, _NOTHING, now_s)
+        for bucket in self._buckets:
+            if bucket.observed_by >= ticket.number:
+                bucket.was_not_counted(bucket.cost(ticket.spend))
 
     @property
     def totals(self) -> Totals:
         """Tokens reserved, settled and released since the start."""
-        return Totals(self._reserved, self._settled, self._released)
+        return Totals(self._sent.tokens + self._unreserved, self._settled, self._released)
 
     # queries
 
@@ -164,10 +179,12 @@ class Ledger:
     def cool_down(self, until_s: float) -> None:
         """Send nothing until `until_s`; never shortens a cool-down."""
         self._cool_until_s = max(self._cool_until_s, until_s)
+        self.restricts_until_s = max(self.restricts_until_s, until_s)
 
     def end_cool_down(self) -> None:
         """Send again: a reload tests whether the provider still refuses."""
         self._cool_until_s = -math.inf
+        self.restricts_until_s = math.inf if self._buckets else -math.inf
 
     def rate_limited(self, ticket: QuotaTicket, now_s: float, retry_after_s: float | None = None) -> None:
         """Record a 429: start a cool-down, and keep more of the quota from hedges for 5 minutes.
@@ -209,7 +226,7 @@ class Ledger:
     def spent(self) -> Spend:
         """Return the usage by this gateway's requests; of those under way, and before the first call, as reserved."""
         if self._corrected is None:
-            self._corrected = Spend(0, 0, 0)
+            self._corrected = _NOTHING
         return self._sent.plus(self._corrected)
 
     @property
@@ -249,22 +266,18 @@ class Ledger:
         if known is None and stated.remaining is not None and 0 <= stated.remaining <= limit:
             known = Bucket(Limit(stated.resource, limit, stated.window_s), is_observed=True)
             self._buckets.append(known)
+            self.restricts_until_s = math.inf
         if known is not None:
             known.stated = limit
         return known
 
-    def _close(self, ticket: QuotaTicket, used: Spend, now_s: float) -> bool:
+    def _correct(self, ticket: QuotaTicket, difference: Spend, now_s: float) -> None:
         """Charge the difference to the reservation to every bucket that no later response has corrected."""
-        if not ticket.is_open:
-            return False
-        ticket.is_open = False
-        difference = used.minus(ticket.spend)
         if self._corrected is not None:
             self._corrected = self._corrected.plus(difference)
         for bucket in self._buckets:
             if bucket.observed_by < ticket.number:
                 bucket.take(bucket.cost(difference), now_s)
-        return True
 
 
 class LedgerRegistry(Mapping[str, Ledger]):

@@ -354,7 +354,7 @@ class Pool(MeasuredPool):
         if usage is not None and usage.completion_tokens is not None:
             self.learning.add_answer(usage.completion_tokens, now_s)
         if forecast.quota is not None:
-            self.quotas.close(attempt, OUTCOME_EFFECTS[outcome].bill, now_s)
+            self.quotas.close(attempt, forecast.quota, OUTCOME_EFFECTS[outcome].bill, now_s)
         if self.budget.unit is _COST and forecast.earns and attempt.content_s is not None:
             spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
             self.budget.earn_spent(spent.cost, now_s, self._earning())

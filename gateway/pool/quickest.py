@@ -17,6 +17,7 @@ from gateway.estimation.predictor import TTFT_MIN_S
 from gateway.estimation.stall_detector import StallDetector
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.parameters import HedgeParameters
+from gateway.limits.ledger import Ledger
 from gateway.pool.learning import Learning
 from gateway.pool.loads import UNSEEN_S, Loads, ReplicaLoad
 from gateway.pool.picker import IN_FLIGHT_MIN, NEAR_TIE, UNSEEN_RATIO, Picker, common_apis, is_over_share
@@ -35,6 +36,8 @@ compute.
 _Row = tuple[Replica, ReplicaLoad, Breaker, StallDetector, str]
 
 _SEEN_S: Final = 0.999 * UNSEEN_S  # no replica is due for a request so soon after its last one, rounding included
+
+_NO_LIMITS: Final = Ledger()  # for a replica without a quota
 
 _EXPECTED_S: Final = itemgetter(0)
 _USED_S: Final = attrgetter("used_s")
@@ -68,14 +71,12 @@ class Quickest:
         """Pick the replica with the lowest prediction, or one that is due for a request; None for the general way."""
         if facts.api not in self._apis or facts.pinned is not None:
             return None
-        loads, quotas, rows, count = self._loads, self._quotas, self._rows, self._count
+        loads, ledgers, rows, count = self._loads, self._quotas.of, self._rows, self._count
         if self._ring.is_large:
             groups, rand = self._ring.random(rand, facts.prefixes)
             group = [self._rows_of[replica] for replica in next(groups)]
             rows, count = group + group, len(group)
-        if now_s < loads.ramping_until_s or (
-            quotas.of and not all(quotas.is_free(row[0], facts, now_s) for row in rows[:count])
-        ):
+        if now_s < loads.ramping_until_s:
             return None
         law = self._learning.predictor.law(now_s)
         if law is None:
@@ -86,7 +87,15 @@ class Quickest:
         choices: list[Choice] = []
         start = int(rand * count)  # the first one after a random start wins a tie
         for replica, load, breaker, stalls, name in rows[start : start + count]:
-            if replica.out or (breaker.eventful and not breaker.is_closed(now_s)):
+            if (
+                replica.out
+                or (breaker.eventful and not breaker.is_closed(now_s))
+                or (
+                    ledgers
+                    and now_s < ledgers.get(replica, _NO_LIMITS).restricts_until_s
+                    and not self._quotas.is_free(replica, facts, now_s)
+                )
+            ):
                 return None
             if prefixes:
                 uncached = loads.uncached(facts, replica, now_s)

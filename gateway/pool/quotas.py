@@ -6,8 +6,8 @@ attempts to amounts. Independent of how a replica is picked.
 Units: seconds of the loop's clock, tokens.
 """
 
-import math
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Final
 
 from gateway.hedging.contract import AttemptView, RequestFacts
@@ -21,6 +21,8 @@ from providers.base import RateLimit
 
 _HEADROOM_MIN: Final = 0.1  # share of a quota below which primaries avoid it while another one has room
 _NOT_SENT: Final = "connect"  # the label of an attempt that found no connection
+# Looked up once, because Python 3.11 looks up a member in its class slowly.
+_RELEASE, _PROMPT, _CATALOG = Bill.RELEASE, Bill.PROMPT, Bill.CATALOG
 
 
 class Quotas:
@@ -55,7 +57,9 @@ class Quotas:
         """Return the time until a replica may get this request: after a Retry-After, or a limit of its quota."""
         ledger = self.of.get(replica)
         own_s = max(0.0, replica.breaker.cooling_until_s - now_s)
-        return own_s if ledger is None else max(own_s, ledger.wait_s(self._spend(facts, replica), now_s))
+        if ledger is None or now_s >= ledger.restricts_until_s:
+            return own_s
+        return max(own_s, ledger.wait_s(self._spend(facts, replica), now_s))
 
     def with_headroom(self, candidates: Sequence[Replica], now_s: float) -> Sequence[Replica]:
         """Return the candidates whose quota has headroom, or all of them if none has."""
@@ -75,7 +79,7 @@ class Quotas:
     def headroom(self, replica: Replica, now_s: float) -> float:
         """Return the share of its quota that is left; 1 without a ledger."""
         ledger = self.of.get(replica)
-        return 1.0 if ledger is None else ledger.headroom(now_s)
+        return 1.0 if ledger is None or now_s >= ledger.restricts_until_s else ledger.headroom(now_s)
 
     # attempts
 
@@ -90,15 +94,13 @@ class Quotas:
         if ledger is not None and ticket is not None:
             ledger.observe(ticket, limits, now_s)
 
-    def close(self, attempt: AttemptView, bill: Bill, now_s: float) -> None:
+    def close(self, attempt: AttemptView, ticket: QuotaTicket, bill: Bill, now_s: float) -> None:
         """Settle the ticket of an attempt that ended: release what it did not use."""
-        ledger, ticket = self._open(attempt)
-        if ledger is None or ticket is None:
-            return
-        if bill is Bill.RELEASE or attempt.error == _NOT_SENT:
+        ledger = self.of[attempt.replica]
+        if bill is _RELEASE or attempt.error == _NOT_SENT:
             ledger.release(ticket, now_s)
         else:
-            ledger.settle(ticket, _used(attempt, ticket, bill), now_s)
+            ledger.settle(ticket, _used(attempt, ticket.spend, bill), now_s)
 
     def rate_limited(self, attempt: AttemptView, now_s: float, retry_after_s: float | None) -> None:
         """Let the quota, and all replicas that share it, wait after a 429 for its Retry-After, up to 5 minutes."""
@@ -115,18 +117,19 @@ class Quotas:
     def _spend(self, facts: RequestFacts, replica: Replica) -> Spend:
         """Return the amount that a provider may count against its limits when the request arrives."""
         limit, p90 = facts.answer_tokens, self._learning.answer_tokens
-        answer = p90 if limit is None else limit if replica.counts_max_tokens else min(limit, p90)
-        return Spend(math.ceil(facts.prompt_tokens), math.ceil(answer))
+        answer = p90 if limit is None or (limit > p90 and not replica.counts_max_tokens) else limit
+        return Spend(ceil(facts.prompt_tokens), ceil(answer))
 
 
-def _used(attempt: AttemptView, reserved: QuotaTicket, bill: Bill) -> Spend:
+def _used(attempt: AttemptView, reserved: Spend, bill: Bill) -> Spend:
     """Estimate the amount that an ended attempt took of its quota."""
-    usage, spend = attempt.usage, reserved.spend
-    prompt, answer = spend.prompt, spend.answer
+    usage, replica = attempt.usage, attempt.replica
     if usage is not None and usage.prompt_tokens is not None:
         prompt, answer = usage.prompt_tokens, usage.completion_tokens or 0
-    elif bill is Bill.PROMPT or (bill is Bill.CATALOG and not attempt.replica.bills_cancelled):
-        answer = min(answer, attempt.events)  # cancelled, or failed: an event is about a token
-    if attempt.replica.counts_max_tokens:
-        answer = max(answer, spend.answer)  # counted beforehand, and not given back
+    else:
+        prompt, answer = reserved.prompt, reserved.answer
+        if bill is _PROMPT or (bill is _CATALOG and not replica.bills_cancelled):
+            answer = min(answer, attempt.events)  # cancelled, or failed: an event is about a token
+    if replica.counts_max_tokens:
+        answer = max(answer, reserved.answer)  # counted beforehand, and not given back
     return Spend(prompt, answer)

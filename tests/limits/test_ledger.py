@@ -1,6 +1,7 @@
 """The ledger: tickets that add up, hedges that keep room for primaries, and unknown limits that block nothing."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,66 @@ def test_unknown_limits_block_nothing() -> None:
     assert not ledger.refuses(tokens(10**9), 0.0)
     assert ledger.cooling_s(0.0) == 0.0
     assert ledger.state(0.0) == []
+
+
+def _cooled_here(ledger: Ledger) -> None:
+    ledger.rate_limited(ledger.reserve(tokens(10), 0.0), 0.0, 5.0)
+
+
+def _cooled_elsewhere(ledger: Ledger) -> None:
+    ledger.limited_elsewhere(5.0, 0.0)
+
+
+def _reloaded(ledger: Ledger) -> None:
+    _cooled_here(ledger)
+    ledger.end_cool_down()
+
+
+def _learned(ledger: Ledger) -> None:
+    answered(ledger, stated(40_000.0), 0.0)
+    _reloaded(ledger)
+
+
+def _learned_nothing(ledger: Ledger) -> None:
+    answered(ledger, stated(40_000.0, None), 0.0)
+    ledger.spent_elsewhere(tokens(10), 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "happens", "until_s"),
+    [
+        ([], None, -math.inf),
+        ([TPM], None, math.inf),
+        ([], _learned, math.inf),
+        ([], _learned_nothing, -math.inf),
+        ([], _cooled_here, 5.0),
+        ([], _cooled_elsewhere, 5.0),
+        ([], _reloaded, -math.inf),
+        ([TPM], _reloaded, math.inf),
+    ],
+)
+def test_only_a_known_limit_or_a_cool_down_restricts(
+    limits: list[Limit], happens: Callable[[Ledger], None] | None, until_s: float
+) -> None:
+    """After that time nothing waits and all of the quota is left; a limit restricts from the event that states it."""
+    ledger = Ledger(limits)
+    if happens is not None:
+        happens(ledger)
+    assert ledger.restricts_until_s == until_s
+    if until_s < math.inf:
+        assert (ledger.wait_s(tokens(10**9), 5.0), ledger.headroom(5.0)) == (0.0, 1.0)
+
+
+def test_a_limit_that_is_learned_late_counts_the_requests_under_way() -> None:
+    """A reservation before the first limit is settled against it; one that ended before has no effect on it."""
+    ledger = Ledger()
+    ended, under_way = ledger.reserve(tokens(100), 0.0), ledger.reserve(tokens(1_000), 0.0)
+    ledger.settle(ended, tokens(70), 0.0)
+    ledger.observe(ended, stated(40_000.0), 0.0)
+    assert left(ledger, 0.0) == [39_000.0]
+    ledger.settle(under_way, tokens(400), 0.0)
+    assert left(ledger, 0.0) == [39_600.0]
+    assert ledger.totals == Totals(reserved=1_100, settled=470, released=630)
 
 
 def test_a_request_takes_one_and_its_tokens_and_both_refill() -> None:

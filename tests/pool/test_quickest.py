@@ -138,19 +138,21 @@ def test_both_ways_agree_in_each_state(fleet: Fleet, steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "ends_after_s"),
+    ("fleet", "steps", "ends_after_s"),
     [
-        ([("switch", (0, True))], math.inf),
-        ([("switch", (0, True)), ("switch", (0, False))], 10.0),
-        ([_SENT, ("end", (0, Outcome.RATE_LIMITED, 30.0, False))], 30.0),
-        ([_SENT, ("end", (0, Outcome.MISCONFIGURED, 1.0, False))], math.inf),
-        ([*[_SENT] * 12, ("wait", 2.0)], math.inf),
+        (Fleet(), [("switch", (0, True))], math.inf),
+        (Fleet(), [("switch", (0, True)), ("switch", (0, False))], 10.0),
+        (Fleet(), [_SENT, ("end", (0, Outcome.RATE_LIMITED, 30.0, False))], 30.0),
+        (Fleet(names="ab", limits=()), [_SENT, ("end", (0, Outcome.RATE_LIMITED, 30.0, False))], 30.0),
+        (Fleet(names="ab", limits=()), [_SENT, ("stated", (0, 5.0))], 9.9),
+        (Fleet(), [_SENT, ("end", (0, Outcome.MISCONFIGURED, 1.0, False))], math.inf),
+        (Fleet(), [*[_SENT] * 12, ("wait", 2.0)], math.inf),
     ],
-    ids=["taken out", "slow start", "cooling", "open breaker", "suspect"],
+    ids=["taken out", "slow start", "cooling", "cooling quota", "used quota", "open breaker", "suspect"],
 )
-def test_unusual_states_take_the_general_way(steps: list[Step], ends_after_s: float) -> None:
+def test_unusual_states_take_the_general_way(fleet: Fleet, steps: list[Step], ends_after_s: float) -> None:
     """A state ends the one-step way at once, and its end by elapsed time begins it again."""
-    world = both(Fleet(), steps, 40)
+    world = both(fleet, steps, 40)
     start_s = world.now_s
     for after_s in (0.0, 9.9, 10.0, 29.9, 30.0):
         world.now_s, before = start_s + after_s, world.begun
