@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> ExitCode:
         print(f"{PROGRAM}: {fault}", file=sys.stderr)
         return ExitCode.FAILED
     module, function = _COMMANDS[arguments.command]
+    # Plugins of pydantic would receive secrets of the settings, and looking for them opens a file per distribution.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         gc.disable()  # imports leave no garbage, and looking for it takes a fifth of the start
         imported = importlib.import_module(f"gateway.cli.{module}")

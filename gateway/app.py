@@ -49,7 +49,7 @@ from gateway.sharing import SharedLimits
 from gateway.switches import Switches
 from gateway.topology import Topology, build_topology
 from gateway.tracing import Tracing, missing_exporter
-from gateway.version import gateway_version
+from gateway.version import VERSION
 from providers.anthropic.assembler import MessageAssembler
 from providers.base import Api, Headers
 from providers.openai.chat import OpenAIChat
@@ -57,7 +57,6 @@ from providers.openai.completions import OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
 
 _TRACEBACK_S = 60.0  # between tracebacks of the event loop: a failure in a callback may repeat with every event
-_VERSION = gateway_version()  # reads a file, so not on the loop
 
 
 class Gateway:
@@ -96,7 +95,7 @@ class Gateway:
         self._tune = tune
         self._reloading = asyncio.Lock()
         self._next_traceback_s = 0.0
-        self._observers = Observers(loop, _VERSION, member)
+        self._observers = Observers(loop, VERSION, member)
         self._hub = self._observers.hub
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         when_away = WhenAway.SHARE if settings.share is None else WhenAway(settings.share.when_away)
@@ -127,7 +126,7 @@ class Gateway:
         if self._shared is not None:
             self._shared.count_in(self._metrics.instruments)
         self._observers.measure(goals(settings), every_goal(settings))
-        self._tracing = Tracing(self._hub, loop, self._facts_of, _VERSION, member.number)
+        self._tracing = Tracing(self._hub, loop, self._facts_of, VERSION, member.number)
         self._observers.values.append(self._tracing.counts.values)
         self._tracing.use(settings.tracing)
         apis = client_apis()
@@ -166,7 +165,7 @@ class Gateway:
     def _build_plain(self) -> Application:
         from gateway.api.plain_routes import plain_app
 
-        return plain_app(self._models_of, self._started, lambda: not self.draining, _VERSION)
+        return plain_app(self._models_of, self._started, lambda: not self.draining, VERSION)
 
     def _build_admin(self) -> AdminApplication:
         from gateway.admin import Admin, Controls

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from gateway.config import settings as config
 from gateway.config.tls import TlsFiles, tls_context
 from gateway.limits.prices import Prices
-from gateway.version import gateway_version
+from gateway.version import VERSION
 from providers.base import Api, Burst, Headers, HttpClient, WireProtocol
 from providers.catalog import CATALOG, Auth
 from providers.openai.edits import BodyEdits
@@ -21,7 +21,6 @@ from providers.transport.http1 import WireClient
 from providers.transport.origin import Origin
 from providers.upstream import HttpEndpoint
 
-_VERSION = gateway_version()  # reads a file, so not on the loop
 _SECRET_CHARS_MIN = 8
 
 
@@ -150,7 +149,7 @@ def upstream_headers(replica: config.ReplicaSettings) -> Headers:
     """Return the headers of every request to a replica."""
     kind, url = CATALOG[replica.kind], urlsplit(replica.base_url)
     host = "localhost" if url.scheme == "http+unix" else url.netloc
-    headers = [(b"host", host.encode()), (b"user-agent", f"ttft-gateway/{_VERSION}".encode())]
+    headers = [(b"host", host.encode()), (b"user-agent", f"ttft-gateway/{VERSION}".encode())]
     if replica.api_key is not None:
         key = replica.api_key.get_secret_value().encode()
         auth = kind.auth if replica.auth is None else config.AUTHS[replica.auth]

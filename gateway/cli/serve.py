@@ -32,7 +32,7 @@ from gateway.http_server import ListenError
 from gateway.redis_share import missing_client
 from gateway.server import Addresses, run
 from gateway.tracing import missing_exporter
-from gateway.version import gateway_version
+from gateway.version import VERSION
 from gateway.workers.cores import worker_count
 
 _CONNECT_S_MAX = 1.0
@@ -127,7 +127,7 @@ def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environ
 
 
 def _introduction(settings: Settings, addresses: Addresses, generated_key: str | None) -> Iterator[str]:
-    yield bold(f"{PROGRAM} {gateway_version()} is ready at http://{addresses.public}/v1", sys.stderr)
+    yield bold(f"{PROGRAM} {VERSION} is ready at http://{addresses.public}/v1", sys.stderr)
     for model in settings.models[:_LISTED_MAX]:
         yield f"  {_describe(settings, model)}"
     if more := settings.models[_LISTED_MAX:]:

@@ -5,10 +5,10 @@ import platform
 
 from gateway.cli.event_loop import loop_name
 from gateway.cli.parser import PROGRAM, ExitCode
-from gateway.version import gateway_version
+from gateway.version import VERSION
 
 
 def version(_arguments: argparse.Namespace) -> ExitCode:
     """Print the version."""
-    print(f"{PROGRAM} {gateway_version()} (Python {platform.python_version()}, {loop_name()}, {platform.system()})")
+    print(f"{PROGRAM} {VERSION} (Python {platform.python_version()}, {loop_name()}, {platform.system()})")
     return ExitCode.OK

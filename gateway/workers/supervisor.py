@@ -29,7 +29,7 @@ from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.reloads import Reread
 from gateway.server import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S, Addresses, ExitReport
-from gateway.version import gateway_version
+from gateway.version import VERSION
 from gateway.workers.admin_address import AdminAddress
 from gateway.workers.control import Control
 from gateway.workers.front import Front
@@ -43,7 +43,6 @@ from gateway.workers.switches import GroupSwitches
 _START_S_MAX: Final = 60.0  # until all workers serve
 _LAST_S: Final = 3.0  # for the last messages of the workers
 _SWEEP_S: Final = 1.0
-_VERSION: Final = gateway_version()  # reads a file, so not on the loop
 
 
 class StartFailed(Exception):
@@ -111,7 +110,7 @@ class Supervisor:
         self._given = given
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._observers = Observers(self._loop, _VERSION, given.member)
+        self._observers = Observers(self._loop, VERSION, given.member)
         emit = self._observers.hub.emit_now
         metrics = self._observers.metrics()
         self._signals: asyncio.Queue[signal.Signals | None] = asyncio.Queue(4)  # None: the top process has ended

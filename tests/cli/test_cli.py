@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from checkout import ROOT
 from gateway.__main__ import foreign_providers, main
 from gateway.cli.parser import ExitCode, options, parse, parsers
 from gateway.cli.terminal import coloured
+from gateway.version import VERSION
 from sentences import Sentences
 
 DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -279,7 +282,26 @@ def test_providers_overwritten_in_place(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_version(capsys: pytest.CaptureFixture[str], typed: str) -> None:
     """`version` prints the distribution's name and version, Python's, the loop and the system on one line."""
     assert main([typed]) == ExitCode.OK
-    assert re.fullmatch(r"ttft-gateway \S+ \(Python \S+, (uvloop|asyncio), \S+\)\n", capsys.readouterr().out)
+    assert re.fullmatch(
+        rf"ttft-gateway {re.escape(VERSION)} \(Python \S+, (uvloop|asyncio), \S+\)\n", capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(("given", "loaded"), [(None, False), ("", True)])
+def test_plugins_of_pydantic_are_not_loaded(config: Path, tmp_path: Path, given: str | None, *, loaded: bool) -> None:
+    """A plugin of pydantic, which would receive secrets, is not imported unless the environment allows it."""
+    found = tmp_path / "spy-1.dist-info"
+    found.mkdir()
+    (found / "METADATA").write_text("Metadata-Version: 2.1\nName: spy\nVersion: 1\n", encoding="utf-8")
+    (found / "entry_points.txt").write_text("[pydantic]\nspy = spy\n", encoding="utf-8")
+    (tmp_path / "spy.py").write_text("print('spy')\n", encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "PYDANTIC_DISABLE_PLUGINS"}
+    environment["PYTHONPATH"] = str(tmp_path)
+    if given is not None:
+        environment["PYDANTIC_DISABLE_PLUGINS"] = given
+    command = [sys.executable, "-m", "gateway", "check-config", str(config)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ("spy" in done.stdout.splitlines()) is loaded, done
 
 
 def test_version_prints_the_loop_of_the_environment(

@@ -40,6 +40,7 @@ _IMAGE = re.compile(r"^( +image: ttft-gateway:)\S+", re.MULTILINE)
 # File -> lines with the version, and its form there; the first match of each is replaced.
 _VERSION_LINES: Final[Mapping[str, Mapping[re.Pattern[str], Callable[[str], str]]]] = {
     "pyproject.toml": {re.compile(r'^(version = ")[^"]+', re.MULTILINE): str},
+    "gateway/version.py": {re.compile(r'^(VERSION: Final = ")[^"]+', re.MULTILINE): str},
     "openapi.yaml": {re.compile(r"^(  version: )\S+", re.MULTILINE): str},
     "docker/Dockerfile": {re.compile(r'^( +org\.opencontainers\.image\.version=")[^"]+', re.MULTILINE): str},
     "docker/kubernetes.yaml": {_IMAGE: str},

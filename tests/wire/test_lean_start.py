@@ -9,6 +9,7 @@ from running import run_real
 from spawned import Gateway, spawn, stream
 
 _LATER = (
+    "email.parser",  # reading the metadata of a distribution imports it
     *("anyio", "fastapi", "h2", "httpcore", "httpx", "prometheus_client", "redis", "sse_starlette", "starlette"),
     *("gateway.admin", "gateway.cli.demo", "gateway.cli.workers", "gateway.workers.worker", "providers.simulated"),
 )

@@ -31,7 +31,7 @@ from gateway.config.settings import Settings
 from gateway.config.values import parse_address
 from gateway.http_server import ListenError
 from gateway.server import Addresses, run
-from gateway.version import gateway_version
+from gateway.version import VERSION
 
 _STEADY = {"ttft": "lognormal_median:200ms,0.25", "gap": "15ms"}
 _TAIL = {**_STEADY, "stall": "10%:lognormal_median:2s,0.1"}
@@ -162,7 +162,7 @@ def _greet(screen: TextIO, addresses: Addresses, key: str | None, replica_ports:
     authorization = f" \\\n    -H 'authorization: Bearer {key}'" if key else ""
     replicas = ", ".join(f"{name} on port {port}" for name, port in zip(REPLICAS, replica_ports, strict=True))
     print(
-        f"""{bold(f"{PROGRAM} {gateway_version()}: the demo is ready at {base}", screen)} (Ctrl-C ends it)
+        f"""{bold(f"{PROGRAM} {VERSION}: the demo is ready at {base}", screen)} (Ctrl-C ends it)
 
   replicas  {replicas}:
             first token after about 200 ms; at the last replica, one in ten takes 2 s

@@ -31,7 +31,7 @@ from gateway.config.document import read_yaml
 from gateway.config.errors import ConfigError
 from gateway.config.loader import load, masked, read_text
 from gateway.config.settings import Settings
-from gateway.version import gateway_version
+from gateway.version import VERSION
 
 _MODELS_MAX: Final = 20
 _LOG_LINES_MAX: Final = 5_000
@@ -92,7 +92,7 @@ def _secrets(file: Path, settings: Settings | None) -> Iterator[str]:
 def _versions() -> str:
     packages = {each.name: each.version for each in distributions() if each.name}
     found = {
-        "ttft-gateway": gateway_version(),
+        "ttft-gateway": VERSION,
         "python": sys.version,
         "event_loop": loop_name(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
