@@ -39,7 +39,7 @@ class AttemptListener(Protocol):
     """Receives the events of an attempt: a race."""
 
     def on_headers(self, attempt: "Attempt", headers: Headers) -> None:
-        """Response headers arrived."""
+        """Response headers arrived which are rate limits, or which end hedging."""
 
     def on_work(self, attempt: "Attempt") -> None:
         """The first sign of work arrived, before any content."""
@@ -261,10 +261,12 @@ class Attempt:
     def on_headers(self, status: int, headers: Headers) -> None:
         self.headers_s = self._loop.time()
         self.status = status
-        if not _REQUEST_ID_HEADERS.isdisjoint(dict(headers)):
-            request_id = next(value for name, value in headers if name in _REQUEST_ID_HEADERS)
-            self.upstream_request_id = shown_id(request_id, self.replica.secrets)
-        self._race.on_headers(self, headers)
+        for name, value in headers:
+            if name in _REQUEST_ID_HEADERS:
+                self.upstream_request_id = shown_id(value, self.replica.secrets)
+                break
+        if self.replica.read_limits is not None or self.pool.stops_at_headers:
+            self._race.on_headers(self, headers)
 
     def on_content(self, raw: bytes, events: int) -> None:
         write = self._write
@@ -338,24 +340,32 @@ class Attempt:
             return
         kind, raw = frame.kind, frame.raw
         now_s = self.last_s = self._loop.time()
-        if kind is _REFUSAL:
+        if kind is not _PREAMBLE and not self._is_held(frame):
+            return
+        self._held += raw
+        if len(self._held) > PREAMBLE_BYTES_MAX:
+            text = f"the upstream sent over {PREAMBLE_BYTES_MAX} bytes before any content"
+            self._race.on_failed(self, ProtocolError(text))
+        elif kind is _WORK:
+            self._begun = (now_s, frame.source or raw)
+            if self.work_s is None:
+                self.work_s = now_s
+                self._race.on_work(self)
+
+    def _is_held(self, frame: Frame) -> bool:
+        """Handle an early event that is no preamble; return True if it is held back."""
+        kind = frame.kind
+        if kind is _FINISH:
+            self._finished = True
+            self.generated_s, self._generated = self.last_s, frame.raw
+        elif kind is _REFUSAL:
             self.refused = True
-            self.on_content(raw, 1)
+            self.on_content(frame.raw, 1)
+            return False
         elif kind is _ERROR or kind is _MALFORMED:
             self._on_fault(frame)
-        elif kind is not _COMMENT:
-            self._held += raw
-            if kind is _FINISH:
-                self._finished = True
-                self.generated_s, self._generated = now_s, raw
-            if len(self._held) > PREAMBLE_BYTES_MAX:
-                text = f"the upstream sent over {PREAMBLE_BYTES_MAX} bytes before any content"
-                self._race.on_failed(self, ProtocolError(text))
-            elif kind is _WORK:
-                self._begun = (now_s, frame.source or raw)
-                if self.work_s is None:
-                    self.work_s = now_s
-                    self._race.on_work(self)
+            return False
+        return kind is not _COMMENT
 
     def _on_silent(self, frame: Frame) -> None:
         """Handle an event without output in the middle of the answer."""

@@ -87,7 +87,7 @@ class Race(EndOfRace):
     # the attempts' calls
 
     def on_headers(self, attempt: Attempt, headers: Headers) -> None:
-        """Pass the rate limits that a response states to its pool."""
+        """Pass the rate limits that a response states to its pool; end hedging if headers do."""
         if attempt.replica.read_limits is not None:
             self._runtime.safely("limits", attempt.observe_limits, None, headers)
         if attempt.pool.stops_at_headers:
@@ -172,13 +172,13 @@ class Race(EndOfRace):
     def _win(self, trigger: Trigger, attempt: Attempt) -> None:
         self._enter(trigger, _STREAMING)
         self._winner = attempt
-        now_s, deadlines = attempt.last_s, self._deadlines
+        now_s, deadlines, recovery = attempt.last_s, self._deadlines, self._recovery
         deadlines.retry_s = math.inf
-        if self._recovery is None:
+        if recovery is None:
             deadlines.keep_alive_s = now_s + deadlines.interval_s
         self._wakeup.at(min(now_s + self._model.timeouts.stall_s, deadlines.keep_alive_s, deadlines.total_s))
-        if self._recovery is not None:
-            self._recovery.on_joined(attempt)
+        if recovery is not None:
+            recovery.on_joined(attempt)
             if self._paused:
                 attempt.pause()
             attempt.forward(self._join)
