@@ -20,24 +20,21 @@ class KeptEvents(bytearray):
         earlier_bytes: uncompressed size of all events that were packed or taken.
     """
 
-    __slots__ = ("earlier_bytes", "packed")
-
-    def __init__(self) -> None:
-        self.packed: list[bytes] = []
-        self.earlier_bytes = 0
+    packed: tuple[bytes, ...] = ()  # most streams are too short to be packed: no object of theirs has these
+    earlier_bytes = 0
 
     def pack(self) -> bool:
         """Compress the latest events; return False if the stream is too long to be kept."""
         self.earlier_bytes += len(self)
         if self.earlier_bytes > KEPT_BYTES_MAX:
             return False
-        self.packed.append(zlib.compress(self, _PACK_LEVEL))
+        self.packed += (zlib.compress(self, _PACK_LEVEL),)
         self.clear()
         return True
 
     def take(self) -> Iterator[bytes]:
         """Yield all events in order, and keep none of them."""
-        packed, self.packed = self.packed, []
+        packed, self.packed = self.packed, ()
         yield from map(zlib.decompress, packed)
         self.earlier_bytes += len(self)
         latest = bytes(self)
