@@ -61,8 +61,10 @@ class OpenAIRecoverer:
 
     def is_deterministic(self, call: Call) -> bool:
         """Temperature 0, or a seed; see `Recoverer.is_deterministic`."""
-        seed, temperature = _active_value(call, "seed"), _active_value(call, "temperature")
-        return seed is not None or (temperature is not None and loads(temperature) == 0)
+        if "seed" in call.spans and _active_value(call, "seed") is not None:
+            return True
+        temperature = _active_value(call, "temperature") if "temperature" in call.spans else None
+        return temperature is not None and loads(temperature) == 0
 
     def continuable(self, call: Call) -> bool:
         """One choice of plain text; see `Recoverer.continuable`."""
