@@ -46,9 +46,9 @@ class Recorded(NamedTuple):
 
 
 _RECORDED = {
-    (3, 13): Recorded(request=Calls(410.8, 600.8), token=Calls(17.25, 66.76), read=Calls(26.43, 68.98)),
-    (3, 12): Recorded(request=Calls(410.8, 607.4), token=Calls(17.25, 68.73), read=Calls(26.43, 71.05)),
-    (3, 11): Recorded(request=Calls(418.0, 614.6), token=Calls(17.23, 68.71), read=Calls(27.74, 72.35)),
+    (3, 13): Recorded(request=Calls(372.6, 560.7), token=Calls(16.36, 65.86), read=Calls(24.47, 67.02)),
+    (3, 12): Recorded(request=Calls(372.7, 567.2), token=Calls(16.36, 67.84), read=Calls(24.47, 69.09)),
+    (3, 11): Recorded(request=Calls(375.6, 570.1), token=Calls(16.35, 67.84), read=Calls(24.62, 69.24)),
 }
 _VERSION = sys.version_info[:2]
 _SHARE = 0.03 if _VERSION in _RECORDED else 1 / 3
