@@ -260,7 +260,7 @@ class Predictor:
         self._set_law()
 
     def _set_law(self) -> None:
-        self._scales = {replica: exp(level) for replica, level in self._levels.items()}
+        self._scales = dict(zip(self._levels, map(exp, self._levels.values()), strict=True))
         self._law = (self._coefficients, self._scales) if self._samples else None
         self.level_median = statistics.median(self._scales.values()) if self._scales else 1.0
 
