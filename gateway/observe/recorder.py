@@ -82,6 +82,7 @@ class Recorder:
         self._codes: set[str | None] = set()
         self._keys: dict[tuple[str, int], Counter] = {}
         self._waiting: list[Event] = []
+        self._bug: Exception | None = None  # raised while events were counted; the hub reports it with the next batch
         self._last_reload_successful = True
         instruments.before_read = usage.before_read = self._count
 
@@ -96,6 +97,9 @@ class Recorder:
         self._waiting.extend(events)
         if len(self._waiting) >= _WAITING_MAX:
             self._count()
+        bug, self._bug = self._bug, None
+        if bug is not None:
+            raise bug
 
     def forget(self, model: str, replica: str) -> None:
         """Drop the series of a replica that was removed, after its last request."""
@@ -105,7 +109,7 @@ class Recorder:
             family.forget(model, replica)
 
     def _count(self) -> None:
-        """Count the events that wait."""
+        """Count the events that wait; a bug costs those with the same labels, and no reader."""
         events, self._waiting = self._waiting, []
         rare: list[Event] = []
         requests: defaultdict[tuple[str, str, Api, int, str | None, Result], list[RequestEnded]] = defaultdict(list)
@@ -123,11 +127,20 @@ class Recorder:
             else:
                 rare.append(event)
         for labels, alike in requests.items():
-            self._count_requests(alike, *labels)
+            try:
+                self._count_requests(alike, *labels)
+            except Exception as error:  # a bug
+                self._bug = error
         for attempt_labels, reports in attempts.items():
-            self._count_attempts(reports, *attempt_labels)
+            try:
+                self._count_attempts(reports, *attempt_labels)
+            except Exception as error:  # likewise
+                self._bug = error
         for event in rare:
-            self._on_rare_event(event)
+            try:
+                self._on_rare_event(event)
+            except Exception as error:  # likewise
+                self._bug = error
 
     def _count_requests(
         self,

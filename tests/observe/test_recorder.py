@@ -1,0 +1,31 @@
+"""A bug of the recorder costs the events with the same labels, not those that wait beside them."""
+
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.observe.instruments import Instruments
+from gateway.observe.recorder import Recorder
+from gateway.observe.usage import UsageTable
+from providers.base import Api
+from sample_events import REQUEST
+
+BUG = replace(REQUEST, api=cast("Api", "unknown"), model="another")
+
+
+@pytest.mark.parametrize("count", [10, 300])
+def test_a_bug_costs_no_other_event_and_no_reader(count: int) -> None:
+    """Usage and metrics have every other request; the exception is raised to the hub, which reports it."""
+    instruments, usage = Instruments(), UsageTable()
+    recorder = Recorder(instruments, usage)
+    try:
+        recorder.on_events([BUG, *[REQUEST] * count])
+        usage.report()
+        recorder.on_events([])
+    except KeyError:
+        pass
+    else:
+        pytest.fail("the bug was not reported")
+    assert [row[-1] for row in usage.dump().requests] == [count]
+    assert sum(series.value for series in instruments.requests.all()) == count
