@@ -26,7 +26,7 @@ from io import BytesIO
 from operator import itemgetter
 from typing import Final
 
-_DELTA: Final = re.compile(rb'"delta": ?\{').search
+_DELTA: Final = re.compile(rb'"choices": ?\[\{[^][{}]*"delta": ?\{').search
 # Bytes that are the text of a JSON string as they are, without escapes and outside ASCII.
 _PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch
 _QUOTE: Final = 34
@@ -77,8 +77,8 @@ class TextRun:
 class UsualEnds:
     """The ends of the events of answers whose first event has one end; they follow the envelope.
 
-    Every envelope that the same first end completes to JSON is open in the same objects, in `delta` at last: another
-    end gives the same event with it as with the envelope after which it was learned.
+    An envelope ends in `delta` of the first of `choices`, and the same first end closes as many objects: another end
+    gives the same event with it as with the envelope after which it was learned.
 
     Attributes:
         head, suffix: the bytes before and after the text of a content event; empty if unknown.

@@ -198,6 +198,19 @@ def test_an_answer_like_the_one_before_is_read_like_it(n: int, delta: dict[str, 
     assert seen[1:] == seen[:1] * 2
 
 
+def test_the_same_ends_in_another_list_are_no_answer() -> None:
+    """An end is known only after an envelope whose `delta` is that of a choice."""
+    deltas = [b'{"role":"assistant"}', b'{"content":"a"}', b'{},"finish_reason":"stop"']
+
+    def read(chat: OpenAIChat, before: bytes) -> tuple[list[Frame], bool]:
+        reader = chat.reader(call_of({"model": "m", "stream": True}))
+        return [reader.read(b'data: {%b[{"delta":%b}]}\n\n' % (before, delta)) for delta in deltas], reader.complete
+
+    chat = OpenAIChat()
+    assert read(chat, b'"choices":') == read(chat, b'"choices":')
+    assert read(chat, b'"choices":[],"x":') == read(OpenAIChat(), b'"choices":[],"x":')
+
+
 _DELTAS = st.sampled_from(
     [
         {"role": "assistant", "content": ""},
