@@ -16,6 +16,7 @@ from gateway.limits.prices import money
 from gateway.race.attempt import Attempt
 from gateway.race.attempts import Attempts
 from gateway.race.recovery import Recovery
+from providers.base import Usage
 
 _UNKNOWN: Final = Charge(Disposition.ABANDONED, Billed.NOTHING)
 _RESULT_HEADERS: Final = {result: (b"x-ttft-result", result.value.encode()) for result in Result}
@@ -114,16 +115,10 @@ def ended(
         charged: returns the charge of an attempt.
     """
     call, caller, sent, arrived_s = attempts.call, attempts.caller, attempts.sent, attempts.caller.arrived_s
-    first, usage, events, winner_name = winner, None, 0, None
-    if winner is None:
-        if call.streaming:  # the attempt whose stream the client received when it broke
-            first = next((attempt for attempt in sent if attempt.outcome is Outcome.CUT), None)
-            events = 0 if first is None else first.events
+    if winner is None or recovery is not None:
+        first, usage, events = _broken_stream(attempts, winner, recovery)
     else:
-        winner_name, usage, events = winner.replica.name, winner.usage, winner.events
-        if recovery is not None:  # its stream was carried on
-            first, usage = recovery.first, recovery.usage(usage)
-            events += recovery.carried_tokens
+        first, usage, events = winner, winner.usage, winner.events
     result = _PRIMARY
     if attempts.hedges or attempts.denials:
         result = _result_of_hedges(attempts, None if winner is None else first)
@@ -137,12 +132,7 @@ def ended(
     for attempt in sent:
         reports.append(_report(attempt, start_s, charged(attempts, winner, attempt)))
         malformed += attempt.malformed
-    content_s = work_s = None
-    if first is not None:
-        if first.content_s is not None:
-            content_s = first.content_s - arrived_s
-        if first.work_s is not None and first.work_s == first.first_token_s:
-            work_s = first.work_s - arrived_s
+    content_s, work_s = (None, None) if first is None else _first_times(first, arrived_s)
     return RequestEnded(  # in the order of its fields: 28 keywords would cost as much as all of the above
         now_s,
         caller.request_id,
@@ -153,7 +143,7 @@ def ended(
         status,
         error,
         result,
-        winner_name,
+        None if winner is None else winner.replica.name,
         tuple(reports),
         tuple(attempts.denials),
         attempts.denied_why,
@@ -173,6 +163,27 @@ def ended(
         None if forecast is None else forecast.target_s,
         attempts.shadow,
         caller.trace,
+    )
+
+
+def _broken_stream(
+    attempts: Attempts, winner: Attempt | None, recovery: Recovery | None
+) -> tuple[Attempt | None, Usage | None, int]:
+    """Return the attempt whose stream the client received first, and usage and events of its whole answer."""
+    if winner is not None and recovery is not None:  # its stream was carried on
+        return recovery.first, recovery.usage(winner.usage), winner.events + recovery.carried_tokens
+    cut = None
+    if attempts.call.streaming:
+        cut = next((attempt for attempt in attempts.sent if attempt.outcome is Outcome.CUT), None)
+    return cut, None, 0 if cut is None else cut.events
+
+
+def _first_times(first: Attempt, arrived_s: float) -> tuple[float | None, float | None]:
+    """Return the times from the request's arrival to its first content, and to the work that was its first token."""
+    content_s, work_s = first.content_s, first.work_s
+    return (
+        None if content_s is None else content_s - arrived_s,
+        None if work_s is None or work_s != first.first_token_s else work_s - arrived_s,
     )
 
 

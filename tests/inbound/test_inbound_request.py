@@ -394,11 +394,3 @@ def test_what_may_be_asked_twice_in_the_responses_api(
 def test_the_prompt_of_a_response_is_what_the_model_reads_first() -> None:
     """Instructions come before the input, in any order of the keys."""
     assert read(response('"instructions":"be brief"'), Api.RESPONSES).prompt == b'"be brief""hi"'
-
-
-@pytest.mark.parametrize("given", ['"hi"', '["a","b"]', "[1,2,3]", "[[1],[2,3]]"])
-def test_embeddings_are_timed_and_hedged_as_a_whole(given: str) -> None:
-    """They come in one piece, whose time measures the replica, several inputs included."""
-    inbound = read(f'{{"model":"m","input":{given}}}', Api.EMBEDDINGS)
-    assert (inbound.call.streaming, inbound.call.assemble, inbound.call.timed) == (False, False, True)
-    assert (inbound.hedge_off, inbound.prompt) == (None, given.encode())
