@@ -58,7 +58,8 @@ def merged_admission(workers: Sequence[AdmissionState]) -> AdmissionState:
 def merged_share(workers: Sequence[ShareState]) -> ShareState | None:
     """Return the state of the exchange; None without one.
 
-    It is that of the worker whose engine is away, or whose last exchange is the oldest; leases are added.
+    It is that of the worker whose engine is away, or whose last exchange is the oldest; leases are added. The part is that
+    of the worker that counts the fewest processes.
     """
     if not workers:
         return None
@@ -68,6 +69,7 @@ def merged_share(workers: Sequence[ShareState]) -> ShareState | None:
     return replace(
         max(workers, key=lambda worker: (not worker.up, _age_s(worker.exchange_age_s), _age_s(worker.reply_age_s))),
         heads=max(worker.heads for worker in workers),
+        away_part=max(worker.away_part for worker in workers),
         leases=tuple(LeaseState(limit, round(left, 3)) for limit, left in leases.items()),
         mismatches=tuple({each.limit: each for worker in workers for each in worker.mismatches}.values()),
     )

@@ -175,6 +175,9 @@ def test_the_exchange_is_that_of_the_worker_in_trouble() -> None:
     second = replace(first, exchange_age_s=3.0, heads=3, mismatches=(MismatchState("key:a:requests", 9, 5),))
     merged = merged_share([first, second])
     assert merged == replace(second, heads=4, leases=(LeaseState("key:a:requests", 5.0),))
+    merged = merged_share([replace(first, heads=3, away_part=0.3), second])
+    assert merged is not None
+    assert merged.away_part == 0.3
     away = replace(first, up=False, fault="Connection refused")
     merged = merged_share([away, second])
     assert merged is not None
