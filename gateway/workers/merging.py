@@ -58,8 +58,8 @@ def merged_admission(workers: Sequence[AdmissionState]) -> AdmissionState:
 def merged_share(workers: Sequence[ShareState]) -> ShareState | None:
     """Return the state of the exchange; None without one.
 
-    It is that of the worker whose engine is away, or whose last exchange is the oldest; leases are added. The part is that
-    of the worker that counts the fewest processes.
+    It is that of the worker whose engine is away, or whose last exchange is the oldest; leases are added. The part is
+    that of the worker that counts the fewest processes.
     """
     if not workers:
         return None
