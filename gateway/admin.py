@@ -17,7 +17,6 @@ import hmac
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, NamedTuple, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from fastapi import Depends, FastAPI, Request, Response, params
@@ -27,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.connections import admit
 from gateway.api.error_handlers import answer_errors
 from gateway.api.hosts import HostCheck
+from gateway.api.web_pages import is_foreign
 from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, RequestTimeout, Unauthorized, UnknownModel
 from gateway.observe.exposition import CONTENT_TYPE, render
 from gateway.observe.feed import Feed, Subscription
@@ -339,10 +339,10 @@ def _only_parameters(*known: str) -> params.Depends:
 
 def _check_origin(request: Request) -> None:
     """Reject requests of foreign web pages: opening a page must not change the gateway."""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if is_foreign(dict(request.scope["headers"])):
+        origin = request.headers.get("origin", "another site")
         raise Forbidden(
-            f"requests of web pages from {origin} are not allowed here; use a page of this address, or no browser"
+            f"requests of web pages from {origin[:80]} are not allowed here; use a page of this address, or no browser"
         )
 
 

@@ -9,6 +9,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from gateway.api.asgi import Application
 from gateway.api.count_tokens import TokenCounts
@@ -98,19 +99,30 @@ class Gateway:
         self._observers = Observers(loop, VERSION, member)
         self._hub = self._observers.hub
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
+        dropped = self._observers.dropped
+        self._leave_out = partial(dropped.leaving_out, "pool")
+        if engine is not None:
+            engine.drop = dropped.of("share")
         when_away = WhenAway.SHARE if settings.share is None else WhenAway(settings.share.when_away)
         self._shared = None if engine is None else SharedLimits(engine, when_away, self._runtime)
         self.switches = Switches(lambda: self._topology.models, self._hub.emit_now, loop.time)
         self._shared_pools = (
             None
             if engine is None
-            else SharedPools(engine, self._runtime, lambda name, on: self.switches.follow_hedging(name, on=on))
+            else SharedPools(
+                engine,
+                self._runtime,
+                lambda name, on: self.switches.follow_hedging(name, on=on),
+                dropped.of("share"),
+            )
         )
         self._limits = LOCAL if self._shared is None else self._shared.limits
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune, limits=self._limits)
         self.discovery = Discovery(tasks, self._runtime, self._apply_rows, os.environ)
-        self.learned_state = OwnState(lambda: self._topology.models)
-        self.learned = LearnedFile(settings.learned_file, self.learned_state, self._runtime.emit)
+        self.learned_state = OwnState(lambda: self._topology.models, dropped.of("learned_file"))
+        self.learned = LearnedFile(
+            settings.learned_file, self.learned_state, self._runtime.emit, dropped.of("learned_file")
+        )
         self._observers.values.append(self.learned.values)
         self._metrics = self._observers.metrics(self._states, self._admission_state, self.discovery.states)
         self.view = OwnView(
@@ -348,7 +360,8 @@ class Gateway:
         now_s = self._runtime.loop.time()
         for model in self._topology.models.values():
             for pool in model.pools:
-                yield from pool_state(model.name, pool, now_s, self._topology.draining(model.name, pool.name))
+                with self._leave_out(pool.name):
+                    yield from pool_state(model.name, pool, now_s, self._topology.draining(model.name, pool.name))
 
     def _admission_state(self) -> AdmissionState:
         topology = self._topology
@@ -372,7 +385,7 @@ class Gateway:
         model = self._topology.models.get(name)
         if model is None:
             return None
-        described = describe(model, self._runtime.loop.time(), quantiles)
+        described = describe(model, self._runtime.loop.time(), quantiles, self._leave_out)
         found = [source for source in self.discovery.states() if source.model == name]
         return {**described, "discovery": found, "learned_file": self.learned.describe()}
 

@@ -110,18 +110,20 @@ class Applications:
         await self._plain.load()
 
     def load_soon(self) -> None:
-        """Begin to load the framework of the plain and admin routes: soon, no file may be left to open for it."""
+        """Begin to load the framework and the pages of the plain and admin routes, while files are left to open."""
         if self._loading is None:
             self._loading = self._tasks.create_task(self.load_framework())
 
     async def load_framework(self) -> None:
-        """Load the framework of the plain and admin routes."""
+        """Load the framework and the pages of the plain and admin routes."""
         try:
-            from anyio import to_thread
-
             for application in (self._plain, self.admin):
                 await application(_HEALTH, _no_body, _ignore)
-            await to_thread.run_sync(int)  # the framework's way to a thread
+            from anyio import to_thread
+
+            from gateway.pages.files import load_pages
+
+            await to_thread.run_sync(load_pages)
         except Exception as error:  # most likely no file is left to open
             logging.getLogger(__name__).warning(
                 "the plain or the admin routes are not loaded (%s); the next request for them tries again", error

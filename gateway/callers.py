@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from gateway.api.auth import Keyring
 from gateway.api.hosts import HostCheck
 from gateway.api.serving import AttemptLimits, RequestLimits
+from gateway.api.web_pages import PageCheck
 from gateway.config import settings as config
-from gateway.config.key_settings import KeySettings
+from gateway.config.settings import KeySettings
 from gateway.inbound.parsed import NumberLimits
 from gateway.race.retry_plan import TRIES_MAX
 
@@ -45,6 +46,7 @@ def keyring(settings: config.Settings, on_previous: Callable[[str], object]) -> 
         HostCheck(settings.own_hosts),
         previous,
         on_previous,
+        PageCheck(settings.cors_origins, is_local=settings.listen.loopback),
     )
 
 

@@ -12,13 +12,13 @@
     |   +-- UnknownReplica    404  on the admin address
     |   +-- LastReplica       409  on the admin address: the model would have no replica left
     +-- Unauthorized          401  no API key, or an unknown one
-    +-- Forbidden             403
+    +-- Forbidden             403  a web page of another origin sent a request
     |   +-- ModelNotAllowed   403  the key may not use this model
     +-- UnknownHost           421  an address without a key got a request for another name
-    +-- RateLimited           429  every upstream is rate-limited
+    +-- RateLimited           429  every upstream is rate-limited by its provider
     +-- RequestTimeout        408  the request body did not arrive in time
     +-- OverKeyLimit          429  the key is at one of its limits
-    +-- UpstreamFailed        the upstream's own status (4xx, 429, 5xx), 502 or 504
+    +-- UpstreamFailed        the upstream's own status (4xx, 5xx), 502 or 504
     +-- Overloaded            503  a model or the gateway is at its limit
     +-- LimitsAway            503  the key's limits are unknown
     +-- ShuttingDown          503  the gateway drains
@@ -28,10 +28,15 @@ Never answers with `{"detail": ...}`: SDKs would lose code, type and param. Unit
 """
 
 import math
+from typing import Literal
 
 import msgspec
 
 _encode = msgspec.json.Encoder().encode
+
+Limit = Literal["key", "provider", "model", "gateway"]
+"""The limit that a request has met: that of the caller's key, of the providers, of the model's concurrency, or of the
+gateway itself; the value of the header `x-ttft-limit`."""
 
 
 class GatewayError(Exception):
@@ -49,6 +54,7 @@ class GatewayError(Exception):
     closes = False  # the rest of the request is not read, so the connection cannot be reused
     retry_after_s: float | None = None
     should_retry: bool | None = None
+    limit: Limit | None = None  # None for an error that is not about a limit
     extra_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -69,6 +75,8 @@ class GatewayError(Exception):
         if self.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % math.ceil(self.retry_after_s)))
             headers.append((b"retry-after-ms", b"%d" % math.ceil(1000 * self.retry_after_s)))
+        if self.limit is not None:
+            headers.append((b"x-ttft-limit", self.limit.encode()))
         if self.should_retry is not None:
             headers.append((b"x-should-retry", b"true" if self.should_retry else b"false"))
         if self.closes:
@@ -154,7 +162,7 @@ class Unauthorized(GatewayError):
 
 
 class Forbidden(GatewayError):
-    """The key may not do this."""
+    """A web page of another origin may not do this, or with a subclass the key."""
 
     status = 403
     kind = "permission_error"
@@ -170,7 +178,7 @@ class UnknownHost(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """Every upstream is rate-limited.
+    """Every upstream is rate-limited by its provider, or at an enforced limit of it.
 
     Args:
         message: message for the client.
@@ -180,6 +188,7 @@ class RateLimited(GatewayError):
     status = 429
     kind = "rate_limit_error"
     code = "upstream_rate_limited"
+    limit = "provider"
 
     def __init__(self, message: str, *, retry_after_s: float | None) -> None:
         super().__init__(message)
@@ -229,6 +238,7 @@ class OverKeyLimit(GatewayError):
     status = 429
     kind = "rate_limit_error"
     code = "rate_limit_exceeded"
+    limit = "key"
 
     def __init__(self, message: str, retry_after_s: float | None) -> None:
         super().__init__(message)
@@ -254,9 +264,10 @@ class Overloaded(GatewayError):
     status = 503
     code = "overloaded"
 
-    def __init__(self, message: str, retry_after_s: float, *, closes: bool = False) -> None:
+    def __init__(self, message: str, retry_after_s: float, *, limit: Limit = "gateway", closes: bool = False) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.limit = limit
         self.closes = closes
 
 

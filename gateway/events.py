@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from gateway.errors import Limit
 from gateway.hedging.charges import Charge
 from gateway.hedging.measure import Measured
 from gateway.hedging.outcomes import Denial, Outcome
@@ -28,6 +29,7 @@ from gateway.process_events import (
     ReplicaSwitched,
     ShareAway,
     ShareBack,
+    StateDropped,
     WorkerChanged,
 )
 from gateway.traces import Trace
@@ -155,6 +157,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
         ttft_target_s: TTFT target of its hedging; None without one.
         shadow: hedge that the policy `shadow` would have sent; None without one.
         trace: place in its trace; None without tracing.
+        limit: limit that the request has met; None without one.
     """
 
     at_s: float
@@ -186,6 +189,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
     ttft_target_s: float | None = None
     shadow: Shadow | None = None
     trace: Trace | None = None
+    limit: Limit | None = None
 
     @property
     def shadow_s(self) -> float | None:
@@ -205,6 +209,7 @@ class RequestRejected(msgspec.Struct, frozen=True):
         queued_s: time in the model's queue.
         trace_id: id of the request's trace; None without one.
         trace: place in its trace; None without tracing.
+        limit: limit that the request has met; None without one.
     """
 
     at_s: float
@@ -216,6 +221,7 @@ class RequestRejected(msgspec.Struct, frozen=True):
     queued_s: float = 0.0
     trace_id: str | None = None
     trace: Trace | None = None
+    limit: Limit | None = None
 
 
 class HedgeFired(msgspec.Struct, frozen=True):
@@ -302,6 +308,7 @@ Event = (
     | AcceptingChanged
     | ShareAway
     | ShareBack
+    | StateDropped
     | ParamsDropped
     | PreviousKeyUsed
     | WorkerChanged

@@ -85,9 +85,11 @@ class HttpServer(uvicorn.Server):
         self._accept_with = accept_with
         self._protocol = protocol
         self.prepared = asyncio.Event()
+        self._listening: list[socket.socket] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.servers = []
+        self._listening = sockets or []
         self.acceptor = self._accept_with(Connecting(self.make_protocol).take)
         self.started = True
         self.prepared.set()
@@ -100,8 +102,14 @@ class HttpServer(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.acceptor.close()
+        self.stop_listening()
         await super().shutdown(sockets)
+
+    def stop_listening(self) -> None:
+        """Accept no more connections, and let another process listen on the address; open connections go on."""
+        self.acceptor.close()
+        for sock in self._listening:
+            sock.close()
 
     def drain(self) -> None:
         """End each connection after its next response, which announces it."""

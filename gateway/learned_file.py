@@ -26,16 +26,17 @@ from gateway.daemon_thread import on_thread
 from gateway.events import Event
 from gateway.learned_state import LearnedState, Restored
 from gateway.observe.process import ProcessValue
-from gateway.pool.learned import VERSION, Learned
+from gateway.pool.learned import FORMAT, VERSION, Learned, decoded, encoded
 from gateway.process_events import LearnedFileFailed, LearnedRestored
+from gateway.share.words import Drop
 
 _SAVE_EVERY_S: Final = 30.0  # what a kill loses; a file of 5 models with 3 replicas has about 30 kB
 _WRITE_S_MAX: Final = 10.0
 _LAST_WRITE_S_MAX: Final = 1.0  # a hanging disk must not delay the end of the process
 _READ_S_MAX: Final = 3.0  # nor its start
 _FILE_BYTES_MAX: Final = 32_000_000
-_FORMAT: Final = "ttft-gateway learned state"
-_BEGINNING: Final = f'{{"format":"{_FORMAT}"'.encode()
+_AHEAD_S_MAX: Final = 3600.0  # of a file's time before the clock, which may have been corrected
+_BEGINNING: Final = f'{{"format":"{FORMAT}"'.encode()
 
 
 class _Header(msgspec.Struct):
@@ -49,12 +50,14 @@ class LearnedFile:
         file: path; None to keep nothing.
         state: the state to keep.
         emit: receives events.
+        drop: receives the name of each damaged part of the file, and the reason.
     """
 
-    def __init__(self, file: str | None, state: LearnedState, emit: Callable[[Event], object]) -> None:
+    def __init__(self, file: str | None, state: LearnedState, emit: Callable[[Event], object], drop: Drop) -> None:
         self._file = None if file is None else Path(file)
         self._state = state
         self._emit = emit
+        self._drop = drop
         self._loop = asyncio.get_running_loop()
         self._writing: asyncio.Future[None] | None = None  # a write that may still be under way
         self._saved_s: float | None = None
@@ -77,12 +80,14 @@ class LearnedFile:
         """Give the pools the state of the file, once, before the first request."""
         if self._file is None:
             return
-        file = self._file
-        reading = on_thread(lambda: _read(file), "read learned state")
+        file, damages = self._file, list[tuple[str, str]]()
+        reading = on_thread(lambda: _read(file, lambda *damage: damages.append(damage)), "read learned state")
         try:
             learned = await asyncio.wait_for(reading, _READ_S_MAX)
+            for damage in damages:
+                self._drop(*damage)
             if learned is not None:
-                self._restore(learned, max(0.0, _wall_s() - learned.saved_s))
+                self._restore(learned, _wall_s() - learned.saved_s)
         except _Foreign as error:
             self._is_closed = True
             self._failed(str(error))
@@ -110,7 +115,7 @@ class LearnedFile:
             models = await self._state.collect()
             if any(model.pools for model in models.values()):  # else there may be an earlier state, which is better
                 async with asyncio.timeout(timeout_s):
-                    await self._write(self._file, Learned(_FORMAT, VERSION, _wall_s(), models))
+                    await self._write(self._file, Learned(FORMAT, VERSION, _wall_s(), models))
         except Exception as error:
             if not isinstance(error, OSError):  # a bug must not stop the gateway
                 logging.getLogger(__name__).exception("the learned state could not be written")
@@ -126,7 +131,7 @@ class LearnedFile:
         """Write on a thread, after the end of the previous write."""
         if self._writing is not None:
             await asyncio.wait({self._writing})
-        self._writing = on_thread(lambda: _replace(file, msgspec.json.encode(learned)), "write learned state")
+        self._writing = on_thread(lambda: _replace(file, encoded(learned)), "write learned state")
         self._writing.add_done_callback(lambda written: written.exception())  # which nothing else does if it is late
         await asyncio.shield(self._writing)
 
@@ -134,13 +139,14 @@ class LearnedFile:
         """Begin with a state.
 
         Raises:
-            _Unusable: the state of a pool contradicts itself; the other ones are restored.
+            _Unusable: the time of the state is in the future.
         """
+        if elapsed_s < -_AHEAD_S_MAX:
+            raise _Unusable("the time in the file is in the future")
+        elapsed_s = max(0.0, elapsed_s)
         restored = self._state.restore(learned.models, elapsed_s)
         if restored is not None:
             self.report(restored, elapsed_s)
-            if restored.fault is not None:
-                raise _Unusable(restored.fault)
 
     def report(self, restored: Restored, elapsed_s: float) -> None:
         """Report the pools that have begun with the state of the file."""
@@ -167,8 +173,8 @@ def file_values(fault: str | None) -> Iterator[ProcessValue]:
     yield ProcessValue("ttft_gateway_learned_file_up", text, "gauge", float(fault is None))
 
 
-def _read(file: Path) -> Learned | None:
-    """Return the content of the file, None if there is none.
+def _read(file: Path, drop: Drop) -> Learned | None:
+    """Return the content of the file without its damaged parts, None if there is none.
 
     Raises:
         OSError: it cannot be read.
@@ -192,8 +198,8 @@ def _read(file: Path) -> Learned | None:
         version = msgspec.json.decode(content, type=_Header).version
         if version != VERSION:
             raise _Unusable(f"the file has version {version} instead of {VERSION}")
-        return msgspec.json.decode(content, type=Learned)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return decoded(content, drop)
+    except (ValueError, RecursionError) as error:
         raise _Unusable(f"the file is damaged ({error})") from None
 
 

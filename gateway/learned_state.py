@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from gateway.pool.learned import LearnedModel, learned_pool, restore_pool
+from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool, sound_pool
 from gateway.race.context import Model
+from gateway.share.words import Drop
 
 _SLICE_PARTS: Final = 8  # replicas read between two turns of the event loop, about 1 ms
 
@@ -19,12 +20,10 @@ class Restored(NamedTuple):
     Attributes:
         pools: number of pools with restored state.
         cold: number of other pools.
-        fault: reason for which the state of a pool was not restored; None without one.
     """
 
     pools: int
     cold: int
-    fault: str | None = None
 
 
 class LearnedState(Protocol):
@@ -49,29 +48,32 @@ class OwnState:
 
     Args:
         models: returns the models by name, which a reload replaces.
+        drop: receives the name of each pool whose state is damaged, and the reason.
     """
 
-    def __init__(self, models: Callable[[], Mapping[str, Model]]) -> None:
+    def __init__(self, models: Callable[[], Mapping[str, Model]], drop: Drop) -> None:
         self._models = models
+        self._drop = drop
         self._loop = asyncio.get_running_loop()
 
     async def collect(self) -> dict[str, LearnedModel]:
         """Read the state in slices that do not block the event loop for long."""
         learned, parts = {}, 0
         for name, model in self._models().items():
-            pools = {}
+            pools: dict[str, LearnedPool] = {}
             for pool in model.pools:
                 for state in learned_pool(pool, self._loop.time()):
                     parts += 1
                     if state is not None and state.learning.contents:
-                        pools[pool.name] = state
+                        sound = sound_pool(pool.name, state, self._drop)
+                        pools |= {} if sound is None else {pool.name: sound}
                     if parts % _SLICE_PARTS == 0:
                         await asyncio.sleep(0)
             learned[name] = LearnedModel(model.scale.state, pools)
         return learned
 
     def restore(self, models: Mapping[str, LearnedModel], elapsed_s: float) -> Restored:
-        restored, every, fault, now_s = 0, 0, None, self._loop.time()
+        restored, every, now_s = 0, 0, self._loop.time()
         for name, model in self._models().items():
             state = models.get(name)
             for pool in model.pools:
@@ -83,5 +85,5 @@ class OwnState:
                         restored += 1
                         model.scale.restore(state.tokens)
                 except ValueError as error:
-                    fault = f"the state of {pool.name} is damaged ({error})"
-        return Restored(restored, every - restored, fault)
+                    self._drop(pool.name, str(error))
+        return Restored(restored, every - restored)

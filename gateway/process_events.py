@@ -108,6 +108,21 @@ class LearnedFileFailed(msgspec.Struct, frozen=True):
     error: str
 
 
+class StateDropped(msgspec.Struct, frozen=True):
+    """Something that the process has received, read or described is damaged, and is not used; the first of its name.
+
+    Attributes:
+        source: "share" for other gateways, "learned_file", "worker" or "pool" for the description of a pool.
+        name: name of the part.
+        reason: damage.
+    """
+
+    at_s: float
+    source: str
+    name: str
+    reason: str
+
+
 class AcceptingChanged(msgspec.Struct, frozen=True):
     """Accepting client connections began to fail, or works again.
 

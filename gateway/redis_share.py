@@ -8,7 +8,7 @@ import ssl
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from gateway.config.share_settings import ShareSettings
+from gateway.config.settings import ShareSettings
 from gateway.config.tls import TlsFault, TlsFiles, tls_context
 from gateway.share.address import read_address
 

@@ -1,7 +1,8 @@
 """The running process: listen, serve, drain on a signal, exit.
 
-    SIGTERM        /readyz returns 503; after READINESS_LEAD_S accepting stops; running streams have drain_timeout to
-                   finish, then end with an error event. SIGINT (Ctrl-C) does the same without the delay.
+    SIGTERM        /readyz returns 503; after READINESS_LEAD_S listening stops, on the admin address, too; running
+                   streams have drain_timeout to finish, then end with an error event. SIGINT (Ctrl-C) does the same
+                   without the delay.
     second signal  everything ends at once.
     SIGHUP         the configuration is read again; running streams continue.
 
@@ -115,7 +116,7 @@ async def run(
                 if background is not None:
                     background.cancel()
                 draining = tasks.create_task(
-                    _drain(gateway, servers[0], running[0], settings.drain_timeout_s, patient=patient)
+                    _drain(gateway, servers, running[0], settings.drain_timeout_s, patient=patient)
                 )
                 report = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
                 keeping.cancel()
@@ -125,14 +126,17 @@ async def run(
 
 
 async def _drain(
-    gateway: Gateway, server: HttpServer, running: asyncio.Task[None], timeout_s: float, *, patient: bool
+    gateway: Gateway, servers: Sequence[HttpServer], running: asyncio.Task[None], timeout_s: float, *, patient: bool
 ) -> int:
     """Stop accepting, then wait for running requests; return the number of those ended with an error."""
     gateway.draining = True
-    server.drain()
+    public = servers[0]
+    public.drain()
     if patient:
         await asyncio.sleep(READINESS_LEAD_S)
-    return await finish(gateway, server, running, timeout_s)
+    for server in servers:  # the admin one, too: a new process needs its address
+        server.stop_listening()
+    return await finish(gateway, public, running, timeout_s)
 
 
 async def finish(gateway: Gateway, server: HttpServer, running: asyncio.Task[None], timeout_s: float) -> int:

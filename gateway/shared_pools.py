@@ -12,7 +12,7 @@ from gateway.pool.shared import shared_parts
 from gateway.race.context import Model, Runtime
 from gateway.share.news import Reach, SharedNews
 from gateway.share.sync import Sync
-from gateway.share.words import Engine
+from gateway.share.words import Drop, Engine
 
 _HEDGING: Final = "hedging"  # name of its news; a model's follows after a space
 _COMPONENT: Final = "share"
@@ -26,13 +26,17 @@ class SharedPools:
     Args:
         engine: connection to the engine.
         switch: switches hedging of a model, or of every model if None, on (True) or off as another process did.
+        drop: receives what other processes have sent and is out of range.
 
     Attributes:
         sync: the timer of the exchange.
     """
 
-    def __init__(self, engine: Engine, runtime: Runtime, switch: Callable[[str | None, bool], None]) -> None:
+    def __init__(
+        self, engine: Engine, runtime: Runtime, switch: Callable[[str | None, bool], None], drop: Drop
+    ) -> None:
         self._switch = switch
+        self._drop = drop
         self._news = SharedNews(self._apply)
         loop = runtime.loop
         self.sync = Sync(
@@ -42,7 +46,7 @@ class SharedPools:
     def use(self, models: Iterable[Model], ledgers: Mapping[str, Ledger]) -> None:
         """Exchange these models and quotas from now on, after a start or a reload."""
         pools = [(model.pools, model.retries) for model in models]
-        self.sync.parts = [self._news, *shared_parts(pools, ledgers, self.sync.parts)]
+        self.sync.parts = [self._news, *shared_parts(pools, ledgers, self.sync.parts, self._drop)]
 
     def start(self) -> None:
         """Begin to exchange."""

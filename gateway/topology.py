@@ -20,7 +20,7 @@ from gateway.api.serving import Serving
 from gateway.api.turns import Turns
 from gateway.callers import attempt_limits, keyring, request_limits
 from gateway.config import settings as config
-from gateway.config.key_settings import KeySettings
+from gateway.config.settings import KeySettings
 from gateway.events import PreviousKeyUsed
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit

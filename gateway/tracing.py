@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
-from gateway.config.tracing_settings import TracingSettings
+from gateway.config.settings import TracingSettings
 from gateway.events import Event, RequestEnded, RequestRejected
 from gateway.observe.hub import Hub
 from gateway.observe.span_queue import Exporter, SpanCounts, SpanQueue
@@ -81,7 +81,7 @@ class Tracing:
         """Return an exporter; called on its thread, because it reads files."""
         from gateway.observe.otlp import OtlpExporter
 
-        return OtlpExporter(receiver.url, receiver.headers, self._version, self._instance)
+        return OtlpExporter(receiver.url, receiver.headers, self._version, self._instance, self._loop.time)
 
     def _on_event(self, event: Event) -> None:
         """Queue the spans of a sampled request (a `gateway.events.Listener`)."""

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from providers.errors import UpstreamError
+from providers.read_turns import ReadTurns
 
 Headers = Sequence[tuple[bytes, bytes]]
 """Response or request headers in the order in which they were sent, names in lower case."""
@@ -48,7 +49,7 @@ PASSED_THROUGH = frozenset({Api.RERANK, Api.MODERATIONS, Api.TOKENIZE})
 class FrameKind(FastEnum):
     """The kind of one event of a stream; the first that applies, in this order."""
 
-    ERROR = "error"  # an error object, or finish_reason "error"
+    ERROR = "error"  # an error object, finish_reason "error", or an unreadable event with a piece of the answer
     DONE = "done"  # the protocol's closing event
     REFUSAL = "refusal"  # content filter or refusal text; ends the race like content
     CONTENT = "content"  # generated output
@@ -57,7 +58,7 @@ class FrameKind(FastEnum):
     WORK = "work"  # a sign of work: an output item or a block of thinking or text begins, still empty
     PREAMBLE = "preamble"  # role, ping, filter results, empty deltas
     COMMENT = "comment"  # an SSE comment or an event without data
-    MALFORMED = "malformed"  # data that is not JSON
+    MALFORMED = "malformed"  # data that is not a JSON object, without a piece of the answer
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -143,7 +144,8 @@ class Call(msgspec.Struct, frozen=True):
         repeatable: sending the call twice has no effect beyond generating twice: the provider stores nothing and runs
             no tool.
         options: `stream_options` may be sent; False for a server that has rejected it.
-        owner: name of the caller's API key, to which a stored answer belongs.
+        owner: name of the caller's API key, which shares the event loop with other keys, and to which a stored answer
+            belongs.
     """
 
     api: Api
@@ -183,8 +185,8 @@ class Sink(Protocol):
         """The stream is over; called exactly once, with None after a complete answer, else with the error."""
 
 
-class Stream(Protocol):
-    """One open upstream request."""
+class Flow(Protocol):
+    """Bytes on their way from an upstream."""
 
     def pause(self) -> None:
         """Stop reading from the upstream: the client is slow."""
@@ -194,6 +196,17 @@ class Stream(Protocol):
 
     def abort(self) -> None:
         """Close the connection now, without draining; idempotent. The sink is not called again."""
+
+
+class Stream(Flow, Protocol):
+    """One open upstream request."""
+
+    def finish(self) -> bool:
+        """End an answer that is whole already, without waiting for token counts or a closing event.
+
+        Returns:
+            True if the sink was called with the end; False if the answer is not whole, and nothing was done.
+        """
 
 
 class Endpoint(Protocol):
@@ -222,7 +235,7 @@ class EventReader(Protocol):
 
     @property
     def complete(self) -> bool:
-        """All requested choices have finished, or the closing event was seen: an end of body is a clean end now."""
+        """The answer has the finish of its API (see `endings.py`); no closing event and no error sets this alone."""
 
     @property
     def closed(self) -> bool:
@@ -236,7 +249,7 @@ class EventReader(Protocol):
         """Classify one whole SSE event (its closing blank line included), and return the client's bytes for it."""
 
     def close(self) -> Frame | None:
-        """End a complete body that had no closing event: the last frame for the client, None for none."""
+        """End a complete answer that had no closing event: the last frame for the client, None for none."""
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
         """Read a 200 with a JSON body in response to a stream request: the answer as frames, or one ERROR frame."""
@@ -271,6 +284,13 @@ class WireProtocol(Protocol):
     def whole(self, call: Call, body: bytes) -> Frame:
         """Read a 200 that was not requested as a stream: CONTENT with the body for the client, or ERROR."""
 
+    def outlined(self, outline: bytes) -> Frame | None:
+        """Read a 200 whose JSON is too heavy to be decoded, by its outline (whole_answer.py).
+
+        Returns:
+            CONTENT without bytes if the answer is forwarded as it is, or ERROR; None if it has to be converted.
+        """
+
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
         """Read a non-200 response; body may be cut at 64 kB."""
 
@@ -300,13 +320,15 @@ class Burst:
     Attributes:
         is_open: a read is being processed; code with bytes to send adds a callback to `at_end`.
         at_end: callbacks, each called once when the read is over, in order; must not raise.
+        turns: the turns of streams whose reads bring many bytes.
     """
 
-    __slots__ = ("at_end", "is_open")
+    __slots__ = ("at_end", "is_open", "turns")
 
     def __init__(self) -> None:
         self.is_open = False
         self.at_end: list[Callable[[], None]] = []
+        self.turns = ReadTurns()
 
     def close(self) -> None:
         """End the read and send what was queued in it."""
@@ -330,12 +352,16 @@ class HttpSink(Protocol):
         """The response is over; called exactly once, with None if its framing shows that it is complete."""
 
 
-class HttpStream(Stream, Protocol):
+class HttpStream(Flow, Protocol):
     """One open HTTP request."""
 
     @property
     def received(self) -> bool:
         """The end of the response was received: `on_close` follows at once. False if the client cannot detect it."""
+
+    @property
+    def read_began_s(self) -> float:
+        """Time at which the present read of the socket began, if it brought many bytes; else 0."""
 
 
 class HttpClient(Protocol):

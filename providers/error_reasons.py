@@ -1,4 +1,4 @@
-"""Reasons of upstream errors that decide what happens next: a policy, a prompt that is too long, or streaming.
+"""Reasons of upstream errors that decide what happens next: a policy, a prompt's length, streaming, a token limit.
 
 Reads the code and text of an `UpstreamError` of any wire protocol.
 """
@@ -21,16 +21,26 @@ _BLAME = {  # types of errors that blame the request
     "INVALID_ARGUMENT",  # Gemini
     "validation",  # TGI
 }
-_TOO_LONG = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI, llama.cpp
+_TOO_LONG = {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"}
 _names_policy = re.compile(
     r"content exists risk|blocked by content filtering policy",  # DeepSeek, Anthropic, with no code of their own
     re.IGNORECASE,
 ).search
+# The messages of each server, with their sources, are in tests/providers/test_too_long.py.
 _names_length = re.compile(
-    r"context (length|window)|available context size|max_new_tokens|input token count|reduce the length"
-    r"|prompt is too long|exceed context limit",  # Anthropic
+    r"context[_ ](?:length|window|size|limit)|reduce the length|prompt token count|input token count"
+    r"|(?:prompt|input) is too long|too large for model|model token limit|must have less than \d+ tokens"
+    r"|max_new_tokens\W+must be <=|maximum (?:prompt|model|input) length"
+    r"|(?:prompt|input) length.{0,60}(?:exceed|should be)|too many (?:input tokens|tokens: total)",
     re.IGNORECASE,
 ).search
+_counts_tokens = re.compile(
+    r"\btokens? (?:per|rate limit)|\bTP[MD]\b|input_token|InputTokens|too many tokens",  # Bedrock
+    re.IGNORECASE,
+).search
+# OpenAI and Groq, for a request above the whole limit; a text with the part in use is about a limit that has room again
+_names_size = re.compile(r"request too large for .{0,400}?\bLimit \d+, Requested \d+", re.IGNORECASE | re.DOTALL).search
+_LENGTH_STATUSES = (None, 400, 413, 422)  # None: an error event, which has no status
 _names_stream = re.compile(r"\bstream(_options|ing|ed)?\b", re.IGNORECASE).search
 
 
@@ -45,10 +55,13 @@ def blames_request(error: UpstreamError) -> bool:
 
 
 def is_too_long(error: UpstreamError) -> bool:
-    """Return True if the prompt does not fit the model: a model with a longer context may accept it."""
-    if error.status not in (400, 413, 422):
-        return False
-    return error.code in _TOO_LONG or error.kind in _TOO_LONG or _names_length(error.message) is not None
+    """Return True if the prompt does not fit the model: a model with a longer context may accept it.
+
+    A code is enough with any status but 429: llama.cpp has sent it with 500.
+    """
+    if error.code in _TOO_LONG or error.kind in _TOO_LONG:
+        return error.status != 429
+    return error.status in _LENGTH_STATUSES and _names_length(error.message) is not None
 
 
 def is_stream_refused(error: UpstreamError) -> bool:
@@ -56,3 +69,13 @@ def is_stream_refused(error: UpstreamError) -> bool:
     if error.status not in (400, 422):
         return False
     return _names_stream(f"{error.param} {error.message}") is not None
+
+
+def is_above_limit(error: UpstreamError) -> bool:
+    """Return True if a request alone exceeds a rate limit: it never fits, and others may."""
+    return error.status in (413, 429) and _names_size(error.message) is not None
+
+
+def names_tokens(error: UpstreamError) -> bool:
+    """Return True if a rate limit counts tokens."""
+    return error.kind == "tokens" or _counts_tokens(error.message) is not None

@@ -3,10 +3,10 @@
     UpstreamError
     +-- ConnectError      no connection: refused, unreachable, DNS, TLS, connect timeout
     |   +-- OutOfResources       this machine is out of files, ports, memory or connections; nothing was sent
-    +-- ConnectionCut     the connection ended before the answer was complete
+    +-- ConnectionCut     the connection or the body ended before the answer was complete
     +-- ProtocolError     the response is not HTTP or SSE within the gateway's bounds
     +-- TimedOut          no first content in time, a stall, or the total time is over
-    +-- EmptyAnswer       a stream that ended without content and without a finish_reason
+    +-- EmptyAnswer       a stream that was closed without content and without a finish_reason
     +-- BadStatus         the upstream answered with an error status
     |   +-- RequestModeRejected  the upstream rejects streaming or its options; the call may be sent without
     +-- Unsupported       the upstream's API cannot serve this request; nothing was sent
@@ -32,11 +32,14 @@ class UpstreamError(Exception):
         label: name of the error in logs and metrics, from a closed set.
         status: the upstream's HTTP status, or the status its error frame implies; None if there is none.
         kind, param, code: `type`, `param` and `code` of the upstream's OpenAI-shaped error, None if absent.
+        reason: reason in the details of Google's errors, None if absent.
         retry_after_s: the wait that the upstream requested, None if it requested none.
         should_retry: the upstream's `x-should-retry`, None if absent.
+        judged: True if the replica is out because it rejects requests, so that the error is not the caller's.
     """
 
     label = "upstream_error"
+    judged = False
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class UpstreamError(Exception):
         kind: str | None = None,
         param: str | None = None,
         code: str | None = None,
+        reason: str | None = None,
         retry_after_s: float | None = None,
         should_retry: bool | None = None,
     ) -> None:
@@ -55,6 +59,7 @@ class UpstreamError(Exception):
         self.kind = kind and _valid_unicode(kind)
         self.param = param and _valid_unicode(param)
         self.code = code and _valid_unicode(code)
+        self.reason = reason
         self.retry_after_s = retry_after_s
         self.should_retry = should_retry
 
@@ -101,7 +106,7 @@ class OutOfResources(ConnectError):
 
 
 class ConnectionCut(UpstreamError):
-    """The connection ended before the answer was complete."""
+    """The connection or the body ended before the answer was complete."""
 
     label = "cut"
 

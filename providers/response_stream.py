@@ -1,5 +1,6 @@
 """Reads one response of an upstream: its bytes become frames, and every failure one `UpstreamError`.
 
+An answer is whole by the rule of `endings.py`, which is applied here and nowhere else, whatever ends the body.
 Content events in a row that differ only in their text are forwarded as one piece, without being read one by one.
 Units: seconds, bytes.
 """
@@ -22,9 +23,13 @@ from providers.base import (
     Sink,
     WireProtocol,
 )
-from providers.errors import ConnectionCut, ProtocolError, RequestModeRejected, UpstreamError
+from providers.endings import broken, frames_of_body
+from providers.errors import ProtocolError, RequestModeRejected, UpstreamError
+from providers.json_values import is_light
+from providers.read_turns import MANY_BYTES, TURN_S
 from providers.sse import Splitter
 from providers.stream_support import RequestMode, StreamSupport
+from providers.whole_answer import WholeAnswer
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
 _LINGER_S = 1.0  # wait for the body's last chunk after the closing event, before the connection is dropped
@@ -32,10 +37,17 @@ _TRAILING_S = 3.0  # wait for token counts and the closing event after the last 
 _ERROR_BODY_S = 3.0  # wait for the body of an error status, because the request is then tried elsewhere
 _FIRST_EVENTS: Final = range(4)  # role, the beginning of the reasoning, and an event with text
 # Looked up once, because every event is compared with them.
-_CONTENT, _ERROR = FrameKind.CONTENT, FrameKind.ERROR
+_CONTENT, _ERROR, _DONE = FrameKind.CONTENT, FrameKind.ERROR, FrameKind.DONE
 _DECISIVE: Final = frozenset({_CONTENT, _ERROR, FrameKind.REFUSAL})
 _QUOTED_MAX: Final = 40  # characters of a header's value
+_SLICE_EVENTS_MAX: Final = 1_000  # in `MANY_BYTES`; more are read in smaller slices, because each takes 3 us
+_DENSE_BYTES: Final = 2 * 1024
+_RUN_BYTES: Final = 2 * 1024  # above which a run is looked for after an incomplete event
+_LARGE_EVENT: Final = 64 * 1024  # bytes above which the values of an event are counted
+_EVENT_VALUES: Final = 100_000  # of a large event
 _LF, _CR = 10, 13
+_BLANK: Final = b"\xef\xbb\xbf \t\r\n"  # bytes that may precede an answer: byte order mark, white space
+_JSON: Final = b"{["  # first bytes of a JSON answer
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -68,11 +80,15 @@ class ResponseStream:
     """One response on its way to a sink: the `HttpSink` of the client and the `Stream` of the attempt."""
 
     __slots__ = (
+        "_answer",
         "_body",
         "_call",
         "_content_seen",
         "_context",
         "_headers",
+        "_is_due",
+        "_is_unseen",
+        "_late_end",
         "_linger",
         "_mode",
         "_paused",
@@ -82,6 +98,7 @@ class ResponseStream:
         "_sink",
         "_splitter",
         "_status",
+        "_unread",
         "exchange",
     )
 
@@ -99,10 +116,15 @@ class ResponseStream:
         self._sink: Sink | None = sink
         self._reader: EventReader | None = None  # set while the body is read as events
         self._run: ContentRun | None = None  # to try on the next bytes; None after an incomplete event
-        self._body: bytearray | None = None  # the body, if it is not read as events
+        self._body = b""  # the beginning of an error's body
+        self._answer: WholeAnswer | None = None  # the body of an answer that is not read as events
         self._status = 0
         self._paused = False
+        self._is_unseen = False  # the first byte of the body will show its form; some servers declare another one
         self._content_seen = False  # content or a refusal was pushed
+        self._unread: bytearray | None = None  # bytes that wait for the stream's next turn; None if it waits for none
+        self._is_due = False  # the turn began while the client was slow
+        self._late_end: tuple[UpstreamError | None] | None = None  # of the response, after the bytes that wait
         self._linger: asyncio.TimerHandle | None = None  # limits the wait for bytes that the answer does not need
 
     # Stream
@@ -113,13 +135,24 @@ class ResponseStream:
 
     def resume(self) -> None:
         self._paused = False
-        self.exchange.resume()
+        if self._unread is None:
+            self.exchange.resume()
+        elif self._is_due:
+            self._is_due = False
+            asyncio.get_running_loop().call_soon(self._next_turn)
 
     def abort(self) -> None:
         if self._sink is not None:
             self._sink = None
             self._stop_lingering()
             self.exchange.abort()
+
+    def finish(self) -> bool:
+        if self._sink is None or self._reader is None or not self._reader.complete:
+            return False
+        self.exchange.abort()
+        self._over(None)
+        return True
 
     # HttpSink
 
@@ -136,11 +169,8 @@ class ResponseStream:
             encoding = compression[:_QUOTED_MAX].decode("latin-1")
             self._fail(ProtocolError(f"the upstream's answer is compressed ({encoding}); turn its compression off"))
             return
-        elif b"json" in fields.get(b"content-type", b"").lower():  # all other types are read as events
-            pass
         elif self._call.streaming or self._call.assemble:
-            self._splitter = Splitter(self._context.bounds.event_bytes_max)
-            self._reader = self._protocol.reader(self._call)
+            self._is_unseen = True
         sink.on_headers(status, headers)
 
     def on_body(self, data: bytes) -> None:
@@ -155,6 +185,9 @@ class ResponseStream:
             a|finish|b|        "a", finish and "b" one by one
             é|                 read: text outside ASCII is in no run
         """
+        if data[MANY_BYTES:] or self._unread is not None:  # without a call for a token
+            self._take_turn(data)
+            return
         sink, run, burst = self._sink, self._run, self._context.burst
         burst.is_open = True
         try:
@@ -164,6 +197,8 @@ class ResponseStream:
                     self._content_seen = True
                     sink.on_content(content, events)
             if data:
+                if self._is_unseen:
+                    data = self._recognise(data)
                 self._read(data)
         except ProtocolError as error:
             self._fail(error)
@@ -173,19 +208,86 @@ class ResponseStream:
             burst.close()
 
     def on_close(self, error: UpstreamError | None) -> None:
+        if self._unread is not None:
+            self._late_end = (error,)  # after the bytes before it
+            return
+        if error is None and self._reader is not None and (partial := self._splitter.partial):
+            self.on_body(b"\n" if partial[-1] == _LF else b"\n\n")  # some servers omit the last blank line
+        if self._sink is not None:
+            self._over(error)
+        elif self._linger is not None:
+            self._stop_lingering()
+
+    # Internals
+
+    def _over(self, error: UpstreamError | None) -> None:
+        """End the stream after its body, or after an answer to which nothing is missing."""
         if self._linger is not None:
             self._stop_lingering()
-        if self._sink is None:
-            return
         if self._status != 200 and self._status:
             self._end(self._status_error())
+        elif self._is_unseen:
+            self._end(broken(error))
         elif self._reader is not None:
-            # A connection lost after the last finish_reason cost the answer nothing.
-            self._close(None if self._reader.complete else error or _cut())
+            self._close(None if self._reader.complete else broken(error))
         else:
             self._close(error)
 
-    # Internals
+    def _recognise(self, data: bytes) -> bytes:
+        """Read the body as events unless its first byte is that of JSON; return the bytes to read."""
+        start = data[0] if data[0] not in _BLANK else next((byte for byte in data if byte not in _BLANK), None)
+        self._is_unseen = start is None
+        if start is not None and start not in _JSON:
+            self._splitter = Splitter(self._context.bounds.event_bytes_max)
+            self._reader = self._protocol.reader(self._call)
+            self._answer = None  # white space
+        return data
+
+    def _take_turn(self, data: bytes) -> None:
+        """Read many bytes in slices; those that this turn of the stream does not allow are read in its next turns."""
+        exchange, loop = self.exchange, asyncio.get_running_loop()
+        if self._unread is not None:  # its turn is over, and the transport or the parser had more
+            self._unread += data
+            return
+        began_s = exchange.read_began_s or loop.time()
+        self._read_slices(data, loop, loop.time() + TURN_S)
+        if self._sink is not None:
+            exchange.pause()
+            self._context.burst.turns.wait(self._call.owner, self._next_turn, loop.time() - began_s, loop)
+
+    def _next_turn(self) -> None:
+        """Read the bytes that were left, or else the socket."""
+        unread = self._unread
+        if self._sink is None or unread is None:
+            return
+        if self._paused:
+            self._is_due = True  # until `resume`
+            return
+        self._unread = None
+        if unread:
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            self._read_slices(bytes(unread), loop, began_s + TURN_S)
+            if self._sink is not None:
+                self._context.burst.turns.wait(self._call.owner, self._next_turn, loop.time() - began_s, loop)
+        elif self._late_end is not None:
+            self.on_close(*self._late_end)
+        else:
+            self.exchange.resume()
+
+    def _read_slices(self, data: bytes, loop: asyncio.AbstractEventLoop, until_s: float) -> None:
+        """Read slices until this time, and keep the rest."""
+        at = 0
+        while at < len(data):
+            is_dense = data.count(b"\n\n", at, at + MANY_BYTES) > _SLICE_EVENTS_MAX
+            end = at + (_DENSE_BYTES if is_dense else MANY_BYTES)
+            self.on_body(data[at:end])
+            if self._sink is None:
+                return
+            at = end
+            if loop.time() >= until_s:
+                break
+        self._unread = bytearray(data[at:])
 
     def _read(self, data: bytes) -> None:
         """Read bytes that begin with no run: the first events one by one, because one of them may begin a run."""
@@ -196,9 +298,13 @@ class ResponseStream:
             self._gather(data)
             return
         splitter = self._splitter
+        if splitter.partial and data[_RUN_BYTES:]:
+            data = self._push_partial(reader, splitter, data)
         if self._call.streaming and not splitter.partial and _CR not in data:  # assembling needs single events
             tried = self._run  # on these bytes, by `on_body`
             for _ in _FIRST_EVENTS:
+                if self._sink is None:
+                    return
                 size = data.find(b"\n\n") + 2
                 if size < 3 or size > splitter.event_bytes_max or data[0] == _LF:
                     break
@@ -215,13 +321,19 @@ class ResponseStream:
                 tried = None
                 if not data:
                     break
-                if self._sink is None:
-                    return
         if data:
             self._push_all(reader, splitter.feed(data))
         self._run = reader.run if self._call.streaming and not splitter.partial else None
         if reader.complete and self._linger is None and self._sink is not None and not self.exchange.received:
             self._wait_for_rest(_TRAILING_S)
+
+    def _push_partial(self, reader: EventReader, splitter: Splitter, data: bytes) -> bytes:
+        """Push the incomplete event that ends in data, and return the bytes after it, where a run may begin."""
+        size = data.find(b"\n\n") + 2
+        if size < 2:
+            return data
+        self._push_all(reader, splitter.feed(data[:size]))
+        return data[size:]
 
     def _push_run(self, run: ContentRun | None, sink: Sink, data: bytes) -> bytes | None:
         """Push the run at the start of data, and return the bytes after it; None if there is no run."""
@@ -238,6 +350,8 @@ class ResponseStream:
         """Push whole events, content in a row as one, until the closing event or until the sink aborts."""
         run: list[bytes] = []
         for event in events:
+            if event[_LARGE_EVENT:] and not is_light(event, _EVENT_VALUES):
+                raise ProtocolError(f"the upstream sent an event of {len(event)} bytes with too many values")
             frame = reader.read(event)
             if frame.kind is _CONTENT and frame.usage is None and self._call.streaming:
                 run.append(frame.raw)
@@ -257,15 +371,15 @@ class ResponseStream:
             self._sink.on_content(b"".join(run), len(run))
 
     def _push(self, reader: EventReader, sink: Sink, frame: Frame) -> None:
-        """Push one event, and the end of the stream after its closing event."""
-        if frame.kind in _DECISIVE:
-            if frame.kind is not _ERROR:
+        """Push one event, and the end of the stream after its closing event, which is pushed only if it is the end."""
+        kind = frame.kind
+        if kind in _DECISIVE:
+            if kind is not _ERROR:
                 self._content_seen = True
-            elif self._content_seen and reader.complete:
-                self.exchange.abort()  # an error after the last finish_reason cost the answer nothing
-                self.on_close(None)
+            elif self._content_seen and self.finish():  # an error after the finish cost the answer nothing
                 return
-        sink.on_frame(frame)
+        if kind is not _DONE or reader.complete:
+            sink.on_frame(frame)
         if reader.closed:
             self._done(reader)
 
@@ -279,18 +393,19 @@ class ResponseStream:
             self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self.exchange.abort)
             if self._paused:
                 self.exchange.resume()  # the sink cannot resume it after the end
-        self._end(None if reader.complete else _cut())
+        self._end(None if reader.complete else broken(is_empty=not self._content_seen))
 
     def _wait_for_rest(self, rest_s: float) -> None:
         """Limit the wait for bytes after a complete answer or an error status."""
         self._linger = asyncio.get_running_loop().call_later(rest_s, self._rest_is_late, rest_s)
 
     def _rest_is_late(self, rest_s: float) -> None:
-        if self._paused:  # the bytes may have arrived unread
+        if self._paused or self._unread is not None:  # the bytes may have arrived unread
             self._wait_for_rest(rest_s)
             return
         self.exchange.abort()
-        self.on_close(None)
+        if self._sink is not None:
+            self._over(None)
 
     def _stop_lingering(self) -> None:
         if self._linger is not None:
@@ -299,18 +414,15 @@ class ResponseStream:
 
     def _gather(self, data: bytes) -> None:
         """Collect a body that is read as a whole: an error's beginning, or an answer up to its bound."""
-        if self._body is None:
-            self._body = bytearray()
-        body, bytes_max = self._body, self._context.bounds.body_bytes_max
-        if self._status != 200:
-            if not _compression(self._headers):  # the text of a compressed error stays unknown, its status is enough
-                body += data[: ERROR_BODY_BYTES_MAX - len(body)]
-            if len(body) == ERROR_BODY_BYTES_MAX:
-                self._fail(self._status_error())
-        elif len(body) + len(data) > bytes_max:
-            self._fail(ProtocolError(f"the upstream's answer is over the limit of {bytes_max} bytes"))
-        else:
-            body += data
+        if self._status == 200:
+            if self._answer is None:
+                self._answer = WholeAnswer(self._context.bounds.body_bytes_max)
+            self._answer.add(data)
+            return
+        if not _compression(self._headers):  # the text of a compressed error stays unknown, its status is enough
+            self._body += data[: ERROR_BODY_BYTES_MAX - len(self._body)]
+        if len(self._body) == ERROR_BODY_BYTES_MAX:
+            self._fail(self._status_error())
 
     def _close(self, error: UpstreamError | None) -> None:
         """End the stream after the body; without an error, push its last frames first."""
@@ -319,13 +431,15 @@ class ResponseStream:
                 for frame in self._last_frames():
                     if self._sink is not None:
                         self._sink.on_frame(frame)
+            except ProtocolError as failure:
+                error = failure
             except Exception as failure:  # as in on_body
                 error = _unreadable(failure)
         self._end(error)
 
     def _status_error(self) -> UpstreamError:
         """Read an error status; a rejected request mode is reported as such if there is another mode to try."""
-        error = self._protocol.error(self._status, self._headers, bytes(self._body or b""))
+        error = self._protocol.error(self._status, self._headers, self._body)
         now_s = asyncio.get_running_loop().time()
         other = self._context.support.rejected(self._call, self._mode, error, now_s)
         return RequestModeRejected(error) if other else error
@@ -335,10 +449,20 @@ class ResponseStream:
         if self._reader is not None:
             last = self._reader.close()
             return () if last is None else (last,)
-        body = bytes(self._body or b"")
-        if self._call.streaming or self._call.assemble:
-            return self._protocol.reader(self._call).read_body(body)
-        return (self._protocol.whole(self._call, body),)
+        answer, call = self._answer or WholeAnswer(0), self._call
+        self._answer = None
+        body = answer.light()
+        if body is None:
+            frame = None if call.streaming else self._protocol.outlined(answer.outline())
+            if frame is not None and frame.kind is not _CONTENT:
+                return (frame,)
+            if frame is not None:
+                first, *rest = answer.pieces()
+                return (msgspec.structs.replace(frame, raw=first), *(Frame(_CONTENT, piece) for piece in rest))
+            body = answer.converted()
+        if call.streaming or call.assemble:
+            return frames_of_body(self._protocol.reader(call), body)
+        return (self._protocol.whole(call, body),)
 
     def _fail(self, error: UpstreamError) -> None:
         self._stop_lingering()
@@ -358,10 +482,6 @@ def _compression(headers: Headers) -> bytes:
         if name == b"content-encoding" and value.lower() != b"identity":
             compression = value
     return compression
-
-
-def _cut() -> ConnectionCut:
-    return ConnectionCut("the upstream's stream ended before the answer was complete")
 
 
 def _unreadable(error: Exception) -> ProtocolError:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 
 from providers.errors import ProtocolError
+from providers.tolerant_json import loads
 
 _BOM = b"\xef\xbb\xbf"
 _LF, _CR = 10, 13
@@ -125,6 +126,20 @@ def data_of(event: bytes) -> bytes | None:
             return event[6:cr]
     values = [value for name, value, _ in fields(event) if name == b"data"]
     return b"\n".join(values) if values else None
+
+
+def object_in(data: bytes | None) -> dict[str, object] | None:
+    """Return the JSON object that is an event's data, None if the event has no data or `[DONE]`.
+
+    Raises:
+        ProtocolError: the data is not a JSON object; a field that no reader decodes may have invalid bytes.
+    """
+    if not data or data.startswith(b"[DONE]"):
+        return None
+    value = loads(data)
+    if not isinstance(value, dict):
+        raise ProtocolError("the upstream sent an event that is not a JSON object")
+    return value
 
 
 def forwardable(event: bytes) -> bytes:

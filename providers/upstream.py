@@ -94,3 +94,6 @@ class _UnsupportedStream:
 
     def abort(self) -> None:
         self._timer.cancel()
+
+    def finish(self) -> bool:
+        return False

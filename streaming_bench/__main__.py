@@ -1,11 +1,13 @@
 """Command line of the bench: `ttft-bench ...` and `python -m streaming_bench ...` are the same.
 
-Owns the list of commands. Each command is a module with `add_arguments(parser)` and `run(args)`; only the module of the
-command that runs is loaded. No units.
+Owns the lists of commands. Each command is a module with `add_arguments(parser)` and `run(args)`; only the module of
+the command that runs is loaded. The commands of `streaming_bench.research` repeat the measurements of the
+documentation; they exist in a checkout and are not installed with the wheel. No units.
 """
 
 import argparse
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -26,20 +28,16 @@ COMMANDS: Final = {
     "replay": "compute from a log of real requests what hedging would have saved and cost",
     "simulate": "compare hedging policies on a simulated workload, in virtual time",
     "judge": "check that hedging does no harm on simulated workloads",
+}
+"""Summary of each command; the module in `commands` has the command's name with underscores."""
+RESEARCH: Final = {
     "peers": "compare the default policy with other published rules for hedging, in virtual time",
     "reproduce": "rerun published tables and print them next to the published figures",
     "sweep": "simulate a range of budgets, windows, accuracies and a changing load",
     "docs-figures": "draw the plots of docs/hedging.md",
     "update-golden": "write the golden tables of the tests",
 }
-"""Summary of each command; the module in `commands` has the command's name with underscores."""
-RENAMED: Final = {
-    "virtual": "simulate",
-    "seeds": "reproduce",
-    "figures": "docs-figures",
-    "golden": "update-golden",
-}
-"""New name of each renamed command."""
+"""Summary of each command of a checkout; the module is in `research.commands`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,10 +59,11 @@ def _run(given: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=PROGRAM, description="Measures what hedged requests gain and cost.", allow_abbrev=False
     )
-    if given and given[0] in RENAMED:
-        parser.error(f'"{given[0]}" was renamed to "{RENAMED[given[0]]}"')
+    is_checkout = importlib.util.find_spec("streaming_bench.research") is not None
+    if given and given[0] in RESEARCH and not is_checkout:
+        parser.error(f"{given[0]} repeats measurements of the documentation; run it in a checkout of the sources")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    for name, summary in COMMANDS.items():
+    for name, summary in (COMMANDS | RESEARCH if is_checkout else COMMANDS).items():
         about = f"{summary[0].upper()}{summary[1:]}."
         command = subparsers.add_parser(
             name, help=summary, description=about, allow_abbrev=False, formatter_class=DefaultsFormatter
@@ -90,7 +89,8 @@ def _run(given: list[str]) -> int:
 
 def _module(parser: argparse.ArgumentParser, command: str) -> ModuleType:
     try:
-        return importlib.import_module(f"streaming_bench.commands.{command.replace('-', '_')}")
+        folder = "research.commands" if command in RESEARCH else "commands"
+        return importlib.import_module(f"streaming_bench.{folder}.{command.replace('-', '_')}")
     except ModuleNotFoundError as error:
         library, server_library = missing_library(error), missing_server_library(error)
         if server_library is not None:

@@ -13,21 +13,19 @@ if TYPE_CHECKING:
     from gateway.client.config import HedgeConfig
     from gateway.client.grpc_async import async_hedging_interceptors
     from gateway.client.grpc_sync import hedging_channel
-    from gateway.client.httpx2_async_transport import AsyncHedgingTransport2
-    from gateway.client.httpx2_transport import HedgingTransport2
-    from gateway.client.httpx_async_transport import AsyncHedgingTransport
-    from gateway.client.httpx_transport import HedgingTransport
+    from gateway.client.httpx_async import AsyncHedgingTransport, AsyncHedgingTransport2
+    from gateway.client.httpx_sync import HedgingTransport, HedgingTransport2
     from gateway.client.prometheus import StatsCollector
     from gateway.client.stats import Stats, StatsSnapshot, TargetSnapshot
     from gateway.client.targets import Target
 
 _MODULES = {
-    "AsyncHedgingTransport": "httpx_async_transport",
-    "AsyncHedgingTransport2": "httpx2_async_transport",
+    "AsyncHedgingTransport": "httpx_async",
+    "AsyncHedgingTransport2": "httpx_async",
     "HedgeConfig": "config",
     "HedgingSession": "aiohttp_session",
-    "HedgingTransport": "httpx_transport",
-    "HedgingTransport2": "httpx2_transport",
+    "HedgingTransport": "httpx_sync",
+    "HedgingTransport2": "httpx_sync",
     "Stats": "stats",
     "StatsCollector": "prometheus",
     "StatsSnapshot": "stats",

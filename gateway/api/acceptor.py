@@ -68,7 +68,8 @@ class Acceptor:
 
     def close(self) -> None:
         """Accept no more connections."""
-        self._loop.remove_reader(self._sock)
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock)
         if self._pause is not None:
             self._pause.cancel()
 

@@ -26,7 +26,7 @@ import msgspec
 
 from gateway.api.entry import Entry, RequestSize, used_tokens
 from gateway.api.key_limits import limit_headers, over_key_limit
-from gateway.errors import GatewayError, Internal, Overloaded, ShuttingDown
+from gateway.errors import GatewayError, Internal, Limit, Overloaded, ShuttingDown
 from gateway.events import Event, RequestEnded, RequestRejected
 from gateway.limits.caller_limits import KeyLimiter, OverLimit
 from gateway.limits.fair_queue import FairQueue
@@ -348,7 +348,7 @@ class Permit:
     def _reject(self, error: GatewayError) -> None:
         on_reject = self._on_reject
         self.close()
-        self._emit_rejected(error.status, error.code or error.kind)
+        self._emit_rejected(error.status, error.code or error.kind, error.limit)
         if on_reject is not None:
             on_reject(error)
 
@@ -376,7 +376,7 @@ class Permit:
             self._timer.cancel()
             self._timer = None
 
-    def _emit_rejected(self, status: int, code: str | None) -> None:
+    def _emit_rejected(self, status: int, code: str | None, limit: Limit | None = None) -> None:
         caller = self._caller
         now_s, waited_s = self._runtime.loop.time(), self._waited_s()
         event = RequestRejected(
@@ -389,6 +389,7 @@ class Permit:
             waited_s,
             caller.trace_id,
             caller.trace,
+            limit,
         )
         self._runtime.emit(event)
 
@@ -397,4 +398,4 @@ class Permit:
         fair_queue = self._queue.fair_queue
         wait_s = fair_queue.wait_s()
         busy = f"model {self._model!r} is at its concurrency limit ({fair_queue.slots})"
-        return Overloaded(f"{busy} and {reason}; retry in {wait_s:.3g} s", wait_s)
+        return Overloaded(f"{busy} and {reason}; retry in {wait_s:.3g} s", wait_s, limit="model")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from gateway.api.hosts import HostCheck
 from gateway.api.request_head import RequestHead
+from gateway.api.web_pages import PageCheck
 from gateway.errors import GatewayError, ModelNotAllowed, Unauthorized, UnknownModel
 from providers.base import Headers
 
@@ -20,6 +21,7 @@ class Keyring:
         keys: names by key; if empty, every caller is "anonymous".
         allowed: usable models by key name; a key that is not in it may use all models.
         hosts: checks the hosts of callers without a key.
+        pages: checks for web pages among callers without a key.
         previous: names by replaced key that is still valid.
         on_previous: called with the name for each use of such a key.
 
@@ -35,12 +37,14 @@ class Keyring:
         hosts: HostCheck | None = None,
         previous: Mapping[str, str] | None = None,
         on_previous: Callable[[str], object] = _ignore,
+        pages: PageCheck | None = None,
     ) -> None:
         self._names = _by_digest(keys)
         self._previous = _by_digest(previous or {})
         self._on_previous = on_previous
         self._allowed = allowed
         self._hosts = HostCheck() if hosts is None else hosts
+        self._pages = PageCheck() if pages is None else pages
         self.has_keys = bool(keys)
         self.has_rules = bool(allowed)
 
@@ -57,11 +61,18 @@ class Keyring:
         return self._name(dict(headers))
 
     def name_of(self, head: RequestHead) -> str:
-        """Return the same for a request of a connection, which rejects a second host."""
+        """Return the same for a request for a replica, whose connection rejects a second host.
+
+        Raises:
+            Forbidden: no keys are configured, and the request is one of a foreign web page.
+        """
+        by_name = head.by_name
         if self.has_keys:
-            return self._name(head.by_name)
-        if b"host" in head.by_name:
-            self._hosts.check_value(head.by_name[b"host"])
+            return self._name(by_name)
+        if b"host" in by_name:
+            self._hosts.check_value(by_name[b"host"])
+        if b"origin" in by_name or b"sec-fetch-site" in by_name or not self._pages.is_local:
+            self._pages.check(by_name)
         return "anonymous"
 
     def _name(self, by_name: Mapping[bytes, bytes]) -> str:

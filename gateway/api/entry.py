@@ -17,7 +17,7 @@ class RequestSize(msgspec.Struct, frozen=True):
     Attributes:
         prompt_tokens: tokens of the prompt.
         answer_tokens: tokens of all its answers together.
-        deadline_s: the client's read timeout, None if the client sent none.
+        deadline_s: the caller's deadline, None if the client sent none.
     """
 
     prompt_tokens: float

@@ -19,7 +19,9 @@ from gateway.api.request_head import RequestHead
 from gateway.api.response import respond_error
 from gateway.api.response_writer import ResponseWriter
 from gateway.api.turns import LARGE_MIN, Turn
-from gateway.errors import GatewayError, Internal
+from gateway.errors import BadRequest, GatewayError, Internal
+from gateway.inbound.errors import InvalidRequest
+from gateway.inbound.headers import listed_in_connection
 from gateway.inbound.identity import caller_ids
 from gateway.limits.body_memory import HeldBody
 from gateway.race.context import Runtime
@@ -75,7 +77,7 @@ class ClientExchange(ResponseWriter):
 
     Attributes:
         request_id: the caller's id of the request, else the gateway's.
-        gave_id: True if the id is the caller's.
+        gave_id: True if the id is the caller's, and not for this connection only.
         trace_id: id of the request's trace, None without one.
         trace: place of the request in its trace, None without tracing.
         more_body: True until the last piece of the body has arrived.
@@ -116,7 +118,7 @@ class ClientExchange(ResponseWriter):
         self._api = api
         self._bodies = bodies
         given_id, self.trace_id = caller_ids(head.by_name)
-        self.gave_id = given_id is not None
+        self.gave_id = given_id is not None and b"x-request-id" not in listed_in_connection(head.headers)
         self.request_id = given_id or own_id
         self.more_body = True
         self._has_begun = self._is_released = False
@@ -153,10 +155,8 @@ class ClientExchange(ResponseWriter):
             if self.head.expects_continue:
                 self._bodies.check(self.head.by_name)
                 self._connection.transport.write(_CONTINUE)
-        except GatewayError as error:
-            self._reject(error)
         except Exception as error:
-            self._fail(error)
+            self._failed(error)
 
     def on_body(self, piece: bytes) -> None:
         """Keep a piece of the body until `receive`, or drop it if the request is rejected."""
@@ -186,10 +186,8 @@ class ClientExchange(ResponseWriter):
                 self._turn = self._bodies.turns.take(partial(self._answer_large, body))
             else:
                 self._answer(body)
-        except GatewayError as error:
-            self._reject(error)
         except Exception as error:
-            self._fail(error)
+            self._failed(error)
 
     def _received(self, pieces: list[bytes]) -> bytes | None:
         """Take a part of a body that arrives in several reads; return the whole body with the last one."""
@@ -208,9 +206,16 @@ class ClientExchange(ResponseWriter):
     def _answer_large(self, body: bytes) -> None:
         try:
             self._answer(body)
-        except GatewayError as error:
-            self._reject(error)
         except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Respond with the error of a check, or with a 500 after a bug."""
+        if isinstance(error, InvalidRequest):
+            error = BadRequest(error.message, param=error.param, code=error.code)
+        if isinstance(error, GatewayError):
+            self._reject(error)
+        else:
             self._fail(error)
 
     def client_gone(self) -> None:

@@ -20,6 +20,13 @@ class HeadersTooLarge(BadRequest):
     code = "headers_too_large"
 
 
+class TargetTooLong(BadRequest):
+    """The path and query of the request are over the limit."""
+
+    status = 414
+    code = "uri_too_long"
+
+
 class SlowHeaders(BadRequest):
     """The request line and headers arrived too late."""
 
@@ -41,7 +48,8 @@ def field_bytes(fields: Headers) -> int:
 def head_error(version: str, headers: Headers, by_name: Mapping[bytes, bytes], *, upgrades: bool) -> BadRequest | None:
     """Return the error for a head that is not served, None if there is none.
 
-    RFC 9112 requires one `Host` in HTTP/1.1 (3.2). Of two keys, a proxy could check one and the gateway the other.
+    RFC 9112 requires one `Host` in HTTP/1.1 (3.2), and rejects a coding other than `chunked` (6.1), of which the parser
+    sees only the last one. Of two keys, a proxy could check one and the gateway the other.
 
     Args:
         version: version of HTTP.
@@ -52,8 +60,9 @@ def head_error(version: str, headers: Headers, by_name: Mapping[bytes, bytes], *
     if upgrades and any(name in _BODIES and value != b"0" for name, value in headers):
         message = "a protocol upgrade is not supported for a request with a body; remove the `Upgrade` header"
         return BadRequest(message, code="invalid_http")  # the parser would take the body for a request
-    if version not in ("1.1", "1.0") or by_name.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-        message = "the request is neither HTTP/1.1 nor HTTP/1.0, or has a transfer coding other than chunked"
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if version not in ("1.1", "1.0") or (codings and (codings != [b"chunked"] or version == "1.0")):
+        message = "the request is neither HTTP/1.1 nor HTTP/1.0, or has another transfer coding than `chunked` once"
         return BadRequest(f"{message}; send HTTP/1.1 with a length or chunks", code="invalid_http")
     names = [name for name, _ in headers]
     for single in _SINGLE:

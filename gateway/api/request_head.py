@@ -9,8 +9,8 @@ import msgspec
 from providers.base import Headers
 
 
-class RequestHead(msgspec.Struct, frozen=True, gc=False):
-    """The head of a request.
+class RequestHead(msgspec.Struct, gc=False):
+    """The head of a request; never changed.
 
     Attributes:
         method: method as sent.
@@ -29,9 +29,12 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     by_name: Mapping[bytes, bytes]
     keep_alive: bool = True
     expects_continue: bool = False
+    _path: str | None = None  # once it has been read
 
     @property
     def path(self) -> str:
         """Path of the target, without escapes; raises an error of httptools for a target that is none."""
-        path = httptools.parse_url(self.target).path.decode("ascii")
-        return unquote(path) if "%" in path else path
+        if self._path is None:
+            path = httptools.parse_url(self.target).path.decode("ascii")
+            self._path = unquote(path) if "%" in path else path
+        return self._path

@@ -11,6 +11,7 @@ from gateway.api.response_writer import ResponseWriter
 from gateway.errors import GatewayError, UpstreamFailed
 from providers.base import Assembler, Call
 
+_BLANK_MAX = 64  # white space before an answer
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # the events of a non-streaming answer
 
 _STREAM_LINES = (
@@ -106,7 +107,7 @@ class JsonAnswer:
         self._call = call
         self._assembler: Assembler | None = None  # None if the upstream sends the body itself
         self._headers: list[tuple[bytes, bytes]] = []
-        self._body, self._body_bytes = b"", 0
+        self._body, self._body_bytes = list[bytes](), 0
 
     @property
     def committed(self) -> bool:
@@ -114,7 +115,7 @@ class JsonAnswer:
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
         self._headers = headers
-        self._body, self._body_bytes = b"", 0
+        self._body, self._body_bytes = [], 0
         make = self._api.assembler
         self._assembler = make(self._call) if make is not None and self._call.assemble else None
 
@@ -125,19 +126,25 @@ class JsonAnswer:
         self._body_bytes += len(raw)
         if self._body_bytes > ANSWER_BYTES_MAX:
             self._give_up(f'the upstream\'s answer is over {ANSWER_BYTES_MAX} bytes; set "stream": true')
-        elif self._assembler is not None:
+            return
+        if self._body_bytes == len(raw) and raw[:_BLANK_MAX].lstrip().startswith(b"{"):
+            self._assembler = None  # a heavy answer, whole: no event begins with a brace
+        if self._assembler is not None:
             self._assembler.add(raw)
         else:
-            self._body += raw
+            self._body.append(raw)
 
     def finish(self) -> None:
         try:
-            body = self._assembler.body() if self._assembler is not None else self._body
+            body = self._body if self._assembler is None else [self._assembler.body()]
         except (ValueError, TypeError, LookupError, AttributeError):  # the events do not form an answer
             self._give_up("the upstream's events could not be assembled into one response")
             return
         headers = [(b"content-type", b"application/json"), _id_header(self._request_id), *self._headers]
-        respond(self._response, 200, headers, body)
+        self._response.start(200, headers, sum(map(len, body)))
+        for piece in body:
+            self._response.write(piece)
+        self._response.end()
 
     def fail(self, error: GatewayError) -> None:
         if not self._response.started:

@@ -18,6 +18,8 @@ from providers.base import Headers
 _LOG = logging.getLogger(__name__)
 
 JOINED_BYTES_MAX: Final = 64 * 1024  # a larger body is not copied to be written together with its head
+_LONG_BYTES: Final = 1024 * 1024  # size above which a body of known length is written in several turns
+_TURN_BYTES: Final = 256 * 1024  # of such a body, in one turn
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 _STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b" % (status, _PHRASES.get(status, b"")) for status in range(100, 600)}
 _CONTROLS: Final = bytes({*range(32), 127} - {ord("\t")})  # allowed in no header (RFC 9110, 5.5)
@@ -70,6 +72,7 @@ class ResponseWriter(ABC):
         "_is_replaced",
         "_last",
         "_pending",
+        "_rest",
         "_runtime",
         "_stalled",
         "_transport",
@@ -100,6 +103,7 @@ class ResponseWriter(ABC):
         self._unsent_head = b""  # of the response
         self._pending: list[bytes] = []  # bytes to write, for which a flush is scheduled
         self._last: list[bytes]  # the rest of an ended response
+        self._rest: list[memoryview] = []  # pieces of a long body, the last one first
         self._is_chunked = False
         self._flows = False  # content was sent in chunks, and more may follow
         self._stalled = False  # the transport is above its limit for unsent bytes
@@ -191,6 +195,9 @@ class ResponseWriter(ABC):
                 self._flows = self.body_sent
             self._write_after_head(data)
         elif not self.is_over:
+            if not self._is_chunked and self._is_long():
+                self._write_rest()
+                return
             data = b"".join(self._last)
             if self._is_chunked:
                 data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
@@ -200,7 +207,30 @@ class ResponseWriter(ABC):
                 self._transport.close()
             self._completed()
 
-    def _write_after_head(self, data: bytes) -> None:
+    def _is_long(self) -> bool:
+        """Return True if the rest of an ended response is written in several turns: the transport would copy it."""
+        if sum(map(len, self._last)) <= _LONG_BYTES:
+            return False
+        for piece in self._last:
+            view = memoryview(piece)
+            self._rest += (view[at : at + _TURN_BYTES] for at in range(0, len(view), _TURN_BYTES))
+        self._rest.reverse()
+        self._last = []
+        return True
+
+    def _write_rest(self) -> None:
+        """Write the next piece of a long body, if the client has taken those before it."""
+        if self._stalled or not self._rest:
+            return  # `go_on` continues, or the client is gone
+        piece = self._rest.pop()
+        if self._rest:
+            self._write_after_head(piece)
+            self._runtime.loop.call_soon(self._write_rest)
+        else:
+            self._last = [bytes(piece)]
+            self.flush()
+
+    def _write_after_head(self, data: bytes | memoryview) -> None:
         head = self._unsent_head
         if head:
             self._unsent_head = b""
@@ -226,12 +256,13 @@ class ResponseWriter(ABC):
             self._stalled = False
             if self.started and self.race is not None:
                 self.race.resume()
+            self._write_rest()
 
     def drop(self) -> None:
         """Write nothing more."""
         self.started = self.ended = self.is_over = True
         self._flows = False
-        self._pending = []
+        self._pending, self._rest = [], []
 
     @abstractmethod
     def _completed(self) -> None:

@@ -97,7 +97,9 @@ class RacedExchange(ClientExchange):
         runtime, api, deployment = self._runtime, self.api, self._deployment
         head, limits, arrived_s = self.head, serving.limits, runtime.loop.time()
         default_model = deployment or limits.default_model
-        inbound = parse(api, body, head.headers, limits.bounds, limits.passed_headers, default_model, head.by_name)
+        inbound = parse(
+            api, body, head.headers, limits.bounds, limits.passed_headers, default_model, head.by_name, key_name
+        )
         call = inbound.call
         model = serving.models.get(deployment or call.model)
         if model is None or serving.keyring.has_rules:
@@ -106,7 +108,7 @@ class RacedExchange(ClientExchange):
             raise routes.unsupported(model, deployment or call.model, api)
         request_id, gave_id = self.request_id, self.gave_id
         caller = Caller(request_id, key_name, arrived_s, 0.0, self.trace_id, gave_id, self.trace)
-        if gave_id or call.model != model.name or api is _RESPONSES:
+        if gave_id or call.model != model.name:
             call = _adapted(call, model, caller)
         if call.streaming and not inbound.tells_usage:
             client: EventStream | JsonAnswer = EventStream(self, request_id, self._api)
@@ -219,12 +221,11 @@ class RacedRoutes:
 
 
 def _adapted(call: Call, model: Model, caller: Caller) -> Call:
-    """Return a call with the model's own name, the caller's id, and for the Responses API the owner of the answer."""
+    """Return a call with the model's own name, and the caller's id."""
     headers = call.headers
     if caller.gave_id:
         headers = (*headers, (b"x-request-id", caller.request_id.encode()))
-    owner = caller.key_name if call.api is Api.RESPONSES else call.owner
-    return replace(call, model=model.name, headers=headers, owner=owner)
+    return replace(call, model=model.name, headers=headers)
 
 
 def _pinned(previous_id: str, model: Model, key_name: str) -> Replica | None:
@@ -283,6 +284,7 @@ def _facts(
         runtime.rand(),
         attempts_max,
         inbound.ttft_target_s,
+        inbound.read_timeout_s,
     )
 
 
@@ -302,6 +304,6 @@ def _shutting_down() -> ShuttingDown:
 
 def report_rejected(runtime: Runtime, exchange: ClientExchange, key_name: str | None, error: GatewayError) -> None:
     """Emit the event of a rejected request; `key_name` is None before the key is known."""
-    now_s, code = runtime.loop.time(), error.code or error.kind
+    now_s, code, limit = runtime.loop.time(), error.code or error.kind, error.limit
     status, trace_id, trace = error.status, exchange.trace_id, exchange.trace
-    runtime.emit(RequestRejected(now_s, exchange.request_id, key_name, status, code, None, 0.0, trace_id, trace))
+    runtime.emit(RequestRejected(now_s, exchange.request_id, key_name, status, code, None, 0.0, trace_id, trace, limit))

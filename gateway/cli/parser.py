@@ -1,7 +1,7 @@
 """Command-line parser: commands, options, their help, and exit codes. docs/cli.md describes them at length.
 
-Owns parsing and the wording of its errors. Runs no command and imports nothing of the gateway but the readers of option
-values, so that help is fast. Units: seconds.
+Owns parsing, the values of options, and the wording of errors. Runs no command and imports nothing of the gateway, so
+that help is fast. Units: seconds.
 """
 
 import argparse
@@ -11,8 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
-
-from gateway.cli.option_values import duration, port, seconds, whole
 
 PROGRAM = "ttft-gateway"
 CONFIG_VARIABLE = "TTFT_GATEWAY_CONFIG"
@@ -375,3 +373,46 @@ _EXIT_CODES = """exit codes:
   4    an address is in use or not local
   130  ended at once by a second Ctrl-C (or by one before it was ready)
   143  ended at once by a second SIGTERM"""
+
+
+_SECONDS_MAX = 86400.0
+_BLOCK_S_MAX = 7200.0
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def port(text: str) -> int:
+    """Read a port; 0 is any free one."""
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port; write a number from 0 (any free port) to 65535")
+    return int(text)
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Return a function that reads a whole number between two bounds."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} is out of range; write a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def seconds(text: str) -> float:
+    """Read a time in seconds, at most a day."""
+    try:
+        time_s = float(text)
+    except ValueError:
+        time_s = 0.0
+    if not 0 < time_s <= _SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not a duration; write seconds, such as 20")
+    return time_s
+
+
+def duration(text: str) -> float:
+    """Read a time with its unit, at most two hours."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text, re.ASCII)
+    time_s = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    if not 0 < time_s <= _BLOCK_S_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not a duration of at most 2h; write for example 90s or 10m")
+    return time_s

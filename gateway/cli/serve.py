@@ -128,10 +128,11 @@ def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environ
 
 def _introduction(settings: Settings, addresses: Addresses, generated_key: str | None) -> Iterator[str]:
     yield bold(f"{PROGRAM} {VERSION} is ready at http://{addresses.public}/v1", sys.stderr)
-    for model in settings.models[:_LISTED_MAX]:
-        yield f"  {_describe(settings, model)}"
-    if more := settings.models[_LISTED_MAX:]:
-        unhedged = sum(not is_hedged(*_expected(settings, model)) for model in more)
+    described = expected(settings, {})  # once: it describes all models
+    for model, shown in zip(settings.models[:_LISTED_MAX], described.models, strict=False):
+        yield f"  {model.name}: {_shown_names(model)}; {hedging_summary(described, shown)}"
+    if more := described.models[_LISTED_MAX:]:
+        unhedged = sum(not is_hedged(described, model) for model in more)
         yield f"  and {len(more)} more models" + (f", {unhedged} of them without hedging" if unhedged else "")
     if generated_key is not None:
         yield f"  key {generated_key}, generated for this run because no keys are configured"
@@ -139,18 +140,11 @@ def _introduction(settings: Settings, addresses: Addresses, generated_key: str |
         yield f"  admin at http://{addresses.admin} (/metrics, /admin/models, /admin/hedging, /admin/events)"
 
 
-def _describe(settings: Settings, model: ModelSettings) -> str:
-    names = " then ".join(
+def _shown_names(model: ModelSettings) -> str:
+    return " then ".join(
         ", ".join([*map(_shown_name, pool.replicas), *([] if pool.discover is None else [name_of(pool.discover)])])
         for pool in listing_pools(model)
     )
-    return f"{model.name}: {names}; {hedging_summary(*_expected(settings, model))}"
-
-
-def _expected(settings: Settings, model: ModelSettings) -> tuple[Settings, ModelSettings]:
-    """Return settings and a model with stand-ins for replicas that are found later."""
-    described = expected(settings, {})
-    return described, next(each for each in described.models if each.name == model.name)
 
 
 def _shown_name(replica: ReplicaSettings) -> str:

@@ -9,41 +9,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
-from aiohttp import StreamReader
+from aiohttp import ClientResponse, StreamReader
 from aiohttp.http_exceptions import LineTooLong
 
-from gateway.client.attempt import ClientAttempt
-from gateway.client.hedger import ClientRace, safely
-from gateway.client.racing import outcome_of
+from gateway.client.racing import Ending
 from gateway.hedging.outcomes import Outcome
 
 _T = TypeVar("_T")
 _ALL: Final = -1
-
-
-class Ending:
-    """Reports the end of a winner's answer once.
-
-    Attributes:
-        pieces: number of pieces that were read.
-    """
-
-    __slots__ = ("_attempt", "_race", "pieces")
-
-    def __init__(self, race: ClientRace, attempt: ClientAttempt, pieces: int) -> None:
-        self._race = race
-        self._attempt: ClientAttempt | None = attempt
-        self.pieces = pieces
-
-    def report(self, outcome: Outcome) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            safely(self._race.on_end, attempt, outcome=outcome, events=self.pieces)
-
-    @property
-    def is_reported(self) -> bool:
-        """True if the end was reported."""
-        return self._attempt is None
 
 
 class RacedContent:
@@ -54,11 +27,11 @@ class RacedContent:
         held: pieces that were read, each with True at the end of a chunk of HTTP.
     """
 
-    def __init__(self, inner: StreamReader, held: list[tuple[bytes, bool]], ending: Ending) -> None:
+    def __init__(self, inner: StreamReader, held: list[tuple[bytes, bool]], ending: Ending[ClientResponse]) -> None:
         self._inner = inner
         self._held = deque(held)
         self._ending = ending
-        self._last = b"".join(piece for piece, _ in held)
+        ending.last = b"".join(piece for piece, _ in held)
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         inner.on_eof(lambda: ending.report(Outcome.FINISHED))
@@ -72,7 +45,7 @@ class RacedContent:
 
     def set_exception(self, error: BaseException, *cause: BaseException) -> None:
         """Close the content; called by the response when it is closed or released."""
-        self._ending.report(outcome_of(self._last))
+        self._ending.report_close()
         self._is_closed = True
         self._inner.set_exception(error, *cause)
 
@@ -182,7 +155,7 @@ class RacedContent:
             raise
         piece = data[0] if isinstance(data, tuple) else data
         if isinstance(piece, bytes) and piece:
-            self._last = piece
+            self._ending.last = piece
             self._ending.pieces += 1
         return data
 

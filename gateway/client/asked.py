@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gateway.errors import BadRequest
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
+from gateway.inbound.errors import InvalidRequest
 from providers.base import Api, Call
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _llm(
     """Read a call of an LLM API; None if its body is not one: the server rejects it, or it is another API."""
     try:
         fields, prompt_bytes = _reader()(api, body)
-    except BadRequest:
+    except InvalidRequest:
         return None
     is_stream = fields.streaming and api in _GENERATING
     is_raced = is_stream or api is _EMBEDDINGS

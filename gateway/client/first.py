@@ -178,8 +178,10 @@ def failure_of(status: int, headers: Headers) -> Failure:
     from gateway.race.failures import classify
 
     wait_s = retry_after_s([(name.lower(), value) for name, value in headers])
-    outcome = Outcome.RATE_LIMITED if status == _LIMITED else classify(BadStatus("", status=status)).outcome
-    return Failure(outcome, wait_s)
+    if status == _LIMITED:
+        return Failure(Outcome.RATE_LIMITED, wait_s)
+    failure = classify(BadStatus("", status=status))
+    return Failure(Outcome.MISCONFIGURED if failure.ours else failure.outcome, wait_s)
 
 
 def failure_by(error: BaseException) -> Failure:

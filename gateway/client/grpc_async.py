@@ -1,22 +1,27 @@
 """Hedging for `grpc.aio`: interceptors for RPCs with one request, which have one response or a stream of them.
 
-A method is hedged only if it is named: a server carries out a hedged RPC twice.
+A method is hedged only if it is named: a server carries out a hedged RPC twice. A race ends with the response or with
+the first message of a stream; the loser's call is cancelled at once, which resets its stream.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import grpc.aio
-from grpc.aio import EOF
+from grpc.aio import EOF, AioRpcError, ClientCallDetails, UnaryStreamCall, UnaryUnaryCall
 
-from gateway.client.attempt import ClientAttempt
+from gateway.client.async_race import AsyncRace
 from gateway.client.config import HedgeConfig
-from gateway.client.grpc_async_race import Answer, GrpcRace, Read, end_stream
-from gateway.client.grpc_policy import GrpcPolicy, Methods, switched
-from gateway.client.hedger import ClientRace, safely
+from gateway.client.grpc_policy import EMPTY, PUSHBACK, GrpcPolicy, Methods, failure_of, outcome_of, switched
+from gateway.client.hedger import ClientAttempt, ClientRace, Failure, safely
+from gateway.client.race import UNSENT, Overtaken
 from gateway.client.stats import Stats
 from gateway.hedging.outcomes import Outcome
+
+_Q = TypeVar("_Q")
+_R = TypeVar("_R")
+_C = TypeVar("_C", bound=grpc.aio.Call)
 
 
 def async_hedging_interceptors(
@@ -39,165 +44,215 @@ def async_hedging_interceptors(
     Raises:
         ValueError: a method is no full name, or another target has the name of the channel's target.
     """
-    policy = _Policy(target, methods, config or HedgeConfig(), stats or Stats(), metadata)
+    policy = GrpcPolicy(target, methods, config or HedgeConfig(), stats or Stats(), metadata)
     return [_UnaryUnary(policy), _UnaryStream(policy)]  # grpc.aio uses an object for one kind of RPC only
 
 
-class _Policy(GrpcPolicy):
-    """The hedgers of one channel, and the tasks of its RPCs."""
+class Answer(NamedTuple, Generic[_C]):
+    """The call of one attempt.
+
+    Attributes:
+        call: the call.
+        first: response, or first message; EOF for a stream without a message; None after an error.
+        error: error, None without one.
+    """
+
+    call: _C
+    first: object
+    error: BaseException | None
+
+
+class RpcAttempts(Generic[_C]):
+    """The attempts of one RPC: its `race.RacedAttempts`.
+
+    Args:
+        details: method, timeout and metadata, as the caller gave them.
+        entered: its race and its primary.
+        send: sends over the channel; returns the call.
+        read: returns the first message of a call.
+    """
 
     def __init__(
-        self, target: str, methods: Methods, config: HedgeConfig, stats: Stats, metadata: Iterable[str]
+        self,
+        policy: GrpcPolicy,
+        details: ClientCallDetails,
+        entered: tuple[ClientRace, ClientAttempt],
+        send: Callable[[ClientCallDetails], Awaitable[_C]],
+        read: Callable[[_C], Awaitable[object]],
+        request: object,
     ) -> None:
-        super().__init__(target, methods, config, stats, metadata)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.race, self.primary = entered
+        self._policy = policy
+        self._details: Any = details  # a named tuple
+        self._send = send
+        self._read = read
+        self._request = request
 
-    async def run(
-        self, entered: tuple[ClientRace, ClientAttempt], continuation: Any, details: Any, request: Any, read: Read
-    ) -> Answer:
-        """Race one RPC; return the winner, whose end is to be reported, or the primary with its error."""
-        race, primary = entered
-        method = _name(details)
-        hedger = self.hedgers[method]
-
-        async def start(attempt: ClientAttempt, left_s: float | None) -> Any:
-            other = self.other(method, attempt)
-            if other is None:
-                return await continuation(details._replace(timeout=left_s), request)
-            passed = self.passed(details.metadata)
-            return other(request, timeout=left_s, metadata=passed, wait_for_ready=details.wait_for_ready)
-
-        answer = None
+    async def open(self, attempt: ClientAttempt) -> Answer[_C]:
+        """Send an attempt and wait for its first message."""
+        race, call = self.race, None
         try:
-            answer = await GrpcRace(hedger, race, start, read, details.timeout, self._tasks).run(primary)
-            return answer
-        finally:
-            if answer is None or answer.error is not None:
-                race.close()
+            call = await self._call(attempt)
+            first = await self._read(call)
+        except BaseException as error:
+            if call is None:
+                raise
+            if isinstance(error, AioRpcError) or (isinstance(error, asyncio.CancelledError) and not _is_cancelled()):
+                safely(race.on_failed, attempt, self.failure(error))
+                return Answer(call, None, error)
+            call.cancel()
+            raise
+        if first is EOF and not race.is_alone(attempt):
+            safely(race.on_failed, attempt, EMPTY)
+        elif not race.on_first(attempt):
+            call.cancel()
+            raise Overtaken
+        return Answer(call, first, None)
 
-    def switched(self, details: Any) -> tuple[Any, bool]:
-        """Return the details without `x-ttft-hedge`, and True if the RPC may be hedged."""
+    async def _call(self, attempt: ClientAttempt) -> _C:
+        details, left_s = self._details, self.race.left_s()
+        other = self._policy.other(_name(details), attempt)
+        if other is None:
+            return await self._send(details._replace(timeout=left_s))
+        passed = self._policy.passed(details.metadata)
+        call: _C = other(self._request, timeout=left_s, metadata=passed, wait_for_ready=details.wait_for_ready)
+        return call
+
+    def failure(self, error: BaseException) -> Failure:
+        """Classify an error; a call that is cancelled, while its task is not, ends with its channel."""
+        if isinstance(error, AioRpcError):
+            return failure_of(error.code().name, dict(error.trailing_metadata() or ()).get(PUSHBACK))
+        return UNSENT if isinstance(error, asyncio.CancelledError) else Failure(Outcome.FAILED)
+
+    async def close(self, opened: Answer[_C]) -> None:
+        """Cancel a call that is not returned."""
+        opened.call.cancel()
+
+
+class _Interceptor:
+    """Races the RPCs of one channel."""
+
+    def __init__(self, policy: GrpcPolicy) -> None:
+        self._policy = policy
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _enter(self, details: ClientCallDetails) -> tuple[ClientCallDetails, tuple[ClientRace, ClientAttempt] | None]:
+        """Return the details without `x-ttft-hedge`, and the race of an RPC with its primary; None: it is sent once."""
+        method, given = _name(details), details
         kept, is_off = switched(details.metadata)
         if kept is not None:
-            details = details._replace(metadata=grpc.aio.Metadata(*kept))
-        return details, _name(details) in self.hedgers and not is_off
+            named: Any = details
+            given = named._replace(metadata=grpc.aio.Metadata(*kept))
+        is_hedged = method in self._policy.hedgers and not is_off
+        return given, safely(self._policy.enter, method, details.timeout) if is_hedged else None
 
-    def watch(self, answer: Answer, race: ClientRace) -> None:
+    async def _run(self, attempts: RpcAttempts[_C]) -> Answer[_C]:
+        """Race an RPC; return the winner, or the primary with its error."""
+        return await AsyncRace(attempts, self._tasks).run()
+
+    def _watch(self, call: grpc.aio.Call, race: ClientRace, attempt: ClientAttempt) -> None:
         """Report the end of a winner's stream when its status arrives or it is cancelled."""
-        loop, attempt = asyncio.get_running_loop(), answer.attempt
+        loop = asyncio.get_running_loop()
 
-        def spawn(call: Any) -> None:
-            task = loop.create_task(end_stream(race, attempt, call), name="ttft-hedge-end")
+        async def end(done: grpc.aio.Call) -> None:
+            safely(race.on_end, attempt, outcome=outcome_of((await done.code()).name))
+
+        def spawn(done: grpc.aio.Call) -> None:
+            task = loop.create_task(end(done), name="ttft-hedge-end")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-        def on_done(call: Any) -> None:  # also from a finalizer, where no lock may be taken
+        def on_done(done: grpc.aio.Call) -> None:  # also from a finalizer, where no lock may be taken
             if loop.is_closed():
                 return
-            if call.cancelled():
+            if done.cancelled():
                 loop.call_soon_threadsafe(lambda: safely(race.on_end, attempt, outcome=Outcome.CLIENT_GONE))
             else:
-                loop.call_soon_threadsafe(spawn, call)
+                loop.call_soon_threadsafe(spawn, done)
 
-        answer.call.add_done_callback(on_done)
+        call.add_done_callback(on_done)
 
 
-class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
+class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):
     """Races RPCs with one response."""
 
-    def __init__(self, policy: _Policy) -> None:
-        self._policy = policy
-
-    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        details, may_hedge = self._policy.switched(client_call_details)
-        entered = safely(self._policy.enter, _name(details)) if may_hedge else None
+    async def intercept_unary_unary(
+        self,
+        continuation: Callable[[ClientCallDetails, _Q], Awaitable[UnaryUnaryCall[_Q, _R]]],
+        client_call_details: ClientCallDetails,
+        request: _Q,
+    ) -> UnaryUnaryCall[_Q, _R]:
+        details, entered = self._enter(client_call_details)
         if entered is None:
             return await continuation(details, request)
-        answer = await self._policy.run(entered, continuation, details, request, _response)
-        if answer.error is None:
-            safely(entered[0].on_end, answer.attempt, outcome=Outcome.FINISHED)
-        if answer.call is None and answer.error is not None:
-            raise answer.error
+        attempts = RpcAttempts(
+            self._policy, details, entered, lambda given: continuation(given, request), _response, request
+        )
+        answer = await self._run(attempts)
+        if attempts.race.winner is not None:
+            safely(attempts.race.on_end, attempts.race.winner, outcome=Outcome.FINISHED)
         return answer.call
 
 
-class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
+class _UnaryStream(_Interceptor, grpc.aio.UnaryStreamClientInterceptor):
     """Races RPCs with a stream of responses."""
 
-    def __init__(self, policy: _Policy) -> None:
-        self._policy = policy
-
-    async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        details, may_hedge = self._policy.switched(client_call_details)
-        entered = safely(self._policy.enter, _name(details)) if may_hedge else None
+    async def intercept_unary_stream(
+        self,
+        continuation: Callable[[ClientCallDetails, _Q], Awaitable[UnaryStreamCall[_Q, _R]]],
+        client_call_details: ClientCallDetails,
+        request: _Q,
+    ) -> UnaryStreamCall[_Q, _R]:
+        details, entered = self._enter(client_call_details)
         if entered is None:
             return await continuation(details, request)
-        answer = await self._policy.run(entered, continuation, details, request, _first)
-        if answer.error is None:
-            self._policy.watch(answer, entered[0])
-        if answer.call is None and answer.error is not None:
-            raise answer.error
-        return _RacedStream(answer)
+        attempts = RpcAttempts(
+            self._policy, details, entered, lambda given: continuation(given, request), _first, request
+        )
+        answer = await self._run(attempts)
+        if attempts.race.winner is not None:
+            self._watch(answer.call, attempts.race, attempts.race.winner)
+        return cast(UnaryStreamCall[_Q, _R], _RacedStream(answer))
 
 
-class _RacedStream(grpc.aio.UnaryStreamCall[Any, Any]):
-    """The call of a winner: the message that ended its race, then the others."""
+class _RacedStream:
+    """The call of a winner: the message that ended its race, then the others. It has the attributes of the call."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._call: Any = answer.call
-        self._held = [] if answer.first in (None, EOF) else [answer.first]
+    def __init__(self, answer: Answer[UnaryStreamCall[_Q, _R]]) -> None:
+        self._call = answer.call
+        self._held = [] if answer.first is None or answer.first is EOF else [answer.first]
 
-    async def read(self) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+    async def read(self) -> object:
         return self._held.pop() if self._held else await self._call.read()
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
+    async def __aiter__(self) -> AsyncIterator[object]:
         while (message := await self.read()) is not EOF:
             yield message
-
-    def cancel(self) -> bool:
-        return bool(self._call.cancel())
-
-    def cancelled(self) -> bool:
-        return bool(self._call.cancelled())
 
     def done(self) -> bool:
         return not self._held and self._call.done()
 
-    def time_remaining(self) -> float | None:
-        left_s: float | None = self._call.time_remaining()
-        return left_s
 
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self._call.add_done_callback(callback)
-
-    async def initial_metadata(self) -> Any:
-        return await self._call.initial_metadata()
-
-    async def trailing_metadata(self) -> Any:
-        return await self._call.trailing_metadata()
-
-    async def code(self) -> Any:
-        return await self._call.code()
-
-    async def details(self) -> Any:
-        return await self._call.details()
-
-    async def debug_error_string(self) -> Any:
-        """Return the description of an error."""
-        return await self._call.debug_error_string()
-
-    async def wait_for_connection(self) -> None:
-        await self._call.wait_for_connection()
+UnaryStreamCall.register(_RacedStream)
 
 
-def _name(details: Any) -> str:
-    method = details.method
+def _name(details: ClientCallDetails) -> str:
+    method: str | bytes = details.method
     return method.decode() if isinstance(method, bytes) else method
 
 
-async def _response(call: Any) -> Any:
+def _is_cancelled() -> bool:
+    """Return True if the task that runs is cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _response(call: UnaryUnaryCall[_Q, _R]) -> _R:
     return await call
 
 
-async def _first(call: Any) -> Any:
+async def _first(call: UnaryStreamCall[_Q, _R]) -> object:
     return await call.read()

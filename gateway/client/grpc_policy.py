@@ -1,26 +1,47 @@
-"""The hedgers of one gRPC channel: which methods are hedged, to which targets, and what another target may get. No I/O.
+"""The hedgers of one gRPC channel: which methods are hedged, to which targets, and how failures are classified. No I/O.
 
-A method is hedged only if it is named: a server carries out a hedged RPC twice.
+A method is hedged only if it is named: a server carries out a hedged RPC twice. Failures are classified by status code
+and by the server's `grpc-retry-pushback-ms`; codes are their names, such as "UNAVAILABLE".
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from gateway.client.asked import HEDGE_HEADER, Asked, Event
-from gateway.client.attempt import ClientAttempt
 from gateway.client.config import HedgeConfig
-from gateway.client.hedger import ClientRace, Hedger
+from gateway.client.hedger import ClientAttempt, ClientRace, Failure, Hedger
 from gateway.client.stats import Stats
 from gateway.client.targets import Target
 from gateway.hedging.contract import RequestFacts
+from gateway.hedging.outcomes import Outcome
 
-Methods = Collection[str] | Mapping[str, Mapping[str, Callable[..., Any]]]
+Method = Callable[..., Any]
+"""A method of a stub."""
+Methods = Collection[str] | Mapping[str, Mapping[str, Method]]
 """Full names of methods, such as "/package.Service/Method"; as a mapping, each with the same method of other targets by
 their names: `stub.Method` of a stub on another channel."""
-Pairs = Iterable[tuple[str, Any]]
+Pairs = Iterable[tuple[str, str | bytes]]
 
 _SWITCH: Final = HEDGE_HEADER.decode()
 _PASSED: Final = frozenset({"baggage", "traceparent", "tracestate"})  # metadata for all targets
+PUSHBACK: Final = "grpc-retry-pushback-ms"
+_PUSHBACK_S_MAX: Final = 3600.0
+_OUTCOMES: Final = {
+    "OK": Outcome.FINISHED,
+    "CANCELLED": Outcome.CLIENT_GONE,
+    "DEADLINE_EXCEEDED": Outcome.TTFT_TIMEOUT,
+    "RESOURCE_EXHAUSTED": Outcome.RATE_LIMITED,
+    "PERMISSION_DENIED": Outcome.MISCONFIGURED,
+    "UNAUTHENTICATED": Outcome.MISCONFIGURED,
+    "UNIMPLEMENTED": Outcome.MISCONFIGURED,
+    "ABORTED": Outcome.CLIENT_ERROR,  # a conflict, and so the four that follow are results of the request
+    "ALREADY_EXISTS": Outcome.CLIENT_ERROR,
+    "FAILED_PRECONDITION": Outcome.CLIENT_ERROR,
+    "INVALID_ARGUMENT": Outcome.CLIENT_ERROR,
+    "NOT_FOUND": Outcome.CLIENT_ERROR,
+    "OUT_OF_RANGE": Outcome.CLIENT_ERROR,
+}
+EMPTY: Final = Failure(Outcome.CLIENT_ERROR)  # a stream without a message: status OK, so no failure of the server
 
 
 class GrpcPolicy:
@@ -43,7 +64,7 @@ class GrpcPolicy:
         self.hedgers: dict[str, Hedger] = {}
         self._origin = f"grpc://{target}:"
         self._passed = _PASSED | {key.lower() for key in metadata}
-        self._others: dict[str, Mapping[str, Callable[..., Any]]] = {}
+        self._others: dict[str, Mapping[str, Method]] = {}
         made: dict[tuple[str, ...], Hedger] = {}
         for method in methods:
             if not method.startswith("/") or method.count("/") != 2:
@@ -54,24 +75,30 @@ class GrpcPolicy:
                 made[names] = Hedger(config, _targets(names), stats)
             self.hedgers[method], self._others[method] = made[names], others
 
-    def enter(self, method: str) -> tuple[ClientRace, ClientAttempt]:
-        """Return the race of an RPC and its primary, counted as sent."""
+    def enter(self, method: str, timeout_s: float | None) -> tuple[ClientRace, ClientAttempt]:
+        """Return the race of an RPC and its primary, counted as sent.
+
+        Args:
+            timeout_s: time for the whole RPC; None: no limit.
+        """
         hedger = self.hedgers[method]
         race = hedger.race(Asked((self._origin, method), RequestFacts(coin=hedger.rand()), Event.HEADERS))
+        if timeout_s is not None:
+            race.deadline_s = hedger.clock() + timeout_s
         return race, race.begin()
 
-    def other(self, method: str, attempt: ClientAttempt) -> Callable[..., Any] | None:
+    def other(self, method: str, attempt: ClientAttempt) -> Method | None:
         """Return the method of another target; None: the attempt is for the channel."""
         if attempt.target is None or attempt.label == self.target:
             return None
         return self._others[method][attempt.label]
 
-    def passed(self, metadata: Pairs | None) -> list[tuple[str, Any]]:
+    def passed(self, metadata: Pairs | None) -> list[tuple[str, str | bytes]]:
         """Return the metadata that another target gets."""
         return [(key, value) for key, value in metadata or () if key.lower() in self._passed]
 
 
-def switched(metadata: Pairs | None) -> tuple[list[tuple[str, Any]] | None, bool]:
+def switched(metadata: Pairs | None) -> tuple[list[tuple[str, str | bytes]] | None, bool]:
     """Return the metadata without `x-ttft-hedge`, or None if it has none, and True if the switch is off."""
     pairs = list(metadata or ())
     if all(key != _SWITCH for key, _ in pairs):
@@ -82,3 +109,28 @@ def switched(metadata: Pairs | None) -> tuple[list[tuple[str, Any]] | None, bool
 def _targets(names: Iterable[str]) -> list[Target]:
     """Return the targets of a policy; it identifies them by name, and their addresses are the channels'."""
     return [Target(f"http://target-{number}.invalid", name=name) for number, name in enumerate(names)]
+
+
+def failure_of(code: str, pushback: str | bytes | None) -> Failure:
+    """Classify a failed attempt.
+
+    Args:
+        code: name of its status code.
+        pushback: the server's value of `grpc-retry-pushback-ms`, None without one. A value that is negative or no
+            number forbids further attempts of the RPC.
+    """
+    if pushback is None:
+        return Failure(_OUTCOMES.get(code, Outcome.FAILED))
+    wait_s = _wait_s(pushback)
+    return Failure(Outcome.RATE_LIMITED, wait_s, is_final=wait_s is None)
+
+
+def outcome_of(code: str) -> Outcome:
+    """Return the outcome of a stream that had a message, by the code of its status."""
+    outcome = _OUTCOMES.get(code)
+    return outcome if outcome in (Outcome.FINISHED, Outcome.CLIENT_GONE) else Outcome.CUT
+
+
+def _wait_s(pushback: str | bytes) -> float | None:
+    text = pushback.decode("latin-1") if isinstance(pushback, bytes) else pushback
+    return min(int(text) / 1000, _PUSHBACK_S_MAX) if text.isascii() and text.isdigit() and len(text) < 20 else None

@@ -1,29 +1,33 @@
 """Races the attempts of one RPC over a synchronous channel, up to the response or to the first message of a stream.
 
 No thread waits for a response: grpc reports it. A stream's first message is read in a thread for each attempt, which
-ends with it. Another thread decides on backups (`alarm.py`). The loser's call is cancelled at once, which resets its
-stream.
+ends with it. One thread of the channel decides on backups; it exists while there is something to wait for. The loser's
+call is cancelled at once, which resets its stream.
 """
 
+import heapq
 import math
 import threading
+import time
 import weakref
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import grpc
 
-from gateway.client.alarm import Alarm, Appointment
-from gateway.client.attempt import ClientAttempt
-from gateway.client.grpc_status import EMPTY, PUSHBACK, failure_of, forbids, outcome_of
-from gateway.client.hedger import ClientRace, Failure, Hedger, safely
+from gateway.client.grpc_policy import EMPTY, PUSHBACK, failure_of, outcome_of
+from gateway.client.hedger import ClientAttempt, ClientRace, Failure, safely
+from gateway.client.race import UNSENT
 from gateway.hedging.outcomes import Outcome
 
-Start = Callable[[ClientAttempt, float | None], Any]
+Call = Any
+"""A call of grpc, for which its types have no common name: `grpc.Call`, `grpc.Future`, and an iterator for a stream."""
+Start = Callable[[ClientAttempt, float | None], Call]
 """Sends an attempt, with the seconds that are left for it or None; returns its call at once."""
 
 NOTHING: Final = object()  # instead of a message: there is none
-_NOT_SENT: Final = Failure(Outcome.CLIENT_GONE, error="connect")
+_IDLE_S: Final = 1.0  # time between two searches for cancelled appointments, after the last of which the thread ends
 
 
 class RpcResult(NamedTuple):
@@ -36,8 +40,8 @@ class RpcResult(NamedTuple):
     """
 
     attempt: ClientAttempt
-    call: Any
-    first: Any
+    call: Call
+    first: object
     error: BaseException | None
 
 
@@ -45,35 +49,22 @@ class SyncGrpcRace:
     """One RPC.
 
     Args:
-        timeout_s: time for the whole RPC; None: no limit.
         is_stream: True for a stream of responses.
     """
 
-    def __init__(
-        self,
-        hedger: Hedger,
-        race: ClientRace,
-        alarm: Alarm,
-        start: Start,
-        timeout_s: float | None,
-        *,
-        is_stream: bool,
-    ) -> None:
-        self._hedger = hedger
+    def __init__(self, race: ClientRace, alarm: "Alarm", start: Start, *, is_stream: bool) -> None:
         self._race = race
         self._alarm = alarm
         self._start = start
         self._is_stream = is_stream
-        self._deadline_s = math.inf if timeout_s is None else hedger.clock() + timeout_s
         self._changed = threading.Condition()
-        self._running: dict[ClientAttempt, Any] = {}
+        self._running: dict[ClientAttempt, Call] = {}
         self._failed: list[RpcResult] = []
-        self._pending = 0  # attempts that are about to be sent
         self._answer: RpcResult | None = None
         self._is_cancelled = False
-        self._is_over = False  # no further backup: the server forbids one, or the time is used up
         self._entry: Appointment | None = None
         self._callbacks: list[Callable[[], None]] = []
+        self.left_s = race.left_s
 
     def begin(self, primary: ClientAttempt) -> None:
         """Send the primary.
@@ -81,7 +72,6 @@ class SyncGrpcRace:
         Raises:
             Exception: that of a channel which cannot send, such as a closed one.
         """
-        self._pending = 1
         self._send(primary)
         answer = self._answer
         if answer is not None and answer.call is None and answer.error is not None:
@@ -113,10 +103,6 @@ class SyncGrpcRace:
                 return
         callback()
 
-    def left_s(self) -> float | None:
-        """Return the seconds until the end of the RPC's time; None without a limit."""
-        return None if self._deadline_s == math.inf else max(0.0, self._deadline_s - self._hedger.clock())
-
     def cancel(self) -> bool:
         """Cancel all attempts; return False if the race is over. May be called by a finalizer."""
         if self._answer is not None:
@@ -129,109 +115,76 @@ class SyncGrpcRace:
     # inside
 
     def _send(self, attempt: ClientAttempt) -> None:
-        """Send an attempt that is pending."""
         call, error = None, None
         if not self._is_cancelled and self._answer is None:
             try:
                 call = self._start(attempt, self.left_s())
             except Exception as raised:
                 error = raised
-        with self._changed:
-            self._pending -= 1
-            is_late = self._answer is not None
-            if call is not None and not is_late:
-                self._running[attempt] = call
         if call is None:
             self._on_result(RpcResult(attempt, None, NOTHING, error or grpc.FutureCancelledError()))
             return
+        with self._changed:
+            is_late = self._answer is not None
+            if not is_late:
+                self._running[attempt] = call
         if is_late or self._is_cancelled:
             call.cancel()
-        if not is_late:
-            self._watch(attempt, call)
-
-    def _watch(self, attempt: ClientAttempt, call: Any) -> None:
-        if not self._is_stream:
-            call.add_done_callback(lambda done: self._on_result(RpcResult(attempt, done, NOTHING, _error_of(done))))
+        if is_late:
             return
-        thread = threading.Thread(
-            target=self._read, args=(attempt, call), name=f"ttft-hedge-{attempt.label}", daemon=True
-        )
+        if self._is_stream:
+            self._in_thread(attempt, call, lambda: self._on_result(_first(attempt, call)))
+        else:
+            call.add_done_callback(lambda done: self._on_result(RpcResult(attempt, done, NOTHING, _error_of(done))))
+
+    def _in_thread(self, attempt: ClientAttempt, call: Call, work: Callable[[], None]) -> None:
+        """Do work that blocks for an attempt in a thread of its own."""
+        thread = threading.Thread(target=work, name=f"ttft-hedge-{attempt.label}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # no more threads
-            call.cancel()
+            if call is not None:
+                call.cancel()
             self._on_result(RpcResult(attempt, None, NOTHING, error))
-
-    def _read(self, attempt: ClientAttempt, call: Any) -> None:
-        """Read the first message of a stream; in a thread of its own."""
-        first, error = NOTHING, None
-        try:
-            first = next(call, NOTHING)
-        except Exception as raised:
-            error = raised
-        self._on_result(RpcResult(attempt, call, first, error))
 
     def _on_result(self, answer: RpcResult) -> None:
         """Take the result of an attempt; in any thread."""
-        losers: list[Any] = []
-        with self._changed:
-            self._running.pop(answer.attempt, None)
-            if self._answer is not None:
-                losers.append(answer.call)  # its message came at the same instant
-            elif answer.error is None and (not self._is_empty(answer) or not (self._running or self._pending)):
-                self._answer, losers = answer, list(self._running.values())
-        if losers or self._answer is answer:
-            for call in losers:
-                if call is not None:
-                    call.cancel()
-            if self._answer is answer:
-                safely(self._race.on_first, answer.attempt)
-                self._end()
+        race, attempt = self._race, answer.attempt
+        is_empty = self._is_stream and answer.first is NOTHING
+        if answer.error is None and (not is_empty or race.is_alone(attempt)):
+            safely(race.on_first, attempt)
+            if race.winner is attempt:
+                self._end(answer)
+            else:
+                answer.call.cancel()  # its message came at the same instant
             return
-        failure = self._failure(answer)
-        safely(self._race.on_failed, answer.attempt, failure)
         with self._changed:
+            self._running.pop(attempt, None)
             self._failed.append(answer)
-        self._end_if_all_failed()
+        safely(race.on_failed, attempt, _failure(answer))
+        if race.winner is None and race.is_over:
+            self._end(None)
 
-    def _is_empty(self, answer: RpcResult) -> bool:
-        return self._is_stream and answer.first is NOTHING
-
-    def _failure(self, answer: RpcResult) -> Failure:
-        """Classify a failed attempt; a pushback may forbid further ones."""
-        error: Any = answer.error
-        if answer.call is None or isinstance(error, grpc.FutureCancelledError):
-            return _NOT_SENT
-        if error is None:
-            return EMPTY
-        if not isinstance(error, grpc.Call):  # an error of an interceptor
-            return Failure(Outcome.FAILED)
-        pushback = dict(error.trailing_metadata() or ()).get(PUSHBACK)
-        self._is_over = self._is_over or forbids(pushback)
-        return failure_of(error.code().name, pushback)
-
-    def _end_if_all_failed(self) -> None:
+    def _end(self, answer: RpcResult | None) -> None:
+        """End the race with its winner; None: all attempts have failed."""
+        race = self._race
         with self._changed:
-            if self._answer is not None or self._running or self._pending or not self._failed:
+            if self._answer is not None:
                 return
-            numbered = sorted(self._failed, key=lambda each: each.attempt.number)
-            self._answer = numbered[-1 if self._is_cancelled else 0]
-        self._race.close()
-        self._end()
-
-    def _end(self) -> None:
-        """End the race, whose answer is known."""
+            if answer is None:
+                numbered = sorted(self._failed, key=lambda each: each.attempt.number)
+                answer = numbered[-1 if self._is_cancelled else 0]
+            self._running.pop(answer.attempt, None)
+            self._answer, losers = answer, list(self._running.values())
+        for call in losers:
+            call.cancel()
         if self._entry is not None:
             self._entry.cancel()
-        answer = self._answer
-        assert answer is not None
-        if self._race.winner is answer.attempt:
-            if not self._is_stream:
-                safely(self._race.on_end, answer.attempt, outcome=Outcome.FINISHED)
+        if race.winner is answer.attempt:
+            if self._is_stream:
+                _watch_end(race, answer)
             else:
-                _watch_end(self._race, answer)
-        else:
-            self._race.close()
+                safely(race.on_end, answer.attempt, outcome=Outcome.FINISHED)
         with self._changed:
             self._changed.notify_all()
             callbacks, self._callbacks = self._callbacks, []
@@ -242,48 +195,52 @@ class SyncGrpcRace:
 
     def _set_alarm(self) -> None:
         due_s = self._race.due_s
-        if due_s < min(math.inf, self._deadline_s) and not self._is_over:
-            self._entry = self._alarm.after(max(0.0, due_s - self._hedger.clock()), self._on_due)
+        if due_s < math.inf:
+            self._entry = self._alarm.after(max(0.0, due_s - self._race.hedger.clock()), self._on_due)
             if self._answer is not None:
                 self._entry.cancel()
 
     def _on_due(self) -> None:
         """Send a backup if the policy approves; in the thread of the alarm."""
         race, due_s = self._race, self._race.due_s
-        if self._hedger.clock() >= due_s:
-            with self._changed:
-                if self._answer is not None or self._is_over or self._is_cancelled:
-                    return
-                self._pending += 1  # so that a failure of the last attempt does not end the race now
+        if self._is_cancelled:
+            return
+        if race.hedger.clock() >= due_s:
             backup = safely(race.late)
-            if backup is not None:
-                self._send_aside(backup)
-            else:
-                with self._changed:
-                    self._pending -= 1
-                if race.due_s == due_s:
-                    self._is_over = True
-                self._end_if_all_failed()
+            if backup is not None:  # interceptors of a channel may block
+                self._in_thread(backup, None, lambda: self._send(backup))
+            if race.due_s == due_s:
+                return
         self._set_alarm()
 
-    def _send_aside(self, backup: ClientAttempt) -> None:
-        """Send a backup in a thread of its own: interceptors of a channel may block."""
-        thread = threading.Thread(target=self._send, args=(backup,), name=f"ttft-hedge-{backup.label}", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # no more threads
-            with self._changed:
-                self._pending -= 1
-            self._on_result(RpcResult(backup, None, NOTHING, error))
+
+def _first(attempt: ClientAttempt, call: Call) -> RpcResult:
+    """Wait for the first message of a stream."""
+    try:
+        return RpcResult(attempt, call, next(call, NOTHING), None)
+    except Exception as error:
+        return RpcResult(attempt, call, NOTHING, error)
 
 
-def _error_of(call: Any) -> BaseException | None:
+def _error_of(call: Call) -> BaseException | None:
     """Return the error of an RPC that has ended."""
     try:
         error: BaseException | None = call.exception()
     except grpc.FutureCancelledError as cancelled:
         return cancelled
     return error
+
+
+def _failure(answer: RpcResult) -> Failure:
+    """Classify a failed attempt."""
+    error = answer.error
+    if answer.call is None or isinstance(error, grpc.FutureCancelledError):
+        return UNSENT
+    if error is None:
+        return EMPTY
+    if not isinstance(error, grpc.Call):  # an error of an interceptor
+        return Failure(Outcome.FAILED)
+    return failure_of(error.code().name, dict(error.trailing_metadata() or ()).get(PUSHBACK))
 
 
 def _watch_end(race: ClientRace, answer: RpcResult) -> None:
@@ -298,3 +255,83 @@ def _watch_end(race: ClientRace, answer: RpcResult) -> None:
 
     if not answer.call.add_callback(report):
         report()
+
+
+class Appointment:
+    """One call to come.
+
+    Attributes:
+        function: the function; None after the call, or if it was cancelled.
+    """
+
+    __slots__ = ("due_s", "function", "number")
+
+    def __init__(self, due_s: float, number: int, function: Callable[[], None]) -> None:
+        self.due_s = due_s
+        self.number = number
+        self.function: Callable[[], None] | None = function
+
+    def __lt__(self, other: "Appointment") -> bool:
+        return (self.due_s, self.number) < (other.due_s, other.number)
+
+    def cancel(self) -> None:
+        """Call nothing."""
+        self.function = None
+
+
+class Alarm:
+    """Calls functions, each of which returns at once, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._entries: list[Appointment] = []
+        self._numbers = count()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def after(self, delay_s: float, function: Callable[[], None]) -> Appointment:
+        """Call a function after a time."""
+        entry = Appointment(time.monotonic() + delay_s, next(self._numbers), function)
+        with self._changed:
+            if self._is_closed:
+                return entry
+            heapq.heappush(self._entries, entry)
+            if self._thread is None or not self._thread.is_alive():  # none yet, or that of the parent before a fork
+                self._thread = threading.Thread(target=self._run, name="ttft-hedge-alarm", daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError:  # no more threads: the function is not called
+                    self._thread = None
+            elif self._entries[0] is entry:
+                self._changed.notify()
+        return entry
+
+    def close(self) -> None:
+        """End the thread; later calls are not made."""
+        with self._changed:
+            self._is_closed = True
+            self._entries.clear()
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while (function := self._next()) is not None:
+            safely(function)
+
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for the next function; None: there are no more, and the thread ends."""
+        with self._changed:
+            while True:
+                now_s = time.monotonic()
+                self._entries = [entry for entry in self._entries if entry.function is not None]
+                heapq.heapify(self._entries)
+                if not self._entries:
+                    self._thread = None
+                    return None
+                first = self._entries[0]
+                if first.due_s <= now_s:
+                    function, first.function = first.function, None
+                    return function
+                self._changed.wait(min(_IDLE_S, first.due_s - now_s))

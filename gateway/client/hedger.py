@@ -10,6 +10,7 @@ own, and reports what happened; the race never waits, reads or sends. Each metho
     race.on_headers(attempt, status, headers)     headers of any response
     race.on_first(attempt)                        first event; True: it has won, close all others
     race.on_failed(attempt, failure)              error status, exception, empty or invalid stream
+    race.is_over                                  an attempt has won, or all have failed
     race.on_end(attempt, complete=...)            end of the winner's answer
     race.close()                                  ends all attempts that still run; always call it last
 
@@ -31,18 +32,16 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 import msgspec
 
 from gateway.client.asked import Asked
-from gateway.client.attempt import ClientAttempt
 from gateway.client.config import HedgeConfig, parameters
-from gateway.client.populations import Population, populate, stores_answers
 from gateway.client.stats import Stats
-from gateway.client.targets import Target, check
-from gateway.hedging.contract import Denied, RequestFacts
+from gateway.client.targets import Population, Target, check, populate, stores_answers
+from gateway.hedging.contract import Denied, Forecast, RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.limits.bucket import Spend
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
-from providers.base import Headers, RateLimit
+from providers.base import Headers, RateLimit, Usage
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -75,11 +74,13 @@ class Failure(NamedTuple):
         outcome: its class; see `failure_of`.
         retry_after_s: the server's Retry-After, None without one.
         error: "connect" if no connection was made, else any name or None.
+        is_final: True if the server forbids further attempts.
     """
 
     outcome: Outcome
     retry_after_s: float | None = None
     error: str | None = None
+    is_final: bool = False
 
 
 class Hedger:
@@ -152,15 +153,53 @@ class Hedger:
             self._keys.popitem(last=False)
 
 
+class ClientAttempt:
+    """One attempt, with the fields that the policy reads (`hedging.contract.AttemptView`); times of the hedger's clock.
+
+    Attributes:
+        replica: the target in the policy.
+        target: the target; None: the request's own address.
+        label: name in the statistics.
+        number: number of the attempt in its request; 0 is the primary.
+        hedge_s: time of the next decision on a backup; infinite for none.
+        outcome: its end, None while it runs.
+        headers_s: None: no policy of a client reads the times of headers.
+
+    All others are those of `AttemptView`.
+    """
+
+    hedge_s = math.inf
+    headers_s: float | None = None
+    content_s: float | None = None
+    first_token_s: float | None = None
+    forecast: Forecast | None = None
+    outcome: Outcome | None = None
+    status: int | None = None
+    error: str | None = None
+    usage: Usage | None = None
+    events = 0
+    empty = False
+
+    def __init__(self, replica: Replica, target: Target | None, label: str, number: int, start_s: float) -> None:
+        self.replica = replica
+        self.target = target
+        self.label = label
+        self.number = number
+        self.start_s = self.last_s = start_s
+
+
 class ClientRace:
     """The bookkeeping of one request; see the top of this file.
 
     Attributes:
+        hedger: the policy.
         due_s: time of the next call of `late`; infinite for none.
+        deadline_s: time at which the request's own time is used up, so that no backup is sent; set before `begin`.
         winner: attempt that brought the first event; None before.
     """
 
     due_s = math.inf
+    deadline_s = math.inf
     winner: ClientAttempt | None = None
     _attempts: list[ClientAttempt]  # from `begin` on
     _denied: frozenset[Denial] = frozenset()
@@ -173,7 +212,7 @@ class ClientRace:
         facts: RequestFacts,
         key: bytes | None,
     ) -> None:
-        self._hedger = hedger
+        self.hedger = hedger
         self._pool = pool
         self._targets = targets
         self._facts = facts
@@ -181,7 +220,7 @@ class ClientRace:
 
     def begin(self) -> ClientAttempt:
         """Choose the target of the primary and count it as sent."""
-        hedger, pool, facts = self._hedger, self._pool, self._facts
+        hedger, pool, facts = self.hedger, self._pool, self._facts
         with hedger.lock:
             now_s, rand = hedger.clock(), hedger.rand()
             primary = pool.begin(facts, now_s, rand)
@@ -191,22 +230,23 @@ class ClientRace:
                 attempt = ClientAttempt(replica, target, label, 0, now_s)
                 self._attempts, attempt.forecast, delay_s = [attempt], primary.forecast, primary.delay_s
             else:
-                self._attempts = []
                 picker = pool.picker
                 found = picker.pick(facts, (), now_s, rand) or picker.pick_ignoring_breakers(facts, (), now_s, rand)
-                attempt = self._add(found or self._soonest(), now_s)
+                attempt = self._attempt(found or self._soonest(), 0, now_s)
+                self._attempts = [attempt]
                 pool.on_sent(attempt, facts, None, is_first=True)
                 delay_s = None
             if facts.hedge_off is None and pool.max_hedges > 0 and not pool.is_single:
                 delay_s = pool.delay_s(attempt, facts) if delay_s is None else delay_s
-                self.due_s = attempt.hedge_s = now_s + delay_s
+                late_s = now_s + delay_s
+                self.due_s = attempt.hedge_s = late_s if late_s < self.deadline_s else math.inf
         if facts.hedge_off is None:
             hedger.stats.sent(attempt.label, 0)
         return attempt
 
     def late(self) -> ClientAttempt | None:
         """Decide on a backup for an attempt that is late; a returned backup counts as sent."""
-        hedger, pool, facts = self._hedger, self._pool, self._facts
+        hedger, pool, facts = self.hedger, self._pool, self._facts
         with hedger.lock:
             now_s = hedger.clock()
             live = [each for each in self._attempts if each.outcome is None and each.content_s is None]
@@ -223,9 +263,10 @@ class ClientRace:
                         hedger.stats.deny(decision.reason.value)
                     continue
                 late.hedge_s = math.inf
-                backup = self._add(decision.replica, now_s)
+                backup = self._attempt(decision.replica, len(tried), now_s)
                 pool.on_sent(backup, facts, decision.tickets, is_first=False)
                 backup.hedge_s = now_s + pool.delay_s(backup, facts)
+                self._attempts.append(backup)  # last: a race waits for each attempt, and a bug above sends none
                 if self._key is not None:
                     hedger.remember(self._key)
                 hedger.stats.sent(backup.label, backup.number)
@@ -241,12 +282,12 @@ class ClientRace:
             return
         limits = read([(name.lower(), value) for name, value in headers])
         if limits:
-            with self._hedger.lock:
-                self._learn_limits(attempt, limits, self._hedger.clock())
+            with self.hedger.lock:
+                self._learn_limits(attempt, limits, self.hedger.clock())
 
     def on_first(self, attempt: ClientAttempt) -> bool:
         """Report the first event of an attempt; return True if it has won."""
-        hedger = self._hedger
+        hedger = self.hedger
         with hedger.lock:
             if self.winner is not None or attempt.outcome is not None:
                 return False
@@ -270,31 +311,47 @@ class ClientRace:
 
     def on_failed(self, attempt: ClientAttempt, failure: Failure) -> None:
         """Report an attempt that ended without an answer, before its first event."""
-        with self._hedger.lock:
+        with self.hedger.lock:
             if attempt.outcome is None:
                 attempt.error = failure.error
-                now_s = self._hedger.clock()
+                now_s = self.hedger.clock()
                 self._end(attempt, failure.outcome, now_s, failure.retry_after_s)
                 if failure.outcome is Outcome.RATE_LIMITED:  # all replicas with the same key and address wait
                     for replica in self._pool.replicas:
                         if replica is not attempt.replica and replica.quota == attempt.replica.quota:
                             replica.breaker.on_rate_limited(now_s, failure.retry_after_s)
+                if failure.is_final:
+                    for each in self._attempts:
+                        each.hedge_s = math.inf
                 self._plan_next()
+
+    @property
+    def is_over(self) -> bool:
+        """True if an attempt has won, or all have failed."""
+        return self.winner is not None or all(each.outcome is not None for each in self._attempts)
+
+    def is_alone(self, attempt: ClientAttempt) -> bool:
+        """Return True if no other attempt may answer."""
+        return all(each is attempt or each.outcome is not None for each in self._attempts)
+
+    def left_s(self) -> float | None:
+        """Return the seconds until the deadline; None without one."""
+        return None if self.deadline_s == math.inf else max(0.0, self.deadline_s - self.hedger.clock())
 
     def on_end(self, attempt: ClientAttempt, *, outcome: Outcome, events: int = 1) -> None:
         """Report the end of the winner's answer: `FINISHED`, `CUT` or `CLIENT_GONE`."""
-        with self._hedger.lock:
+        with self.hedger.lock:
             attempt.events = events
-            attempt.last_s = self._hedger.clock()
+            attempt.last_s = self.hedger.clock()
             self._end(attempt, outcome, attempt.last_s, None)
 
     def close(self) -> None:
         """End the attempts that still run: the caller has gone."""
         if any(attempt.outcome is None for attempt in self._attempts):
-            with self._hedger.lock:
+            with self.hedger.lock:
                 self.due_s = math.inf
                 for attempt in self._attempts:
-                    self._end(attempt, Outcome.CLIENT_GONE, self._hedger.clock(), None)
+                    self._end(attempt, Outcome.CLIENT_GONE, self.hedger.clock(), None)
 
     # inside; the lock is held
 
@@ -321,11 +378,9 @@ class ClientRace:
                 self._end(other, Outcome.LOST, now_s, None)
         return saved_s
 
-    def _add(self, replica: Replica, now_s: float) -> ClientAttempt:
+    def _attempt(self, replica: Replica, number: int, now_s: float) -> ClientAttempt:
         target, label = self._targets[replica.name]
-        attempt = ClientAttempt(replica, target, label, len(self._attempts), now_s)
-        self._attempts.append(attempt)
-        return attempt
+        return ClientAttempt(replica, target, label, number, now_s)
 
     def _soonest(self) -> Replica:
         """Return the replica whose wait ends first: a client library rejects no request."""
@@ -334,7 +389,8 @@ class ClientRace:
     def _plan_next(self) -> None:
         running = [each.hedge_s for each in self._attempts if each.outcome is None and self.winner is None]
         is_full = len(self._attempts) > self._pool.max_hedges
-        self.due_s = math.inf if is_full else min(running, default=math.inf)
+        due_s = min(running, default=math.inf)
+        self.due_s = math.inf if is_full or due_s >= self.deadline_s else due_s
 
     def _saved_s(self, now_s: float) -> float:
         """Return the time for which the primary would have waited still, by the learned distribution."""
@@ -351,9 +407,9 @@ class ClientRace:
         self._pool.on_end(attempt, outcome, now_s, retry_after_s)
         if self._facts.hedge_off is None:
             if outcome is Outcome.LOST:
-                self._hedger.stats.lost(attempt.label)
+                self.hedger.stats.lost(attempt.label)
             elif outcome in _FAILED:
-                self._hedger.stats.failed(attempt.label, rate_limited=outcome is Outcome.RATE_LIMITED)
+                self.hedger.stats.failed(attempt.label, rate_limited=outcome is Outcome.RATE_LIMITED)
 
 
 _FAILED: Final = frozenset(Outcome) - {Outcome.FINISHED, Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED}

@@ -5,7 +5,7 @@ the query only the version of the API.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -40,12 +40,57 @@ _AUTH: Final = frozenset(auth.value.encode() for auth in Auth)
 _VERSION: Final = b"api-version="
 
 
-def origin_of(url: Any) -> tuple[str, str, int]:
+class Url(Protocol):
+    """The address of a request: of httpx, httpx2 or yarl."""
+
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def host(self) -> str | None: ...
+    @property
+    def port(self) -> int | None: ...
+    @property
+    def path(self) -> str: ...
+
+
+class HttpxUrl(Url, Protocol):
+    """An address of httpx or httpx2."""
+
+    @property
+    def raw_host(self) -> bytes: ...
+    @property
+    def raw_path(self) -> bytes: ...
+
+
+class HttpxHeaders(Protocol):
+    """Headers of httpx or httpx2."""
+
+    @property
+    def raw(self) -> Raw: ...
+
+
+class HttpxRequest(Protocol):
+    """A request of httpx or httpx2."""
+
+    method: str
+
+    @property
+    def url(self) -> HttpxUrl: ...
+    @property
+    def headers(self) -> HttpxHeaders: ...
+    @property
+    def content(self) -> bytes: ...
+
+
+_Request = TypeVar("_Request", bound=HttpxRequest)
+
+
+def origin_of(url: Url) -> tuple[str, str, int]:
     """Return scheme, host and port of a URL."""
-    return url.scheme, url.host, url.port or _PORTS.get(url.scheme, 0)
+    return url.scheme, url.host or "", url.port or _PORTS.get(url.scheme, 0)
 
 
-def home_of(url: Any, targets: Sequence[Target]) -> Target | None:
+def home_of(url: Url, targets: Sequence[Target]) -> Target | None:
     """Return the target below whose base URL a request is; None if it is for another address."""
     origin, path = origin_of(url), url.path
     for target in targets:
@@ -54,25 +99,28 @@ def home_of(url: Any, targets: Sequence[Target]) -> Target | None:
     return None
 
 
-def addressed(request: Any, asked: Asked, home: Target | None, target: Target | None) -> Any:
+def addressed(request: _Request, asked: Asked, home: Target | None, target: Target | None) -> _Request:
     """Return the request as it is sent to a target; the same object if nothing changes.
 
     Args:
         home: target below whose base URL the request is.
         target: None: the request's own address.
     """
-    plain = is_plain(home, target)
-    if plain and not asked.has_switch:
-        return request
+    if target is None or home is None or is_plain(home, target):
+        return without_switch(request) if asked.has_switch else request
     raw: Raw = [(name, value) for name, value in request.headers.raw if name.lower() != HEDGE_HEADER]
-    if target is None or home is None or plain:
-        return _copy(request, request.url, raw, None)
-    url: Any = request.url
+    url: HttpxUrl | str = request.url
     if target is not home:
-        authority, address = address_at(url.raw_path, home, target)
-        url = type(url)(address)
+        authority, url = address_at(request.url.raw_path, home, target)
         raw = [(b"Host", authority.encode()), *((name, value) for name, value in raw if name.lower() != b"host")]
     return _copy(request, url, headers_to(raw, home, target), body_to(asked, target))
+
+
+def without_switch(request: _Request) -> _Request:
+    """Return a request without `x-ttft-hedge`; the same object if nothing changes."""
+    raw = request.headers.raw
+    kept = [each for each in raw if each[0].lower() != HEDGE_HEADER]
+    return request if len(kept) == len(raw) else _copy(request, request.url, kept, None)
 
 
 def is_plain(home: Target | None, target: Target | None) -> bool:
@@ -129,10 +177,12 @@ def _is_passed(name: bytes) -> bool:
     return name in _PASSED or name.startswith(_PASSED_PREFIX) or name in (b"host", b"content-length")
 
 
-def _copy(request: Any, url: Any, raw: Raw, body: bytes | None) -> Any:
+def _copy(request: _Request, url: HttpxUrl | str, raw: Raw, body: bytes | None) -> _Request:
     """Return a request with other headers; `body` None: the same body."""
-    kind = type(request)
-    if body is None:
-        return kind(request.method, url, headers=raw, stream=request.stream, extensions=request.extensions)
-    raw = [each for each in raw if each[0].lower() not in (b"content-length", b"transfer-encoding")]
-    return kind(request.method, url, headers=raw, content=body, extensions=request.extensions)
+    given: Any = request
+    content = {"stream": given.stream}
+    if body is not None:
+        raw = [each for each in raw if each[0].lower() not in (b"content-length", b"transfer-encoding")]
+        content = {"content": body}
+    copied: _Request = type(given)(request.method, url, headers=raw, extensions=given.extensions, **content)
+    return copied

@@ -7,11 +7,10 @@ and every connection is closed by the thread that uses it. Until then no other t
 the socket itself ends a wait at the time of the decision, at the cost of any read.
 
 `raced(pool, library)` puts these sockets into a connection pool of httpcore or httpcore2. Outside of a race they pass
-each call on. A watch is bound to the thread that works for it. HTTP/1.1 only: the end of an HTTP/2 connection would end
-its other requests, too. Times are those of the watch's clock, timeouts are seconds.
+each call on; in a race, `current.watch` is the watch of the thread that works for it. HTTP/1.1 only: the end of an
+HTTP/2 connection would end its other requests, too. Times are those of the watch's clock, timeouts are seconds.
 """
 
-import contextlib
 import errno
 import importlib
 import math
@@ -22,10 +21,11 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
-from gateway.client.racing import Overtaken
+from gateway.client.race import Overtaken
 
+_T = TypeVar("_T")
 SocketOption = tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple[int, int, None, int]
 _READ: Final = select.POLLIN if hasattr(select, "poll") else 1
 _WRITE: Final = select.POLLOUT if hasattr(select, "poll") else 4
@@ -39,20 +39,21 @@ class Watch:
 
     Args:
         clock: the clock of `due_s`.
-        on_due: called in the waiting thread when `due_s` has come; sets the next one.
 
     Attributes:
         due_s: time of the next call of `on_due`, infinite for none.
+        is_over: True after `stop`.
     """
 
-    __slots__ = ("_clock", "_ears", "_lock", "_on_due", "due_s", "is_over")
+    due_s = math.inf
+    is_over = False
+    _ears: tuple[socket.socket, socket.socket] | None = None
 
-    def __init__(self, clock: Callable[[], float], due_s: float, on_due: Callable[[], None] | None = None) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._on_due = on_due
-        self.due_s = due_s
-        self.is_over = False
-        self._ears: tuple[socket.socket, socket.socket] | None = None
+
+    def on_due(self) -> None:
+        """Decide what is due; called in the waiting thread when `due_s` has come. Sets the next time."""
 
     def listen(self) -> None:
         """Become interruptible by other threads; until then only `due_s` can interrupt."""
@@ -69,19 +70,8 @@ class Watch:
             if self._ears is not None:
                 self._ears[1].send(b"x")
 
-    def resume(self) -> None:
-        """Take back `stop`: the next wait is a new one."""
-        with self._lock:
-            self.is_over = False
-            if self._ears is not None:
-                self._ears[0].setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    while self._ears[0].recv(64):
-                        pass
-
     def close(self) -> None:
         """Release the sockets of the watch."""
-        self._on_due = None  # else the watch and its race refer to each other, and each request leaves garbage
         if self._ears is None:
             return
         with self._lock:
@@ -111,8 +101,8 @@ class Watch:
         while True:
             if self.is_over:
                 raise Overtaken
-            if now_s >= self.due_s and self._on_due is not None:
-                self._on_due()
+            if now_s >= self.due_s:
+                self.on_due()
             ear = None if self._ears is None else self._ears[0]
             left_s = min(max(0.0, min(end_s, self.due_s) - self._clock()), _WAIT_S_MAX)
             if _ready(sock, event, ear, left_s):
@@ -139,12 +129,12 @@ def _ready(sock: socket.socket | None, event: int, ear: socket.socket | None, wa
 
 
 class _Current(threading.local):
-    """The watch of this thread."""
+    """The watch of this thread; None outside of a race."""
 
     watch: Watch | None = None
 
 
-_current: Final = _Current()
+current: Final = _Current()
 
 
 class _Process:
@@ -161,15 +151,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def bind(watch: Watch | None) -> None:
-    """Bind a watch to this thread; None: none."""
-    _current.watch = watch
+class _Stream(Protocol):
+    """A connection of httpcore: its `NetworkStream`."""
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes: ...
+    def write(self, buffer: bytes, timeout: float | None = None) -> None: ...
+    def close(self) -> None: ...
+    def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: float | None) -> Self: ...
+    def get_extra_info(self, info: str) -> Any: ...
 
 
 class _Library(NamedTuple):
     """The names of httpcore or httpcore2 that are used here."""
 
-    stream: Callable[[socket.socket], Any]
+    stream: Callable[[socket.socket], _Stream]
     connect_error: type[Exception]
     connect_timeout: type[Exception]
     read_error: type[Exception]
@@ -185,7 +180,7 @@ class RacedStream:
         inner: the stream of httpcore that it stands for.
     """
 
-    def __init__(self, inner: Any, library: _Library, *, nested: bool = False) -> None:
+    def __init__(self, inner: _Stream, library: _Library, *, nested: bool = False) -> None:
         self._inner = inner
         self._read: Callable[[int, float | None], bytes] = inner.read
         self._library = library
@@ -194,7 +189,7 @@ class RacedStream:
         self._forks = _Process.forks
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        watch = _current.watch
+        watch = current.watch
         if watch is None or self._nested:
             return self._read(max_bytes, timeout)
         alone_s, library = watch.alone_s(timeout), self._library
@@ -209,14 +204,13 @@ class RacedStream:
         sock = self._sock
         if isinstance(sock, ssl.SSLSocket):
             receive = partial(sock.recv, max_bytes)
-            data: bytes = self._tls(watch, receive, timeout, library.read_timeout, library.read_error)
-            return data
+            return self._tls(watch, receive, timeout, library.read_timeout, library.read_error)
         if not watch.wait(sock, _READ, timeout):
             raise library.read_timeout("timed out")
         return self._read(max_bytes, timeout)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        if len(buffer) < _LARGE or self._nested or (watch := _current.watch) is None:
+        if len(buffer) < _LARGE or self._nested or (watch := current.watch) is None:
             self._inner.write(buffer, timeout)
             return
         sock, library = self._sock, self._library
@@ -237,7 +231,7 @@ class RacedStream:
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> "RacedStream":
-        watch, sock, library = _current.watch, self._sock, self._library
+        watch, sock, library = current.watch, self._sock, self._library
         nested = isinstance(sock, ssl.SSLSocket)
         if watch is None or nested:
             return RacedStream(self._inner.start_tls(ssl_context, server_hostname, timeout), library, nested=nested)
@@ -264,11 +258,11 @@ class RacedStream:
     def _tls(
         self,
         watch: Watch,
-        step: Callable[[], Any],
+        step: Callable[[], _T],
         timeout: float | None,
         timed_out: type[Exception],
         failed: type[Exception],
-    ) -> Any:
+    ) -> _T:
         """Do one step of TLS without blocking: a readable socket may have no data for it, but a ticket."""
         sock = self._sock
         while True:
@@ -313,7 +307,7 @@ class RacedBackend:
         local_address: str | None = None,
         socket_options: Iterable[SocketOption] | None = None,
     ) -> RacedStream:
-        watch = _current.watch
+        watch = current.watch
         if watch is None:
             inner = self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
             return RacedStream(inner, self._library)

@@ -11,7 +11,6 @@ import msgspec
 from pydantic_core import ErrorDetails
 
 from gateway.config.document import Loc
-from gateway.config.renamed import CHANGED_VALUES, RENAMED_KEYS
 from gateway.config.section import Section
 from gateway.config.sections import sections
 
@@ -81,8 +80,6 @@ def finding(error: ErrorDetails, reference: str | None) -> tuple[Loc, str]:
     kind = error["type"]
     if kind == "extra_forbidden":
         return loc, _unknown(loc)
-    if changed := CHANGED_VALUES.get((str(loc[-1]) if loc else "", str(error["input"]))):
-        return loc, changed
     example = _example(loc)
     if kind == "missing":
         return loc, f"this setting is missing; write `{loc[-1]}: {example}`"
@@ -136,8 +133,6 @@ def _example(loc: Loc) -> str:
 def _unknown(loc: Loc) -> str:
     """Return the correction of a key that does not exist at its path."""
     name = str(loc[-1])
-    if renamed := RENAMED_KEYS.get(_names(loc[:-1]), {}).get(name):
-        return f"`{name}` was renamed to `{renamed}`"
     known = _keys(_section(loc[:-1]))
     if near := get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.5):
         return f"this setting does not exist; did you mean `{near[0]}`?"

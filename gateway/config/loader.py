@@ -1,24 +1,39 @@
 """Loads `Settings` from a file or from command-line options, and writes them as YAML or as a JSON schema.
 
-Owns reading the configuration file and the secret files it names, and collecting all problems before an error is
-raised. A reload is another `load`: key files and the environment are read again. Key files are relative to the
-configuration file. Rules are in rules.py and settings.py, the wording of pydantic's errors in errors.py.
+Owns reading the configuration file and the secret files it names, collecting all problems before an error is raised,
+and, for the JSON schema, reading the descriptions of settings from the docstrings of their attributes. A reload is
+another `load`: key files and the environment are read again. Key files are relative to the configuration file. Rules
+are in rules.py and settings.py, the wording of pydantic's errors in errors.py.
 """
 
+import ast
+import inspect
 import re
 import stat
 import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import yaml
 from pydantic import ValidationError
 
-from gateway.config.descriptions import attribute_docs
-from gateway.config.document import Document, Loc, Position, read_yaml
+from gateway.config.document import (
+    Document,
+    Finding,
+    Loc,
+    Position,
+    RawMapping,
+    entries,
+    path,
+    pools,
+    read_yaml,
+    replicas,
+    templates,
+)
 from gateway.config.errors import ConfigError, ConfigProblem, finding
-from gateway.config.raw import Finding, RawMapping, entries, path, pools, replicas, templates
 from gateway.config.rules import broken_rules
 from gateway.config.sections import sections
 from gateway.config.settings import Settings
@@ -337,3 +352,21 @@ def _without_none(shown: object) -> object:
     if isinstance(shown, dict):
         return {key: _without_none(value) for key, value in shown.items() if value is not None}
     return [_without_none(item) for item in shown] if isinstance(shown, list) else shown
+
+
+def attribute_docs(module: ModuleType) -> dict[str, dict[str, str]]:
+    """Return the strings under the attributes of a module's classes, by class and attribute."""
+    classes = (node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef))
+    return {each.name: dict(_described(each)) for each in classes}
+
+
+def _described(each: ast.ClassDef) -> list[tuple[str, str]]:
+    return [
+        (field.target.id, inspect.cleandoc(text.value.value))
+        for field, text in pairwise(each.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    ]

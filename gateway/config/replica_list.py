@@ -10,10 +10,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gateway.config.discovered import ROWS_MAX, PoolPlace, completed, sources
-from gateway.config.document import Document, Loc, read_yaml
+from gateway.config.document import Document, Finding, Loc, RawMapping, path, read_yaml
 from gateway.config.errors import finding
 from gateway.config.loader import PROBLEMS_MAX, located, read_text, take_secrets, take_tls
-from gateway.config.raw import Finding, RawMapping, path
 from gateway.config.rules import broken_rules
 from gateway.config.section import Section
 from gateway.config.settings import DiscoverSettings, ReplicaOptions, Replicas, Settings

@@ -10,9 +10,8 @@ from difflib import get_close_matches
 
 from pydantic_core import PydanticCustomError
 
-from gateway.config.document import Loc
+from gateway.config.document import Finding, Loc, RawMapping, entries, path, pools, replicas, templates
 from gateway.config.kinds import headers_of_kind
-from gateway.config.raw import Finding, RawMapping, entries, path, pools, replicas, templates
 from gateway.config.settings import LimitSettings, Settings
 from gateway.config.values import WORKERS_MAX, Address, parse_address, parse_size
 

@@ -8,24 +8,23 @@ in docs/config.schema.json.
 Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; the rest are counts or have no unit.
 """
 
+import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
 
-from gateway.config.key_settings import KeySettings
 from gateway.config.kinds import Kind
-from gateway.config.model_sections import MeasureSettings, QueueSettings
-from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader
+from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader, header_name
 from gateway.config.section import Section
-from gateway.config.share_settings import ShareSettings
-from gateway.config.tracing_settings import TracingSettings
 from gateway.config.values import (
     Address,
     BaseUrl,
     Count,
     Delay,
     Duration,
+    EngineUrl,
     HostName,
     Interval,
     ListenAddress,
@@ -40,8 +39,145 @@ from gateway.config.values import (
     Size,
     Switch,
     Workers,
+    invalid_value,
+    no_boolean,
 )
 from providers.catalog import CATALOG, Auth
+
+WhenAwayName = Literal["share", "alone", "refuse"]
+
+
+class ShareSettings(Section):
+    """A Redis or Valkey server, version 7 or later, over which gateways share limits and loads."""
+
+    url: EngineUrl = Field(examples=["rediss://valkey.internal:6379/0"])
+    """URL of the server, without user and password."""
+    user: Name | None = Field(default=None, examples=["gateway"])
+    """User at the server; unset: the default user."""
+    password: Secret | None = Field(default=None, examples=["${REDIS_PASSWORD}"])
+    """Password of the user; unset: no login."""
+    password_file: str | None = None
+    """File with the password, instead of `password`; relative to the configuration file."""
+    ca_file: str | None = Field(default=None, examples=["/etc/ssl/internal-ca.pem"])
+    """Certificate authorities to trust, in PEM form; unset: those of the system. Relative to the configuration file."""
+    fleet: Name = "default"
+    """Name that gateways have in common if they share with each other."""
+    when_away: WhenAwayName = "share"
+    """Part of each limit that a gateway uses while the server is away: `share` (0.9, divided by the number of
+    gateways), `alone` (all) or `refuse` (none)."""
+
+
+class KeySettings(Section):
+    """A caller's key. With `key_file`, `key` and `previous_key` are the lines of the file."""
+
+    model_config = ConfigDict(
+        defer_build=True,  # each is built once, as a part of the whole
+        json_schema_extra={"required": ["name"], "oneOf": [{"required": ["key"]}, {"required": ["key_file"]}]},
+    )
+
+    name: Name = Field(examples=["team-a"])
+    """Name of the key in logs and metrics."""
+    key: Secret = Field(examples=["${TEAM_A_KEY}"])
+    """Secret that callers send as `Authorization: Bearer ...`."""
+    key_file: str | None = None
+    """File with the secret, instead of `key`; a second line is `previous_key`. Relative to the configuration file."""
+    previous_key: Secret | None = Field(default=None, examples=["${TEAM_A_OLD_KEY}"])
+    """Secret that was replaced and is still valid; unset: none."""
+    models: tuple[str, ...] | None = Field(default=None, min_length=1, examples=["[llama-70b]"])
+    """Models that the key may use; unset: all."""
+    requests_per_min: Count | None = None
+    """Requests per minute; unset: no limit."""
+    tokens_per_min: Count | None = None
+    """Tokens per minute, of prompts and answers together; unset: no limit."""
+    concurrency: Count | None = None
+    """Concurrent requests, queued ones included; unset: no limit."""
+    hedge: Switch = True
+    """Hedge the key's late requests."""
+    attempts_max: Count = Field(default=4, le=4, examples=["1"])
+    """Maximum number of upstream attempts of a request, hedges and failed ones included."""
+
+    @property
+    def without_secrets(self) -> "KeySettings":
+        """The settings with the same secrets for every key: what stays the same when a secret is replaced."""
+        return self.model_copy(update={"key": SecretStr(""), "key_file": None, "previous_key": None})
+
+
+_PATH = "/v1/traces"
+_GRPC_PORT = 4317
+_EXAMPLE = "for example http://otel-collector:4318"
+_OWN_HEADERS = frozenset(["connection", "content-encoding", "content-length", "content-type", "host"])
+
+
+def _endpoint(value: str) -> str:
+    try:
+        url = urlsplit(value)
+        port = url.port
+    except ValueError:
+        raise invalid_value("it is not a URL", _EXAMPLE) from None
+    if not re.fullmatch(r"[!-~]+", value) or url.scheme not in ("http", "https") or not url.hostname:
+        raise invalid_value("an endpoint must be http:// or https:// with a host", _EXAMPLE)
+    if "@" in url.netloc:
+        raise invalid_value("a URL with a user or password would appear in logs", "the login in headers")
+    if url.query or url.fragment or value.endswith(("?", "#")):
+        raise invalid_value("an endpoint must not contain ? or #", "the part before it, and a key in headers")
+    if port == _GRPC_PORT:
+        raise invalid_value("4317 is the port of OTLP over gRPC", value.replace(":4317", ":4318", 1))
+    return value.rstrip("/")
+
+
+def _export_header(value: str) -> str:
+    name = header_name(value)
+    if name in _OWN_HEADERS:
+        raise invalid_value("the gateway sets this header itself; remove it")
+    return name
+
+
+Endpoint = Annotated[
+    str,
+    AfterValidator(_endpoint),
+    WithJsonSchema({"type": "string", "pattern": r"^(https?://.+)$|\$\{", "examples": ["http://otel-collector:4318"]}),
+]
+"""Base URL of a receiver of OTLP over HTTP, without a trailing slash."""
+ExportHeader = Annotated[str, AfterValidator(_export_header)]
+
+
+class TracingSettings(Section):
+    """Traces of requests, exported with OTLP over HTTP."""
+
+    endpoint: Endpoint = Field(examples=["http://otel-collector:4318"])
+    """Base URL of the receiver; the gateway adds `/v1/traces`."""
+    sample: Share = 0.10
+    """Share of the requests that are traced, where the caller has not decided."""
+    headers: Mapping[ExportHeader, HeaderValue] = Field(
+        default={}, max_length=20, examples=["{authorization: 'Bearer ${TRACES_TOKEN}'}"]
+    )
+    """Headers of each export, such as a login."""
+
+    @property
+    def url(self) -> str:
+        """The URL that traces are sent to."""
+        return self.endpoint if self.endpoint.endswith(_PATH) else self.endpoint + _PATH
+
+
+class MeasureSettings(Section):
+    """Measurement of what hedging saves, on random requests."""
+
+    losers: Share = 0.0
+    """Share of the beaten primaries that are read until their first token, where that costs little."""
+    holdout: Share = 0.0
+    """Share of the hedges that are not sent, where beaten primaries are not read."""
+    slo_s: Duration = 2.0
+    """TTFT above which a request is a miss in the report."""
+
+
+class QueueSettings(Section):
+    """Queue of requests for a model at its `concurrency`."""
+
+    max: Annotated[int, Field(ge=0), BeforeValidator(no_boolean)] = 100
+    """Maximum number of queued requests."""
+    timeout_s: Duration = 5.0
+    """Maximum time in the queue."""
+
 
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
 Policy = Literal["adaptive", "quantile", "static", "shadow", "off"]

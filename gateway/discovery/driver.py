@@ -120,7 +120,7 @@ class Discovery:
 
     def _follow(self, base: Settings, place: PoolPlace, discover: DiscoverSettings) -> _Followed:
         """Return the source of a pool, with the replicas that the pool has from its source until now."""
-        followed = _Followed(place, discover, source_of(base, place, self._env))
+        followed = _Followed(place, discover, source_of(discover, base, place, self._env))
         old = None if self._in_force is None else self._in_force.followed.get(place)
         if old is not None:
             followed.fault, followed.answered_s = old.fault, old.answered_s

@@ -40,14 +40,15 @@ class Source(Protocol):
         """
 
 
-def source_of(settings: Settings, place: PoolPlace, env: Mapping[str, str]) -> Source:
+def source_of(discover: DiscoverSettings, settings: Settings, place: PoolPlace, env: Mapping[str, str]) -> Source:
     """Return the source of a pool.
 
     Args:
+        discover: settings of the source.
         settings: settings without replicas found at run time.
+        place: pool that has the source.
         env: environment variables for `${NAME}` in a file.
     """
-    discover = sources(settings)[place]
     if discover.file is None:
         return DnsSource(discover)
     file = Path(discover.file)
@@ -60,7 +61,7 @@ async def look_up(settings: Settings, env: Mapping[str, str]) -> tuple[Settings,
     faults: list[str] = []
     for place, discover in sources(settings).items():
         try:
-            found[place] = await source_of(settings, place, env).ask()
+            found[place] = await source_of(discover, settings, place, env).ask()
         except SourceFailed as error:
             faults.append(f"{name_of(discover)} of {place.model}: {error}")
     return with_rows(settings, found), faults

@@ -10,6 +10,7 @@ Units: seconds; tokens; a level is a factor, stored as its logarithm.
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from math import exp, log
 from typing import Annotated, Final
 
@@ -20,7 +21,7 @@ from gateway.estimation.fit import FitState, RelativeFit, Row, Triple
 _FIRST_SAMPLES: Final = 20  # b is their median, with all levels 1: one tiny TTFT would dominate a squared error
 _RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall, and no sample of the fit
 _LEVEL_STEP: Final = 0.1
-_LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, like any late answer
+LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, like any late answer
 _BATCH_MEDIAN_MIN: Final = 10  # samples of a replica in one batch: their median is less noisy and faster
 _BATCH_MEDIAN_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _BATCH_MEDIAN_MIN  # as far as that many single steps
 _APPROACH: Final = 0.02  # of the distance to the mean, ten times a second; more would hold back what has just moved
@@ -30,7 +31,7 @@ _BUFFER_MAX: Final = 256
 _REFIT: Final = 8  # new samples before the next fit; 500 count in it
 TTFT_MIN_S: Final = 1e-4  # keeps logarithms and quotients finite
 _PREDICTED_S_MAX: Final = 1e4  # a restored base above it is no TTFT
-_LEVEL_MAX: Final = 20.0  # logarithm; a restored level beyond it is no slow phase
+LEVEL_MAX: Final = 20.0  # logarithm; a level beyond it is no slow phase
 _TOKENS_MIN: Final = 1.0  # less is rounding noise of a sum, and a time divided by it would look like a law
 
 Law = tuple[Triple, Mapping[str, float]]
@@ -51,10 +52,10 @@ class PredictorState(msgspec.Struct, frozen=True):
     """
 
     age_s: Annotated[float, msgspec.Meta(ge=0.0)]
-    samples: Annotated[int, msgspec.Meta(ge=0)]
+    samples: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
     first: Annotated[list[tuple[_Positive, _Positive, _Positive]], msgspec.Meta(max_length=_FIRST_SAMPLES)]
     fit: FitState
-    levels: dict[str, Annotated[float, msgspec.Meta(ge=-_LEVEL_MAX, le=_LEVEL_MAX)]]
+    levels: dict[str, Annotated[float, msgspec.Meta(ge=-LEVEL_MAX, le=LEVEL_MAX)]]
 
 
 class Predictor:
@@ -123,7 +124,7 @@ class Predictor:
         fit, samples = self._fit.state, self._samples
         if samples >= _FIRST_SAMPLES and not fit.matrix[0]:
             samples = 0  # only the base is known, from other gateways
-        return PredictorState(age_s, samples, list(self._first), fit, dict(self._levels))
+        return PredictorState(age_s, samples, list(self._first), fit, {name: self.level(name) for name in self._levels})
 
     @property
     def coefficients(self) -> tuple[float, float, float]:
@@ -209,11 +210,19 @@ class Predictor:
         return self._fit.take_new()
 
     def put(self, count: int, sums: Sequence[float]) -> None:
-        """Add samples of other gateways to the fit, see `RelativeFit.put`."""
-        self._fit.put(count, sums)
+        """Add samples of other gateways to the fit, see `RelativeFit.put`.
+
+        Raises:
+            ValueError: the sums are not those of times; nothing was added.
+        """
+        if sums[0] > count / TTFT_MIN_S**2:
+            raise ValueError("the sums are not those of times")
+        fit = copy(self._fit)
+        fit.put(count, sums)
+        self._coefficients, self._unfitted = _plausible_coefficients(fit), 0
+        self._fit = fit
         self._first.clear()
         self._samples = max(self._samples, _FIRST_SAMPLES) + count
-        self._coefficients, self._unfitted = self._fit.solve_nonnegative(), 0
         self._set_law()
 
     def add_steps(self, steps: Mapping[str, tuple[float, int]], means: Mapping[str, float]) -> None:
@@ -225,16 +234,16 @@ class Predictor:
         """
         levels = self._levels
         for replica, (total, count) in steps.items():
-            moved = total / count * (1.0 - (1.0 - _LEVEL_STEP) ** count)
-            levels[replica] = levels.get(replica, means.get(replica, 0.0)) + moved
+            moved = _clipped(total / count) * (1.0 - (1.0 - _LEVEL_STEP) ** count)
+            levels[replica] = _bounded(levels.get(replica, means.get(replica, 0.0)) + moved)
         for replica, mean in means.items():
             level = levels.get(replica, mean)
-            levels[replica] = level + _APPROACH * (mean - level)
+            levels[replica] = _bounded(level + _APPROACH * (mean - level))
         self._set_law()
 
     def level(self, replica: str) -> float:
-        """Return the logarithm of a replica's level."""
-        return self._levels.get(replica, 0.0)
+        """Return the logarithm of a replica's level, within the range of a recorded one."""
+        return _bounded(self._levels.get(replica, 0.0))
 
     def forget(self, replica: str) -> None:
         """Drop the level of a removed replica."""
@@ -330,17 +339,35 @@ def _restored_coefficients(state: PredictorState) -> Triple:
     if state.samples < _FIRST_SAMPLES:
         if len(state.first) != state.samples:
             raise ValueError("the number of first samples is wrong")
-        return (_first_base(state.first), 0.0, 0.0) if state.first else (0.0, 0.0, 0.0)
-    if state.first or state.fit.matrix[0] <= 0.0:
+        base_s = _first_base(state.first) if state.first else 0.0
+        if base_s > _PREDICTED_S_MAX:
+            raise ValueError("the first samples are no times")
+        return base_s, 0.0, 0.0
+    if state.first:
         raise ValueError("the fit has no samples")
-    b, s, c = RelativeFit.restored(state.fit).solve_nonnegative()
+    return _plausible_coefficients(RelativeFit.restored(state.fit))
+
+
+def _plausible_coefficients(fit: RelativeFit) -> Triple:
+    """Return the coefficients of a fit with sums from elsewhere.
+
+    Raises:
+        ValueError: the sums are not those of times.
+    """
+    if fit.state.matrix[0] <= 0.0:
+        raise ValueError("the fit has no samples")
+    b, s, c = fit.solve_nonnegative()
     if not 0.0 <= max(b, s, c) <= _PREDICTED_S_MAX:
         raise ValueError("the fit is not one of times")
     return b, s, c
 
 
+def _bounded(level: float) -> float:
+    return min(LEVEL_MAX, max(-LEVEL_MAX, level))
+
+
 def _clipped(residual: float) -> float:
-    return min(_LEVEL_CLIP, max(-_LEVEL_CLIP, residual))
+    return min(LEVEL_CLIP, max(-LEVEL_CLIP, residual))
 
 
 def _level_move(residuals: list[float]) -> float:

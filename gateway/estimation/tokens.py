@@ -51,7 +51,7 @@ TextTokens = Triple
 class TokenScaleState(msgspec.Struct, frozen=True):
     """A scale as plain values: the number of reports of usage, and the sums of their fit."""
 
-    reports: Annotated[int, msgspec.Meta(ge=0)]
+    reports: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
     fit: FitState
 
 

@@ -31,8 +31,11 @@ _PER_DOUBLING: Final = _LN2 / math.log1p(2 * RELATIVE_ACCURACY / (1 - RELATIVE_A
 _KEY_MIN: Final = _MAPPING.key(SAMPLE_MIN)
 _KEY_MAX: Final = _MAPPING.key(SAMPLE_MAX)
 _VALUES: Final = array("d", map(_MAPPING.value, range(_KEY_MIN, _KEY_MAX + 1)))
-_COUNT_MAX: Final = 2**24  # in a recorded bin
+_COUNT_MAX: Final = 2**24  # in a recorded or received bin
 _RAW_MAX: Final = 256  # samples of a kind buffered before they are added to bins: 8 kB at most
+
+BinIndex = Annotated[int, msgspec.Meta(ge=0, lt=len(_VALUES))]
+BinCount = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
 
 
 class WindowState(msgspec.Struct, frozen=True):
@@ -46,9 +49,9 @@ class WindowState(msgspec.Struct, frozen=True):
     """
 
     age_s: Annotated[float, msgspec.Meta(ge=0.0)]
-    bins: Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=len(_VALUES))]], msgspec.Meta(min_length=1)]
-    events: list[Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]]
-    censored: list[Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]]
+    bins: Annotated[list[BinIndex], msgspec.Meta(min_length=1)]
+    events: list[BinCount]
+    censored: list[BinCount]
 
 
 class Bins(msgspec.Struct, frozen=True, eq=False):
@@ -135,13 +138,12 @@ class Window:
         return self._events.take_new(), self._censored.take_new()
 
     def put(self, events: Mapping[int, int], censored: Mapping[int, int], now_s: float) -> None:
-        """Add the samples of other gateways, by bin."""
+        """Add the samples of other gateways, by bin (`BinIndex`, `BinCount`)."""
         if now_s >= self._due_s:
             self._roll(now_s)
         for tally, counts in ((self._events, events), (self._censored, censored)):
             for index, count in counts.items():
-                if 0 <= index < len(_VALUES) and count > 0:
-                    tally.add_to_bin(index, min(count, _COUNT_MAX))
+                tally.add_to_bin(index, count)
 
     def event_count(self, now_s: float) -> int:
         """Return the number of events in the window."""

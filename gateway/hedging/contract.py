@@ -27,13 +27,15 @@ class RequestFacts(msgspec.Struct, frozen=True):
         text: weight of the text before a model's own factors (`estimation.tokens`); None if the text was not weighed.
         answer_tokens: limit on the answer's tokens; None if the client set none.
         hedge_off: reason for which the request may not be hedged; None if it may be.
-        deadline_s: the client's own timeout; None if the client sent none.
+        deadline_s: the caller's deadline, for the whole answer or, of a stream, for the first content and for each
+            silence of content; None if the client sent none.
         timed: True if the first content is a token; False for an answer in one piece, which is no TTFT sample.
         api: API that a replica must serve; None for any replica.
         pinned: replica that holds the state this request continues from, tried first; None for any replica.
         coin: random number in [0, 1) that selects the late requests which the budget can afford to hedge early.
         attempts_max: largest number of upstream attempts that the caller's key allows; None for the usual one.
         ttft_target_s: TTFT target that the client sent; None: that of the pool.
+        read_timeout_s: silence of bytes after which the client's library closes the connection; None if unknown.
     """
 
     prompt_tokens: float = 0.0
@@ -49,6 +51,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
     coin: float = 0.0
     attempts_max: int | None = None
     ttft_target_s: float | None = None
+    read_timeout_s: float | None = None
 
 
 class Forecast(msgspec.Struct):

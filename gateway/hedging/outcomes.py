@@ -1,7 +1,8 @@
 """The ways an attempt can end, and one table with the effect of each on samples, breakers, tokens and metrics.
 
 An error is never a latency, a loser is censored and never a latency, and neither a loser nor a caller's error counts
-against a replica. Pure data; `Outcome.value` is the metric and log label.
+against a replica. `Outcome.value` is the metric and log label. Also the sentences that explain a decision on a hedge in
+the log. Pure.
 """
 
 import enum
@@ -25,14 +26,15 @@ class Outcome(FastEnum):
     TTFT_TIMEOUT = "ttft_timeout"  # no first content in time
     FAILED = "failed"  # 5xx, reset, empty stream, error frame, before content
     RATE_LIMITED = "rate_limited"  # 429
-    MISCONFIGURED = "misconfigured"  # upstream 401, 403, 404: the gateway's fault, not the caller's
+    MISCONFIGURED = "misconfigured"  # a 4xx by which the gateway's key, account or model name is judged wrong
     CLIENT_ERROR = "client_error"  # a 4xx caused by the caller's request
-    UNCLEAR_4XX = "unclear_4xx"  # a 4xx that does not blame the request: another replica is asked
+    UNCLEAR_4XX = "unclear_4xx"  # a 4xx that may blame the request or the replica: another replica is asked
     WRONG_4XX = "wrong_4xx"  # the same, and another replica answered the request
     OUT_OF_RESOURCES = "out_of_resources"  # this machine could make no connection: no fault of the replica
     UNSUPPORTED = "unsupported"  # this upstream's API cannot express the request; another replica's may
     MODEL_REFUSAL = "model_refusal"  # the provider refused, by its content policy
     CUT = "cut"  # cut or stalled after content
+    SILENT = "silent"  # silent after content for too long for the caller's deadline; no verdict on the replica
 
 
 class Denial(enum.Enum):
@@ -104,14 +106,35 @@ OUTCOME_EFFECTS: dict[Outcome, OutcomeEffect] = {
     Outcome.MISCONFIGURED: OutcomeEffect(Sample.NONE, BreakerSignal.TRIP, Bill.RELEASE),
     Outcome.CLIENT_ERROR: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
     Outcome.UNCLEAR_4XX: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
-    Outcome.WRONG_4XX: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.RELEASE),
+    Outcome.WRONG_4XX: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
     Outcome.OUT_OF_RESOURCES: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
     Outcome.UNSUPPORTED: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
     Outcome.MODEL_REFUSAL: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.SETTLE),
     Outcome.CUT: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.SETTLE),
+    Outcome.SILENT: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.CATALOG),
 }
 
 
 def was_answering(events: int, silent_s: float) -> bool:
     """Return True if an attempt without an end brought events until now: a client that disconnects had its answer."""
     return events >= _ANSWERING_EVENTS and silent_s < _ANSWERING_S
+
+
+def why_hedged(late_replica: str, waited_s: float, predicted_s: float | None, gain_s: float | None) -> str:
+    """Explain a hedge; None for a prediction or a gain that does not exist."""
+    text = f"{late_replica} had no token after {1000 * waited_s:.0f} ms"
+    if predicted_s is not None:
+        text += f", {1000 * predicted_s:.0f} ms expected here"
+    if gain_s is not None:
+        text += f", saving {1000 * gain_s:.0f} ms"
+    return text
+
+
+def why_low_gain(replica: str, gain_s: float, required_s: float) -> str:
+    """Explain a denial for a gain that is too small."""
+    return f"a backup on {replica} would save {1000 * gain_s:.0f} ms ({1000 * required_s:.0f} ms needed)"
+
+
+def why_no_quota(replica: str, left_share: float) -> str:
+    """Explain a denial for a quota that is reserved for primaries."""
+    return f"{left_share:.0%} of the quota of {replica} is left and reserved for primaries"

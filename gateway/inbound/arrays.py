@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.errors import BadRequest
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.field_errors import DECODED_MAX, MESSAGES_MAX, PROMPTS_MAX, TOOLS_MAX, too_long
 from gateway.inbound.parsed import AnyArray, Prompts, Tokens, prompt_count
 
@@ -83,7 +83,7 @@ def check_objects(raws: Mapping[str, msgspec.Raw]) -> None:
     """Check the lengths of the arrays whose items may be empty objects.
 
     Raises:
-        BadRequest: an array is too long.
+        InvalidRequest: an array is too long.
     """
     for name, maximum in _MAXIMA.items():
         if name in raws:
@@ -113,7 +113,7 @@ def count_prompts(name: str, prompt: str | AnyArray | None, raws: Mapping[str, m
         raws: the values of the top level.
 
     Raises:
-        BadRequest: there are more than `PROMPTS_MAX`, or a token of a large array is not a whole number.
+        InvalidRequest: there are more than `PROMPTS_MAX`, or a token of a large array is not a whole number.
         msgspec.ValidationError: an item has another type.
     """
     if prompt is None or isinstance(prompt, str):
@@ -166,7 +166,7 @@ def _check_whole(name: str, raw: bytes) -> None:
         compact = compact.translate(None, _SPACE)
     fractions = compact.count(b".") - compact.count(b".0,") - compact.count(b".0]")
     if fractions or b"e" in raw or b"E" in raw:
-        raise BadRequest(
+        raise InvalidRequest(
             f"`{name}` has a token number with a fraction or an exponent; write whole numbers like 16",
             param=name,
             code="invalid_type",

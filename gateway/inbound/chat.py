@@ -92,7 +92,7 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     """Read the fields of a chat completions body.
 
     Raises:
-        BadRequest: the fields are invalid.
+        InvalidRequest: the fields are invalid.
     """
     reason = "its fields are inconsistent"
     try:
@@ -114,7 +114,7 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
     """Read the fields of a legacy completions body.
 
     Raises:
-        BadRequest: the fields are invalid.
+        InvalidRequest: the fields are invalid.
     """
     reason = "its fields are inconsistent"
     try:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.errors import BadRequest
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.syntax_errors import cut, too_deep
 from providers.base import Api
 
@@ -28,7 +28,7 @@ DECODED_MAX: Final = 64 * 1024  # bytes of a field that are decoded for a messag
 _MESSAGE: Final = '{"role": "user", "content": "..."}'
 
 
-def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int], reason: str) -> BadRequest:
+def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int], reason: str) -> InvalidRequest:
     """Build the error for the first invalid field of a body.
 
     Args:
@@ -46,13 +46,13 @@ def check_length(name: str, items: Sequence[object] | None, maximum: int) -> Non
     """Check the number of items of an array that has been decoded.
 
     Raises:
-        BadRequest: there are more than `maximum`.
+        InvalidRequest: there are more than `maximum`.
     """
     if items is not None and len(items) > maximum:
         raise too_long(name, maximum, len(items))
 
 
-def too_long(name: str, maximum: int, count: int | None = None) -> BadRequest:
+def too_long(name: str, maximum: int, count: int | None = None) -> InvalidRequest:
     """Build the error for an array with too many items.
 
     Args:
@@ -61,50 +61,52 @@ def too_long(name: str, maximum: int, count: int | None = None) -> BadRequest:
         count: number of items, None if the count ended at the maximum.
     """
     items = f"over {maximum}" if count is None else count
-    return BadRequest(f"`{name}` has {items} items; send at most {maximum}", param=name, code="array_above_max_length")
+    return InvalidRequest(
+        f"`{name}` has {items} items; send at most {maximum}", param=name, code="array_above_max_length"
+    )
 
 
 def check_size(name: str, raws: Mapping[str, msgspec.Raw]) -> None:
     """Check the size of a field that is decoded again for each upstream request.
 
     Raises:
-        BadRequest: it is over `DECODED_MAX`.
+        InvalidRequest: it is over `DECODED_MAX`.
     """
     size = len(raws.get(name, b""))
     if size > DECODED_MAX:
-        raise BadRequest(f"`{name}` is {size} bytes; send at most {DECODED_MAX}", param=name, code="invalid_value")
+        raise InvalidRequest(f"`{name}` is {size} bytes; send at most {DECODED_MAX}", param=name, code="invalid_value")
 
 
-def _decoder_error(reason: str) -> BadRequest:
+def _decoder_error(reason: str) -> InvalidRequest:
     """Build the error from that of the typed decoder."""
     if found := _WRONG_TYPE.match(reason):
         expected = " or ".join(_WORD.get(word, word) for word in found[1].split(" | "))
         return _found("invalid_type", found[3], f"is {_WORD.get(found[2], found[2])}; write {expected}")
     if found := _NO_FIELD.match(reason):
         return _found("missing_required_parameter", f"{found[2]}.{found[1]}", "is missing; write it")
-    return BadRequest(f"the body is invalid: {reason}")
+    return InvalidRequest(f"the body is invalid: {reason}")
 
 
-def _found(code: str, path: str, rest: str) -> BadRequest:
-    return BadRequest(f"`{path}` {rest}", param=path, code=code)
+def _found(code: str, path: str, rest: str) -> InvalidRequest:
+    return InvalidRequest(f"`{path}` {rest}", param=path, code=code)
 
 
-def wrong_model(raws: Mapping[str, msgspec.Raw]) -> BadRequest:
+def wrong_model(raws: Mapping[str, msgspec.Raw]) -> InvalidRequest:
     """Build the error for a body whose `model` is missing or invalid."""
-    return next(_model(raws), BadRequest("`model` is invalid; write a model name", param="model"))
+    return next(_model(raws), InvalidRequest("`model` is invalid; write a model name", param="model"))
 
 
-def _model(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+def _model(raws: Mapping[str, msgspec.Raw]) -> Iterator[InvalidRequest]:
     model = _value(raws, "model")
     if model is None:
         yield _missing("model", raws, "a model name from GET /v1/models")
     elif not isinstance(model, str):
         yield _wrong_type("model", model, "a model name as a string")
     elif not model:
-        yield BadRequest("`model` is empty; write a model name", param="model", code="empty_string")
+        yield InvalidRequest("`model` is empty; write a model name", param="model", code="empty_string")
 
 
-def _wrong_fields(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int]) -> Iterator[BadRequest]:
+def _wrong_fields(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int]) -> Iterator[InvalidRequest]:
     yield from _model(raws)
     yield from _PROMPTS[api](raws)
     if api is not Api.EMBEDDINGS:
@@ -121,7 +123,7 @@ def _wrong_fields(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str
             yield _wrong_type(f"tools[{index}].type", tool["type"], 'a string like "function"')
 
 
-def _messages(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+def _messages(raws: Mapping[str, msgspec.Raw]) -> Iterator[InvalidRequest]:
     messages = _value(raws, "messages")
     if messages is None:
         if "prompt" in raws:
@@ -139,13 +141,13 @@ def _messages(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
             yield from _message(f"messages[{index}]", message)
 
 
-def _message(path: str, message: object) -> Iterator[BadRequest]:
+def _message(path: str, message: object) -> Iterator[InvalidRequest]:
     if not isinstance(message, dict):
         yield _wrong_type(path, message, f"an object like {_MESSAGE}")
         return
     role, content = message.get("role"), message.get("content")
     if role is None:
-        yield BadRequest(
+        yield InvalidRequest(
             f'`{path}.role` is missing; write "system", "user", "assistant" or "tool"',
             param=f"{path}.role",
             code="missing_required_parameter",
@@ -158,7 +160,7 @@ def _message(path: str, message: object) -> Iterator[BadRequest]:
         yield _wrong_type(f"{path}.content", content, "a string or an array of parts")
 
 
-def _prompts(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+def _prompts(raws: Mapping[str, msgspec.Raw]) -> Iterator[InvalidRequest]:
     prompt = _value(raws, "prompt")
     if prompt is None:
         if "messages" in raws:
@@ -170,7 +172,7 @@ def _prompts(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
         yield from _uniform_items("prompt", prompt)
 
 
-def _input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+def _input(raws: Mapping[str, msgspec.Raw]) -> Iterator[InvalidRequest]:
     items = _value(raws, "input")
     if items is None and "prompt" not in raws:
         if "messages" in raws:
@@ -190,7 +192,7 @@ def _input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
     yield from _storage_fields(raws)
 
 
-def _storage_fields(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+def _storage_fields(raws: Mapping[str, msgspec.Raw]) -> Iterator[InvalidRequest]:
     for name, expected in (("instructions", "a string"), ("previous_response_id", "the id of an answer as a string")):
         value = _value(raws, name)
         if not isinstance(value, str | None):
@@ -203,31 +205,31 @@ def _storage_fields(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
         if not isinstance(value, bool | None):
             yield _wrong_literal(name, value, "true or false")
     if _value(raws, "background") is True:
-        yield BadRequest(
+        yield InvalidRequest(
             "`background` is true, but an answer ends with its connection; remove it, and stream long answers",
             param="background",
             code="invalid_value",
         )
 
 
-def _embeddings_input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+def _embeddings_input(raws: Mapping[str, msgspec.Raw]) -> Iterator[InvalidRequest]:
     value = _value(raws, "input")
     expected = "a string, an array of strings, or token numbers"
     if value is None:
         yield _missing("input", raws, expected)
     elif value == "":
-        yield BadRequest("`input` is empty; write the text to embed", param="input", code="empty_string")
+        yield InvalidRequest("`input` is empty; write the text to embed", param="input", code="empty_string")
     elif not isinstance(value, str | list):
         yield _wrong_type("input", value, expected)
     else:
         yield from _uniform_items("input", value) if isinstance(value, list) else ()
     if _value(raws, "stream") is True:
-        yield BadRequest(
+        yield InvalidRequest(
             "`stream` is true, but embeddings are never streamed; remove it", param="stream", code="invalid_value"
         )
 
 
-def _uniform_items(name: str, items: list[object]) -> Iterator[BadRequest]:
+def _uniform_items(name: str, items: list[object]) -> Iterator[InvalidRequest]:
     """Check that all items are texts, or token numbers, or arrays of token numbers."""
     tokens = all(map(_is_whole, items))
     yield from _length(name, items, len(items) if tokens else PROMPTS_MAX, f"at least one {_ITEM[name]}")
@@ -240,7 +242,7 @@ def _uniform_items(name: str, items: list[object]) -> Iterator[BadRequest]:
             yield _wrong_type(f"{name}[{index}]", item, "an array of whole token numbers")
 
 
-def _stream(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+def _stream(raws: Mapping[str, msgspec.Raw]) -> Iterator[InvalidRequest]:
     stream, options = _value(raws, "stream"), _value(raws, "stream_options")
     if not isinstance(stream, bool | None):
         yield _wrong_literal("stream", stream, "true or false")
@@ -249,7 +251,7 @@ def _stream(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
         if not isinstance(include_usage, bool | None):
             yield _wrong_literal("stream_options.include_usage", include_usage, "true or false")
         if stream is not True:
-            yield BadRequest(
+            yield InvalidRequest(
                 '`stream_options` is set but `stream` is not true; write "stream": true, or remove it',
                 param="stream_options",
                 code="invalid_value",
@@ -258,7 +260,7 @@ def _stream(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
         yield _wrong_type("stream_options", options, 'an object like {"include_usage": true}')
 
 
-def _whole_number(name: str, value: object, maximum: int) -> Iterator[BadRequest]:
+def _whole_number(name: str, value: object, maximum: int) -> Iterator[InvalidRequest]:
     if value is None:
         return
     expected = f"a whole number from 1 to {maximum}"
@@ -266,7 +268,7 @@ def _whole_number(name: str, value: object, maximum: int) -> Iterator[BadRequest
         yield _wrong_literal(name, value, expected)
     elif not 1 <= value <= maximum:
         side = "below_min" if value < 1 else "above_max"
-        yield BadRequest(
+        yield InvalidRequest(
             f"`{name}` is {_shown(value)}; write {expected}, or remove it", param=name, code=f"integer_{side}_value"
         )
 
@@ -279,32 +281,32 @@ def _item_kind(item: object) -> type:
     return int if _is_whole(item) else type(item)
 
 
-def _length(name: str, items: list[object], maximum: int, minimum: str) -> Iterator[BadRequest]:
+def _length(name: str, items: list[object], maximum: int, minimum: str) -> Iterator[InvalidRequest]:
     if isinstance(items, _LargeArray):
         return
     if not items:
-        yield BadRequest(f"`{name}` is an empty array; write {minimum}", param=name, code="empty_array")
+        yield InvalidRequest(f"`{name}` is an empty array; write {minimum}", param=name, code="empty_array")
     elif len(items) > maximum:
         yield too_long(name, maximum, len(items))
 
 
-def _missing(name: str, raws: Mapping[str, msgspec.Raw], expected: str) -> BadRequest:
+def _missing(name: str, raws: Mapping[str, msgspec.Raw], expected: str) -> InvalidRequest:
     near = get_close_matches(name, [key for key in raws if key != name and len(key) < 2 * len(name)], 1, 0.75)
     hint = f" (is `{near[0]}` a misspelling of it?)" if near else ""
-    return BadRequest(f"`{name}` is missing{hint}; write {expected}", param=name, code="missing_required_parameter")
+    return InvalidRequest(f"`{name}` is missing{hint}; write {expected}", param=name, code="missing_required_parameter")
 
 
-def _other_api_field(name: str, other: str, advice: str) -> BadRequest:
-    return BadRequest(
+def _other_api_field(name: str, other: str, advice: str) -> InvalidRequest:
+    return InvalidRequest(
         f"`{name}` is missing but `{other}` is present; {advice}", param=name, code="missing_required_parameter"
     )
 
 
-def _wrong_type(name: str, value: object, expected: str) -> BadRequest:
-    return BadRequest(f"`{name}` is {_shown(value)}; write {expected}", param=name, code="invalid_type")
+def _wrong_type(name: str, value: object, expected: str) -> InvalidRequest:
+    return InvalidRequest(f"`{name}` is {_shown(value)}; write {expected}", param=name, code="invalid_type")
 
 
-def _wrong_literal(name: str, value: object, expected: str) -> BadRequest:
+def _wrong_literal(name: str, value: object, expected: str) -> InvalidRequest:
     """Build the error for a value that should be a number or a literal, which people often quote."""
     return _wrong_type(name, value, f"{expected}, without quotes" if isinstance(value, str) else expected)
 
@@ -361,7 +363,7 @@ _WORD: Final = {
     "object": "an object",
 }
 _ITEM: Final = {"prompt": "prompt", "input": "text"}
-_PROMPTS: Final[Mapping[Api, Callable[[Mapping[str, msgspec.Raw]], Iterator[BadRequest]]]] = {
+_PROMPTS: Final[Mapping[Api, Callable[[Mapping[str, msgspec.Raw]], Iterator[InvalidRequest]]]] = {
     Api.CHAT: _messages,
     Api.COMPLETIONS: _prompts,
     Api.RESPONSES: _input,

@@ -6,10 +6,12 @@
 import math
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from gateway.inbound import syntax_errors as inbound_syntax
 from providers.base import Headers
 
+_USUAL_CONNECTION: Final = (b"keep-alive", b"close")  # no headers
 _duration = re.compile(rb"([0-9]{1,7}(?:\.[0-9]{1,6})?)(ms|s)").fullmatch
 
 
@@ -18,7 +20,18 @@ def passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, byte
 
     It is no part of a value (RFC 9110, 5.5), and a client library that rejects it would blame the replica.
     """
-    return tuple((name, value.strip(b" \t")) for name, value in headers if name in names)
+    hidden = listed_in_connection(headers)
+    return tuple((name, value.strip(b" \t")) for name, value in headers if name in names and name not in hidden)
+
+
+def listed_in_connection(headers: Headers) -> set[bytes]:
+    """Return the names in `Connection`, in lower case: no proxy passes these headers on (RFC 9110, 7.6.1)."""
+    return {
+        option.strip(b" \t").lower()
+        for name, value in headers
+        if name == b"connection" and value not in _USUAL_CONNECTION
+        for option in value.split(b",")
+    }
 
 
 def check_content_headers(by_name: Mapping[bytes, bytes]) -> None:
@@ -41,17 +54,18 @@ def is_on(by_name: Mapping[bytes, bytes], name: bytes) -> bool:
     return word == b"on"
 
 
-def ttft_target_s(value: bytes) -> float:
-    """Read a duration in milliseconds or seconds."""
+def duration_s(by_name: Mapping[bytes, bytes], name: bytes) -> float:
+    """Read a header whose value is a duration in milliseconds or seconds."""
+    value = by_name[name]
     match = _duration(value.strip().lower())
     seconds = float(match[1]) * (0.001 if match[2] == b"ms" else 1.0) if match is not None else 0.0
     if seconds == 0.0:
-        raise inbound_syntax.duration_header("x-ttft-target", value)
+        raise inbound_syntax.duration_header(name.decode(), value)
     return seconds
 
 
-def deadline_s(by_name: Mapping[bytes, bytes]) -> float | None:
-    """Read the client's timeout from the OpenAI SDKs' header; None if it is missing or invalid."""
+def read_timeout_s(by_name: Mapping[bytes, bytes]) -> float | None:
+    """Read the client's read timeout from the header of OpenAI's and Anthropic's SDKs; None if missing or invalid."""
     value = by_name.get(b"x-stainless-read-timeout")
     if value is None:
         return None

@@ -4,8 +4,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.errors import BadRequest
 from gateway.inbound import field_errors as inbound_fields
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import AnyArray, NumberLimits, ParsedFields, RawFields, without_effect
 from providers.base import Api
 
@@ -39,7 +39,7 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     """Read the fields of a messages body.
 
     Raises:
-        BadRequest: the fields are invalid.
+        InvalidRequest: the fields are invalid.
     """
     reason = "its fields are inconsistent"
     try:
@@ -47,7 +47,7 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
         inbound_fields.check_length("messages", fields.messages, inbound_fields.MESSAGES_MAX)
         inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
         if fields.max_tokens is None and fields.model and fields.messages:
-            raise BadRequest(
+            raise InvalidRequest(
                 "`max_tokens` is missing; write the maximum number of tokens of the answer",
                 param="max_tokens",
                 code="missing_required_parameter",
@@ -63,7 +63,7 @@ def read_count(body: bytes, raws: RawFields) -> str:
     """Return the model of a body whose tokens are counted; such a body needs no `max_tokens`.
 
     Raises:
-        BadRequest: the body has no model or no messages.
+        InvalidRequest: the body has no model or no messages.
     """
     reason = "its fields are inconsistent"
     try:

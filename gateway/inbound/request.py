@@ -17,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from gateway.errors import BadRequest
 from gateway.hedging.outcomes import Denial
 from gateway.inbound import arrays as inbound_arrays
 from gateway.inbound import chat as inbound_chat
@@ -28,6 +27,7 @@ from gateway.inbound import messages as inbound_messages
 from gateway.inbound import responses as inbound_responses
 from gateway.inbound import syntax_errors as inbound_syntax
 from gateway.inbound import whole as inbound_whole
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields
 from providers.base import Api, Call, Headers
 
@@ -48,11 +48,12 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
         call: the call that every attempt sends.
         prompt: raw bytes of the prompt, for estimates.
         hedge_off: reason why it may not be hedged, None if it may.
-        deadline_s: the client's read timeout, None if the client sent none.
+        deadline_s: the caller's deadline: `x-ttft-deadline`, else the client's read timeout; None if it sent neither.
         stored: True if an upstream that stores answers would store this one, because `store` is not false.
         previous_id: id of the stored answer that this request continues, None if there is none.
         tells_usage: True if the client asked for a report of usage and cost.
         ttft_target_s: the TTFT target of the request; None if the client sent none.
+        read_timeout_s: the client's read timeout; None if the client sent none.
     """
 
     call: Call
@@ -63,6 +64,7 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     previous_id: str | None = None
     tells_usage: bool = False
     ttft_target_s: float | None = None
+    read_timeout_s: float | None = None
 
 
 _COUNTED_MIN: Final = 16 * 1024  # bytes of a body whose keys may be counted before they are decoded
@@ -93,6 +95,7 @@ def parse(
     passed_headers: frozenset[bytes],
     default_model: str | None = None,
     by_name: Mapping[bytes, bytes] | None = None,
+    owner: str = "",
 ) -> Inbound:
     """Parse one request.
 
@@ -102,9 +105,10 @@ def parse(
         passed_headers: names of client headers to pass on.
         default_model: model of a request without `model`; None: such a request is invalid.
         by_name: `headers` by name, if the caller has them.
+        owner: see `providers.base.Call`.
 
     Raises:
-        BadRequest: the request is invalid; the message has what was found, where, and what to send instead.
+        InvalidRequest: the request is invalid; the message has what was found, where, and what to send instead.
     """
     if by_name is None:
         by_name = dict(headers)
@@ -112,7 +116,11 @@ def parse(
         inbound_headers.check_content_headers(by_name)
     wants_hedge = b"x-ttft-hedge" not in by_name or inbound_headers.is_on(by_name, b"x-ttft-hedge")
     tells_usage = b"x-ttft-usage" in by_name and inbound_headers.is_on(by_name, b"x-ttft-usage")
-    ttft_target_s = inbound_headers.ttft_target_s(by_name[b"x-ttft-target"]) if b"x-ttft-target" in by_name else None
+    ttft_target_s = inbound_headers.duration_s(by_name, b"x-ttft-target") if b"x-ttft-target" in by_name else None
+    read_timeout_s = inbound_headers.read_timeout_s(by_name) if b"x-stainless-read-timeout" in by_name else None
+    deadline_s = read_timeout_s
+    if b"x-ttft-deadline" in by_name:
+        deadline_s = inbound_headers.duration_s(by_name, b"x-ttft-deadline")
     top = _large_top(api, body, bounds) if len(body) > inbound_large.SIZE_MIN else None
     body, spans, fields = top or _top(api, body, bounds, default_model)
     streaming, choices, repeatable = fields.streaming, fields.choices, fields.hedgeable
@@ -129,6 +137,8 @@ def parse(
         fields.assemble,
         () if passed_headers.isdisjoint(by_name) else inbound_headers.passed(headers, passed_headers),
         repeatable,
+        True,
+        owner,
     )
     prompt = b""
     for key in fields.prompt:
@@ -139,11 +149,12 @@ def parse(
         call,
         prompt,
         None if may_hedge else _OFF,
-        inbound_headers.deadline_s(by_name) if b"x-stainless-read-timeout" in by_name else None,
+        deadline_s,
         fields.stored,
         fields.previous_id,
         tells_usage,
         ttft_target_s,
+        read_timeout_s,
     )
 
 
@@ -153,7 +164,7 @@ def skim(api: Api, body: bytes, bounds: NumberLimits, default_model: str) -> tup
     It is valid if and only if `parse` accepts it; positions of values are computed only where they show duplicate keys.
 
     Raises:
-        BadRequest: as in `parse`.
+        InvalidRequest: as in `parse`.
     """
     top = _large_top(api, body, bounds) if len(body) > inbound_large.SIZE_MIN else None
     if top is not None:
@@ -180,7 +191,7 @@ def parse_count(body: bytes, headers: Headers, default_model: str | None = None)
         default_model: as in `parse`.
 
     Raises:
-        BadRequest: as in `parse`.
+        InvalidRequest: as in `parse`.
     """
     inbound_headers.check_content_headers(dict(headers))
     raws = _top_level(body)
@@ -243,7 +254,7 @@ def _check_keys(body: bytes) -> None:
     `_read_top` builds an object for each key, which takes 40 ms for each MB of a body that is nothing but keys.
 
     Raises:
-        BadRequest: there are too many.
+        InvalidRequest: there are too many.
     """
     _keys_left[:] = [None] * KEYS_MAX
     try:
@@ -281,7 +292,7 @@ def _large_top(api: Api, body: bytes, bounds: NumberLimits) -> _Top | None:
         begin, end = large.span
         try:
             _, spans, fields = _top(api, large.rest, bounds, None)
-        except BadRequest:
+        except InvalidRequest:
             return None
         if spans.get(large.key) != (begin, begin + len(inbound_large.STUB)):
             return None

@@ -51,7 +51,7 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     """Read the fields of a body.
 
     Raises:
-        BadRequest: the fields are invalid.
+        InvalidRequest: the fields are invalid.
     """
     reason = "its fields are inconsistent"
     try:

@@ -8,7 +8,7 @@ OpenAI has one. Units: bytes; lines and columns count from 1, columns in charact
 import re
 from typing import Final
 
-from gateway.errors import BadRequest
+from gateway.inbound.errors import InvalidRequest
 
 _SHOWN_MAX: Final = 60  # characters
 _EXAMPLE: Final = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
@@ -46,9 +46,9 @@ _ADVICE: Final = (
 )
 
 
-def content_type(media_type: bytes) -> BadRequest:
+def content_type(media_type: bytes) -> InvalidRequest:
     """Build the error for a body whose declared media type is not JSON."""
-    return BadRequest(
+    return InvalidRequest(
         f"the content type is `{_header(media_type)}`; send JSON with the header `content-type: application/json` "
         "(curl sends form data by default; add -H 'content-type: application/json')",
         param="content-type",
@@ -56,39 +56,39 @@ def content_type(media_type: bytes) -> BadRequest:
     )
 
 
-def content_encoding(encoding: bytes) -> BadRequest:
+def content_encoding(encoding: bytes) -> InvalidRequest:
     """Build the error for a body that is declared as compressed."""
-    return BadRequest(
+    return InvalidRequest(
         f"the content encoding is `{_header(encoding)}`; send the body uncompressed, without `content-encoding`",
         param="content-encoding",
         code="unsupported_value",
     )
 
 
-def switch_header(name: str, value: bytes) -> BadRequest:
+def switch_header(name: str, value: bytes) -> InvalidRequest:
     """Build the error for a header that is neither `on` nor `off`."""
-    return BadRequest(
+    return InvalidRequest(
         f"header `{name}` is `{_header(value)}`; write `on` or `off`, or remove it",
         param=name,
         code="invalid_value",
     )
 
 
-def duration_header(name: str, value: bytes) -> BadRequest:
+def duration_header(name: str, value: bytes) -> InvalidRequest:
     """Build the error for a header that is no duration."""
-    return BadRequest(
+    return InvalidRequest(
         f"header `{name}` is `{_header(value)}`; write a duration such as `500ms` or `3s`, or remove it",
         param=name,
         code="invalid_value",
     )
 
 
-def too_deep() -> BadRequest:
+def too_deep() -> InvalidRequest:
     """Build the error for a body nested more deeply than the decoder supports."""
     return _syntax("arrays and objects are nested too deeply; use a few dozen levels at most")
 
 
-def not_utf8(body: bytes, offset: int) -> BadRequest:
+def not_utf8(body: bytes, offset: int) -> InvalidRequest:
     """Build the error for a body that is not UTF-8; `offset` is that of the first invalid byte."""
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         advice = "this seems to be UTF-16; send UTF-8"
@@ -99,38 +99,38 @@ def not_utf8(body: bytes, offset: int) -> BadRequest:
     return _syntax(f"byte 0x{body[offset]:02x} at {_position(body, offset)} is not UTF-8; {advice}")
 
 
-def not_object(body: bytes) -> BadRequest:
+def not_object(body: bytes) -> InvalidRequest:
     """Build the error for valid JSON that is not an object."""
     value = {b"[": "an array", b'"': "a string"}.get(body.lstrip()[:1], "a single value")
     hint = " (was it encoded twice?)" if value == "a string" else ""
-    return BadRequest(f"the body is {value}{hint}; send one JSON object, like {_EXAMPLE}", code="invalid_type")
+    return InvalidRequest(f"the body is {value}{hint}; send one JSON object, like {_EXAMPLE}", code="invalid_type")
 
 
-def too_long_keys(maximum: int) -> BadRequest:
+def too_long_keys(maximum: int) -> InvalidRequest:
     """Build the error for keys at the top level that are too long together."""
-    return BadRequest(
+    return InvalidRequest(
         f"the keys at the top level of the body have over {maximum} characters; send at most {maximum}",
         code="object_above_max_properties",
     )
 
 
-def too_many_keys(maximum: int) -> BadRequest:
+def too_many_keys(maximum: int) -> InvalidRequest:
     """Build the error for a body with too many keys at its top level."""
-    return BadRequest(
+    return InvalidRequest(
         f"the body has over {maximum} keys at its top level; send at most {maximum}",
         code="object_above_max_properties",
     )
 
 
-def duplicate(key: str) -> BadRequest:
+def duplicate(key: str) -> InvalidRequest:
     """Build the error for a duplicate key at the top level."""
     name = cut(key)
-    return BadRequest(
+    return InvalidRequest(
         f"key `{name}` is duplicated at the top level of the body; write it once", param=name, code="duplicate_key"
     )
 
 
-def not_json(body: bytes, error: str) -> BadRequest:
+def not_json(body: bytes, error: str) -> InvalidRequest:
     """Build the error for a body that is not valid JSON.
 
     Args:
@@ -138,7 +138,7 @@ def not_json(body: bytes, error: str) -> BadRequest:
         error: the decoder's message.
     """
     if not body.strip():
-        return BadRequest(f"the body is empty; send one JSON object, like {_EXAMPLE}", code="invalid_json")
+        return InvalidRequest(f"the body is empty; send one JSON object, like {_EXAMPLE}", code="invalid_json")
     if half := _half_character(body, error):
         offset = half.start(1)
         return _syntax(
@@ -189,8 +189,8 @@ def _advice(before: str, found: str, error: str) -> str:
     return next(fitting, "this is not allowed here")
 
 
-def _syntax(message: str) -> BadRequest:
-    return BadRequest(f"the body is not valid JSON: {message}", code="invalid_json")
+def _syntax(message: str) -> InvalidRequest:
+    return InvalidRequest(f"the body is not valid JSON: {message}", code="invalid_json")
 
 
 def _position(body: bytes, offset: int) -> str:

@@ -24,7 +24,7 @@ def read(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
     """Read the model of a body.
 
     Raises:
-        BadRequest: the body has no valid model.
+        InvalidRequest: the body has no valid model.
     """
     try:
         model = _decode(body).model

@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, QuotaBucket, Spend
 from gateway.limits.rates import LOCAL, LimitMaker
-from providers.base import RateLimit
+from providers.base import RateLimit, Resource
 
 _KEPT_SHARE: Final = 0.6  # of a bucket: reserved for primaries
 _KEPT_SHARE_AFTER_429: Final = 0.95  # the same after a 429: other clients use the quota, and may do so again
@@ -23,6 +23,7 @@ _LIMITED_S: Final = 300.0
 _KEPT_SHARE_LONG_WINDOW: Final = 0.1  # the same for windows over a minute: most of a day's quota is there to be used
 _ESTIMATED_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
 _ESTIMATED_S_MAX: Final = 60.0  # and its maximum: the next request will test the limit
+_SMALLER: Final = 0.5  # of a request that exceeded a token limit: smaller ones may still fit, and are sent
 _NOTHING: Final = Spend(0, 0, 0)
 
 
@@ -71,6 +72,7 @@ class Ledger:
 
     __slots__ = (
         "_buckets",
+        "_cool_tokens",
         "_cool_until_s",
         "_corrected",
         "_limited_s",
@@ -85,6 +87,7 @@ class Ledger:
         self._buckets = [new_bucket(limit) for limit in limits]  # observed ones follow
         self._limited_s = -math.inf
         self._cool_until_s = -math.inf
+        self._cool_tokens = 0.0  # requests with fewer tokens need not wait for the end of a cool-down
         self.restricts_until_s = math.inf if self._buckets else -math.inf
         self._sent = _NOTHING
         self._corrected: Spend | None = None  # usage less reservations, for other gateways; None if there are none
@@ -138,7 +141,7 @@ class Ledger:
 
     def room_for_hedge(self, spend: Spend, now_s: float) -> bool:
         """Return True if a hedge that may use `spend` leaves enough for primaries."""
-        if self.cooling_s(now_s) > 0:
+        if now_s < self._cool_until_s:
             return False
         limited = now_s < self._limited_s + _LIMITED_S
         if limited and not any(bucket.is_observed for bucket in self._buckets):
@@ -160,15 +163,15 @@ class Ledger:
 
     def wait_s(self, spend: Spend, now_s: float) -> float:
         """Return the seconds until a primary that may use `spend` may be sent; 0 for now."""
-        wait_s = self.cooling_s(now_s)
+        wait_s = max(0.0, self._cool_until_s - now_s) if spend.tokens >= self._cool_tokens else 0.0
         for bucket in self._buckets:
             if bucket.enforce:
                 wait_s = max(wait_s, bucket.wait_s(bucket.cost(spend), now_s))
         return wait_s
 
     def cooling_s(self, now_s: float) -> float:
-        """Return the seconds until the cool-down ends; 0 without one."""
-        return max(0.0, self._cool_until_s - now_s)
+        """Return the seconds until a cool-down for all requests ends; 0 without one."""
+        return max(0.0, self._cool_until_s - now_s) if self._cool_tokens == 0.0 else 0.0
 
     def state(self, now_s: float) -> list[BucketState]:
         """Return a snapshot of every bucket, configured ones first."""
@@ -178,6 +181,7 @@ class Ledger:
 
     def cool_down(self, until_s: float) -> None:
         """Send nothing until `until_s`; never shortens a cool-down."""
+        self._cool_tokens = 0.0
         self._cool_until_s = max(self._cool_until_s, until_s)
         self.restricts_until_s = max(self.restricts_until_s, until_s)
 
@@ -186,7 +190,9 @@ class Ledger:
         self._cool_until_s = -math.inf
         self.restricts_until_s = math.inf if self._buckets else -math.inf
 
-    def rate_limited(self, ticket: QuotaTicket, now_s: float, retry_after_s: float | None = None) -> None:
+    def rate_limited(
+        self, ticket: QuotaTicket, now_s: float, retry_after_s: float | None = None, *, by_tokens: bool = False
+    ) -> None:
         """Record a 429: start a cool-down, and keep more of the quota from hedges for 5 minutes.
 
         Args:
@@ -194,18 +200,24 @@ class Ledger:
             now_s: arrival time of the response.
             retry_after_s: wait requested by the response; None if it had none. Then the cool-down lasts until the
                 limits in the same response have room again; a response without limits starts no cool-down.
+            by_tokens: True if a limit on tokens was exceeded: requests of less than half the size go on. If one of
+                them is rejected, too, those of less than half its size do, and so on.
         """
         self._limited_s = now_s
         estimated_s = 0.0
         for bucket in self._buckets:
             if bucket.observed_by == ticket.number:
                 estimated_s = max(estimated_s, bucket.wait_s(bucket.cost(ticket.spend), now_s))
-            elif bucket.window_s <= SHORT_S:
+            elif bucket.window_s <= SHORT_S and not (by_tokens and bucket.resource is Resource.REQUESTS):
                 bucket.drain(now_s)  # one of the limits is used up, and the response does not state which
         if retry_after_s is None and estimated_s > 0:
             retry_after_s = min(max(estimated_s, _ESTIMATED_S_MIN), _ESTIMATED_S_MAX)
         if retry_after_s is not None:
+            smaller = _SMALLER * ticket.spend.tokens if by_tokens else 0.0
+            if now_s < self._cool_until_s:
+                smaller = min(smaller, self._cool_tokens)
             self.cool_down(now_s + retry_after_s)
+            self._cool_tokens = smaller
 
     def observe(self, ticket: QuotaTicket, limits: Sequence[RateLimit], now_s: float) -> None:
         """Correct the mirror by the limits in a response; implausible values are ignored.
@@ -239,7 +251,8 @@ class Ledger:
         for bucket in self._buckets:
             age_s = bucket.state(now_s).age_s
             if not bucket.is_shared and (age_s is None or age_s > now_s - since_s):
-                bucket.take(bucket.cost(spend), now_s)
+                most = bucket.amount * (1.0 + (now_s - since_s) / bucket.window_s)  # the provider permits no more
+                bucket.take(min(bucket.cost(spend), most), now_s)
 
     def limited_elsewhere(self, cooling_s: float, now_s: float) -> None:
         """Record a 429 that another gateway got, with the seconds until its cool-down ends."""

@@ -4,7 +4,8 @@ Reads pools, changes nothing. Units: seconds in `PoolState`, milliseconds in the
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gateway.estimation.survival import Survival
@@ -21,6 +22,8 @@ from gateway.observe.state import AdmissionState, KeyAdmission, ModelAdmission, 
 from gateway.pool.pool import Pool
 from gateway.race.context import Model
 from gateway.routing.replicas import Replica
+
+LeaveOut = Callable[[str], AbstractContextManager[None]]
 
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 _CURVE_POINTS = 32
@@ -48,11 +51,21 @@ def pool_state(model: str, pool: Pool, now_s: float, draining: Collection[Replic
     )
 
 
-def describe(model: Model, now_s: float, quantiles: Sequence[float] = ()) -> dict[str, object]:
-    """Return a readable snapshot of one model, with estimates at these quantiles; none for the default ones."""
+def describe(
+    model: Model, now_s: float, quantiles: Sequence[float] = (), leave_out: LeaveOut = lambda _name: nullcontext()
+) -> dict[str, object]:
+    """Return a readable snapshot of one model.
+
+    Args:
+        quantiles: quantiles of the estimates; none for the default ones.
+        leave_out: leaves out the pool of a name if its description raises in the context.
+    """
     quantiles = quantiles or _QUANTILES
     possible = any(pool.never_hedged(replica) is None for pool in model.pools for replica in pool.replicas)
-    pools = [_describe_pool(pool, now_s, quantiles) for pool in model.pools]
+    pools = []
+    for pool in model.pools:
+        with leave_out(pool.name):
+            pools.append(_describe_pool(pool, now_s, quantiles))
     return {"model": model.name, "hedging_possible": possible, "pools": pools}
 
 

@@ -42,6 +42,7 @@ from gateway.process_events import (
     ReplicaSwitched,
     ShareAway,
     ShareBack,
+    StateDropped,
     WorkerChanged,
 )
 
@@ -66,6 +67,7 @@ _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
     WorkerChanged: ("worker_changed", "warning"),
     ShareAway: ("share_away", "warning"),
     ShareBack: ("share_back", "warning"),
+    StateDropped: ("state_dropped", "warning"),
     HedgingMeasured: ("hedging_measured", "info"),
 }
 _ONLY_LIVE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed, PreviousKeyUsed)  # no line of their own
@@ -170,7 +172,7 @@ def _fields(event: Event) -> dict[str, object]:
             fields["span_id"] = event.trace.span_id
         if event.queued_s:
             fields["queued_ms"] = in_ms(event.queued_s)
-        for name in ("model", "trace_id"):
+        for name in ("model", "trace_id", "limit"):
             if fields[name] is None:
                 del fields[name]
     return fields

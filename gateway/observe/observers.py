@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from gateway.observe.blocks import COUNTED_S_MAX, BlockCounts
+from gateway.observe.dropped import DroppedState
 from gateway.observe.hub import Hub
 from gateway.observe.logs import RequestLog, loss_line, wants_text
 from gateway.observe.metrics import Metrics
@@ -33,12 +34,14 @@ class Observers:
     Attributes:
         hub: receiver of all events.
         usage: tokens and cost by key and model.
+        dropped: damaged state that is not used.
         values: sources of further values for a scrape.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, version: str, member: Member = ALONE) -> None:
         self.hub = Hub(loop)
         self.usage = UsageTable()
+        self.dropped = DroppedState(self.hub.emit, loop.time)
         out = sys.stdout.fileno()
         text = wants_text("auto", out)
         self._writer = LineWriter(
@@ -57,7 +60,7 @@ class Observers:
         self._block_counts = BlockCounts()
         self._loop = loop
         self._counted_until: asyncio.TimerHandle | None = None
-        self.values: list[Callable[[], Iterable[ProcessValue]]] = [self._proof.values]
+        self.values: list[Callable[[], Iterable[ProcessValue]]] = [self._proof.values, self.dropped.values]
         self._process = ProcessValues(version, lambda: self._writer.lost, member.read_memory)
 
     def metrics(

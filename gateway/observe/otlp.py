@@ -6,22 +6,22 @@ export. Most attributes repeat, so their messages are kept. Units: seconds, byte
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
-import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2 as messages
 
 from gateway.config.tls import TlsFiles, tls_context
+from gateway.observe.bounded_post import BoundedPost, PostFailed
 from gateway.observe.span_queue import ExportFailed
 from gateway.observe.spans import Attribute, Span
 
-_TIMEOUT_S: Final = 3.0  # of a connect, and of the response
+_TIMEOUT_S: Final = 5.0  # of a try, from the connect to the end of the answer
 _RETRY_S: Final = 1.0  # before the second and last try
 _RETRIED: Final = frozenset([429, 502, 503, 504])  # as OTLP has it
 _NAME: Final = "ttft-gateway"
@@ -39,13 +39,16 @@ class OtlpExporter:
         headers: headers of each export.
         version: version of the gateway.
         instance: name of this process among those of the service.
+        now_s: returns the time, from any thread.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], version: str, instance: str) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], version: str, instance: str, now_s: Callable[[], float]
+    ) -> None:
         self._url = url
-        sent = {**headers, "content-type": "application/x-protobuf"}
+        sent = {"user-agent": f"{_NAME}/{version}", **headers, "content-type": "application/x-protobuf"}
         tls = tls_context(TlsFiles(os.environ.get("OTEL_EXPORTER_OTLP_CERTIFICATE")))
-        self._client = httpx.Client(headers=sent, timeout=_TIMEOUT_S, trust_env=False, verify=tls)
+        self._client = BoundedPost(sent, tls, _TIMEOUT_S, now_s)
         own = {"service.name": _NAME, "service.version": version, "service.instance.id": instance}
         self._resource = Resource(attributes=[_repeated(*each) for each in {**own, **_named(os.environ)}.items()])
         self._scope = InstrumentationScope(name=_NAME, version=version)
@@ -79,9 +82,9 @@ class OtlpExporter:
     def _post(self, body: bytes) -> tuple[str | None, bool]:
         """Send a body; return the fault, None for none, and True if a retry may help."""
         try:
-            status = self._client.post(self._url, content=body).status_code
-        except httpx.HTTPError as error:
-            return str(error) or type(error).__name__, True
+            status = self._client.post(self._url, body)
+        except PostFailed as error:
+            return str(error), error.is_retried
         return (None, False) if 200 <= status < 300 else (f"status {status}", status in _RETRIED)
 
 

@@ -337,8 +337,8 @@ def _hedge_result(backup: AttemptReport, winner: str | None) -> str:
     """Return won, lost, failed, or abandoned (before the race was decided)."""
     if backup.outcome is Outcome.LOST:
         return "lost"
-    if backup.replica == winner or backup.outcome is Outcome.CUT:  # another replica may have continued its answer
-        return "won"
+    if backup.replica == winner or backup.outcome in (Outcome.CUT, Outcome.SILENT):
+        return "won"  # another replica may have continued its answer
     return "abandoned" if backup.outcome in (Outcome.CLIENT_GONE, Outcome.DRAINED) else "failed"
 
 

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from gateway.errors import Limit
 from gateway.events import AttemptReport, RecoveryKind, RecoveryReport, RecoveryResult, RequestEnded, Result, Role
 from gateway.hedging.charges import Charge, Disposition, costs
 from gateway.hedging.measure import Measured
@@ -113,6 +114,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     measured: Measured | None = None
     ttft_target_ms: float | None = None
     shadow: ShadowLine | None = None
+    limit: Limit | None = None
 
 
 def request_line(event: RequestEnded, time: datetime, worker: int | None) -> RequestLine:
@@ -163,6 +165,7 @@ def request_line(event: RequestEnded, time: datetime, worker: int | None) -> Req
         event.measured,
         None if event.ttft_target_s is None else in_ms(event.ttft_target_s),
         None if event.shadow is None else _shadow_line(event, event.shadow),
+        event.limit,
     )
 
 

@@ -5,8 +5,9 @@ or a full disk costs lines, never requests; the writer counts lost lines and rep
 as it can write again. Independent of the lines' content. The thread and the callers share only a deque and one counter
 for each side, so neither waits for a lock.
 
-Several processes may write to one descriptor. Then the thread locks a file that all of them have inherited, and writes
-whole lines in pieces that a pipe takes at once.
+The thread writes whole lines in pieces that a pipe takes at once, so that the end of the process leaves no part of a
+line; a longer line is the exception. Several processes may write to one descriptor. Then the thread locks a file that
+all of them have inherited; its content shows the next writer if the output ends within a line.
 
 Units: bytes, seconds.
 """
@@ -15,12 +16,14 @@ import contextlib
 import fcntl
 import os
 import select
+import stat
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
 _BUFFER_BYTES_MAX = 1_000_000  # about one second of lines at full load
 _GATHER_S = 0.1  # delay of writing, so that a busy loop is not interrupted for each line
+_TORN, _WHOLE = b"\1", b"\0"  # in the file of the lock, at the number of the descriptor
 _CLOSE_S_MAX = 1.0  # a stopped reader must not delay the end of the process
 
 
@@ -56,7 +59,8 @@ class LineWriter:
         self._failed = 0  # lines; changed by the writing thread only
         self._reported = 0
         self._failing = False
-        self._is_torn = False  # the output ends within a line
+        self._is_torn = False  # the output ends within a line, by a process of this gateway
+        self._has_begun = False
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
@@ -111,9 +115,24 @@ class LineWriter:
     def _write_all(self, chunk: memoryview) -> memoryview:
         """Write the whole chunk, in any number of steps; return what could not be written."""
         with self._locked():
-            if self._is_torn and self._write_steps(memoryview(b"\n")):
+            if self._ends_within_line() and self._write_steps(memoryview(b"\n")):
                 return chunk
             return self._write_steps(chunk)
+
+    def _ends_within_line(self) -> bool:
+        """Return True if this process, another one or an earlier one has left a part of a line."""
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                self._is_torn = os.pread(self._lock, 1, self._fd) == _TORN
+        return self._is_torn or (not self._has_begun and _is_torn_file(self._fd))
+
+    def _note(self, *, torn: bool) -> None:
+        """Keep for the next write, of any process, if the output ends within a line."""
+        if torn is not self._is_torn:
+            self._is_torn = torn
+            if self._lock is not None:
+                with contextlib.suppress(OSError):
+                    os.pwrite(self._lock, _TORN if torn else _WHOLE, self._fd)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -130,19 +149,19 @@ class LineWriter:
                 fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, self._fd)
 
     def _piece(self, chunk: memoryview) -> memoryview:
-        """Return what is written next: with other processes, whole lines that a pipe takes at once, or one long line.
-
-        A process that is killed between two pieces leaves no part of a line.
-        """
-        if self._lock is None or len(chunk) <= select.PIPE_BUF:
+        """Return what is written next: whole lines that a pipe takes at once, or one long line."""
+        if len(chunk) <= select.PIPE_BUF:
             return chunk
         end = bytes(chunk[: select.PIPE_BUF]).rfind(b"\n") + 1
         return chunk[: end or bytes(chunk).find(b"\n") + 1 or len(chunk)]
 
     def _write_steps(self, chunk: memoryview) -> memoryview:
         while chunk:
+            piece = self._piece(chunk)
+            if len(piece) > select.PIPE_BUF:  # the process may end in the middle of it
+                self._note(torn=True)
             try:
-                written = os.write(self._fd, self._piece(chunk))
+                written = os.write(self._fd, piece)
             except BlockingIOError:  # another process that shares the descriptor made it non-blocking
                 select.select([], [self._fd], [], _CLOSE_S_MAX)
             except OSError as error:
@@ -151,7 +170,21 @@ class LineWriter:
                 self._failing = True
                 return chunk
             else:
-                self._is_torn = chunk[written - 1] != ord("\n")
+                self._has_begun = True
+                self._note(torn=chunk[written - 1] != ord("\n"))
                 chunk = chunk[written:]
                 self._failing = self._failing and bool(chunk)
         return chunk
+
+
+def _is_torn_file(fd: int) -> bool:
+    """Return True if a descriptor is that of a file that ends within a line, as a killed process may leave it."""
+    with contextlib.suppress(OSError):
+        status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode) and status.st_size:
+            reading = os.open(f"/dev/fd/{fd}", os.O_RDONLY)  # the descriptor itself may be for writing only
+            try:
+                return os.pread(reading, 1, status.st_size - 1) != b"\n"
+            finally:
+                os.close(reading)
+    return False

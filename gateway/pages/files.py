@@ -46,6 +46,12 @@ def add_pages(app: FastAPI, paths: Mapping[str, str], dependencies: Sequence[par
         app.add_api_route(path, _route(name), methods=["GET", "HEAD"], dependencies=dependencies)
 
 
+def load_pages() -> None:
+    """Read every file, so that none is left to open."""
+    for name in {*LIVE.values(), *REFERENCE.values()}:
+        _content(name)
+
+
 def _route(name: str) -> Callable[[], Response]:
     def file() -> Response:  # not async, hence on a thread: the first time it reads the file
         return Response(_content(name), media_type=_TYPES[name[name.rindex(".") :]], headers=_HEADERS)

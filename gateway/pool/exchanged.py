@@ -1,12 +1,14 @@
 """The part of a pool's samples that other gateways have, and that it has of theirs. Pure.
 
-It belongs to the samples: a reload that keeps them keeps it, so that nothing is counted again. Units: seconds.
+It belongs to a predictor, which holds the samples: a reload that keeps the predictor keeps it, so that nothing is
+counted again. Units: seconds.
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.estimation.predictor import Predictor
 from gateway.estimation.window import Window
 from gateway.share.words import BIN_S, SliceAnswer, SliceAsk
 
@@ -54,11 +56,13 @@ class Exchanged:
     """The state of the exchange of one pool's samples.
 
     Attributes:
+        predictor: the samples.
         key: key of the slice, which contains the event that is timed.
         first_sent: number of first TTFTs that were sent.
         first: first TTFTs of all gateways by bin.
     """
 
+    predictor: Predictor
     key: str
     slice: Slice
     first_sent: int = 0

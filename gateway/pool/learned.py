@@ -9,17 +9,23 @@ Units: seconds; `saved_s` is wall time, everything else is relative to it.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
 from gateway.estimation.first_token import FirstTokenState
-from gateway.estimation.tokens import TokenScaleState
+from gateway.estimation.tokens import TokenScale, TokenScaleState
 from gateway.pool.learning import LearningState, ReplicaWindows
 from gateway.pool.pool import Pool
+from gateway.share.words import Drop
 
+FORMAT: Final = "ttft-gateway learned state"
 VERSION: Final = 1  # of the document; another one is not read
 AGE_S_MAX: Final = 86_400.0  # models, servers and load change within days; a cold start is then the better guess
+
+_T = TypeVar("_T")
+
+_encode = msgspec.json.Encoder().encode
 
 
 class LearnedReplica(msgspec.Struct, frozen=True):
@@ -67,6 +73,62 @@ class Learned(msgspec.Struct, frozen=True):
     version: int
     saved_s: Annotated[float, msgspec.Meta(ge=0.0)]
     models: dict[str, LearnedModel]
+
+
+class _RawModel(msgspec.Struct):
+    tokens: msgspec.Raw
+    pools: dict[str, msgspec.Raw]
+
+
+class _RawLearned(msgspec.Struct):
+    saved_s: Annotated[float, msgspec.Meta(ge=0.0)]
+    models: dict[str, msgspec.Raw]
+
+
+def encoded(learned: Learned) -> bytes:
+    """Return the document."""
+    return _encode(learned)
+
+
+def decoded(document: bytes, drop: Drop) -> Learned:
+    """Return the state of a document, without its damaged parts.
+
+    Args:
+        drop: receives the name of each damaged model, pool or token scale, and the reason.
+
+    Raises:
+        ValueError: it is no such document.
+        RecursionError: the same.
+    """
+    try:
+        return msgspec.json.decode(document, type=Learned)
+    except msgspec.ValidationError:
+        raw = msgspec.json.decode(document, type=_RawLearned)
+    models = {name: model for name, each in raw.models.items() if (model := _model(name, each, drop)) is not None}
+    return Learned(FORMAT, VERSION, raw.saved_s, models)
+
+
+def _model(name: str, raw: msgspec.Raw, drop: Drop) -> LearnedModel | None:
+    parts = _part(f"the model {name}", raw, _RawModel, drop)
+    if parts is None:
+        return None
+    tokens = _part(f"the tokens of {name}", parts.tokens, TokenScaleState, drop)
+    named = {each: _part(each, pool, LearnedPool, drop) for each, pool in parts.pools.items()}
+    pools = {each: pool for each, pool in named.items() if pool is not None}
+    return LearnedModel(TokenScale().state if tokens is None else tokens, pools)
+
+
+def _part(name: str, raw: bytes | msgspec.Raw, kind: type[_T], drop: Drop) -> _T | None:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except ValueError as error:
+        drop(name, str(error))
+        return None
+
+
+def sound_pool(name: str, pool: LearnedPool, drop: Drop) -> LearnedPool | None:
+    """Return a pool's state as a reader of the document gets it; None if it is out of range."""
+    return _part(name, _encode(pool), LearnedPool, drop)
 
 
 def learned_pool(pool: Pool, now_s: float) -> Iterator[LearnedPool | None]:

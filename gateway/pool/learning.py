@@ -16,7 +16,6 @@ from gateway.estimation.window import Window, WindowState
 from gateway.hedging.calibration import Calibration, Expectation, Guard
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import FirstEvent, Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
-from gateway.pool.exchanged import Exchanged
 
 _SLICES: Final = 6  # of a window of TTFT samples
 _RENEW_S: Final = 0.5  # shortest time between two plans
@@ -39,7 +38,7 @@ class LearningState(msgspec.Struct, frozen=True):
         answers: lengths of answers in tokens; None without samples.
     """
 
-    contents: Annotated[int, msgspec.Meta(ge=0)]
+    contents: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
     predictor: PredictorState
     ratios: WindowState | None
     answers: WindowState | None
@@ -60,7 +59,6 @@ class Learning:
 
     Attributes:
         restored_age_s: age of the newest sample at the time when a recorded state was restored; None if none was.
-        exchanged: the part of the samples that other gateways have, and that is theirs; None before an exchange.
     """
 
     def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:
@@ -81,7 +79,6 @@ class Learning:
         self._samples = 0  # ratios since the last plan
         self._early_renewal = math.inf  # new ratios that renew the plan before its time: they double the window
         self.restored_age_s: float | None = None
-        self.exchanged: Exchanged | None = None
         self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive plan under ""
         self._due_s: dict[str, float] = {}
         self._ready: Plan | None = None  # the adaptive plan, until a new one is due
@@ -91,7 +88,7 @@ class Learning:
         """Take over the state learned under other settings; `stay` has the names of unchanged replicas."""
         self.predictor, self.ratios, self.second_hedges = old.predictor, old.ratios, old.second_hedges
         self.answer_tokens, self._answers, self._contents = old.answer_tokens, old._answers, old._contents
-        self.restored_age_s, self.exchanged = old.restored_age_s, old.exchanged
+        self.restored_age_s = old.restored_age_s
         self.calibration, self.rescues = old.calibration, old.rescues
         self.ttft |= {name: old.ttft[name] for name in stay}
         self.ttfb |= {name: old.ttfb[name] for name in stay}
@@ -112,7 +109,7 @@ class Learning:
         self._plans.clear()
         self._due_s.clear()
         self._ready, self._ready_until_s = None, -math.inf
-        self.restored_age_s = self.exchanged = None
+        self.restored_age_s = None
 
     def _window(self) -> Window:
         window_s = self._settings.window_s

@@ -96,12 +96,26 @@ class Picker:
         return None if stalled is None else self._pick_usable(stalled[0], facts, stalled[1], now_s, rand)
 
     def pick_ignoring_breakers(
-        self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float
+        self,
+        facts: RequestFacts,
+        tried: Collection[Replica],
+        now_s: float,
+        rand: float,
+        key_name: str | None = None,
     ) -> Replica | None:
-        """Pick a replica with open breakers ignored: the last resort, better than rejecting the request."""
+        """Pick a replica with open breakers ignored: the last resort, better than rejecting the request.
+
+        Args:
+            key_name: name of a caller's key: only replicas that are out because they reject other callers' requests;
+                None for any replica.
+        """
         groups, rand = self._groups(self.ring, facts, rand)
         for group in groups:
-            in_use = [replica for replica in self._in_reach(facts, group, tried) if not replica.out]
+            in_use = [
+                replica
+                for replica in self._in_reach(facts, group, tried)
+                if not replica.out and (key_name is None or self._loads.of[replica].rejections.admits(key_name))
+            ]
             candidates = self._quotas.without_wait(in_use, facts, now_s)
             if candidates:
                 return self._pick_usable(self.ring, facts, candidates, now_s, rand)

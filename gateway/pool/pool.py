@@ -16,9 +16,19 @@ from gateway.hedging import gate
 from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.charges import Disposition, charge
 from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
-from gateway.hedging.explanations import why_hedged, why_low_gain, why_no_quota
 from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
-from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample, was_answering
+from gateway.hedging.outcomes import (
+    OUTCOME_EFFECTS,
+    Bill,
+    BreakerSignal,
+    Denial,
+    Outcome,
+    Sample,
+    was_answering,
+    why_hedged,
+    why_low_gain,
+    why_no_quota,
+)
 from gateway.hedging.plan import Policy
 from gateway.hedging.possible import EXPLANATIONS
 from gateway.pool.loads import ReplicaLoad
@@ -189,12 +199,19 @@ class Pool(MeasuredPool):
             load.stalls.failed(attempt.forecast.number)
 
     def on_end(
-        self, attempt: AttemptView, outcome: Outcome, now_s: float, retry_after_s: float | None
+        self,
+        attempt: AttemptView,
+        outcome: Outcome,
+        now_s: float,
+        retry_after_s: float | None,
+        *,
+        by_tokens: bool = False,
     ) -> BreakerState | None:
         """Settle an attempt that ended and learn from it; return the breaker's state if it changed.
 
         Args:
             retry_after_s: the upstream's Retry-After, None without one.
+            by_tokens: True for a 429 about tokens.
         """
         replica, forecast, breaker = attempt.replica, attempt.forecast, attempt.replica.breaker
         replica.in_flight -= 1
@@ -219,7 +236,7 @@ class Pool(MeasuredPool):
             breaker.trip(now_s)
         else:
             if signal is BreakerSignal.COOL_DOWN:
-                self.quotas.rate_limited(attempt, now_s, retry_after_s)
+                self.quotas.rate_limited(attempt, now_s, retry_after_s, by_tokens=by_tokens)
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not old_state else None
 
@@ -231,8 +248,8 @@ class Pool(MeasuredPool):
         if usage is not None and forecast is not None and forecast.timed and self.first_token.add_usage(usage):
             self.learning.restart()
         rejections = loads.of[attempt.replica].rejections
-        if rejections.unclear_keys:
-            rejections.on_answer()
+        if rejections.requests:  # an answer without content
+            rejections.on_content(now_s)
 
     def _answers(self, breaker: Breaker, now_s: float) -> BreakerState | None:
         """Record a first content after failures; return the breaker's state if it changed."""

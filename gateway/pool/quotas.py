@@ -102,11 +102,20 @@ class Quotas:
         else:
             ledger.settle(ticket, _used(attempt, ticket.spend, bill), now_s)
 
-    def rate_limited(self, attempt: AttemptView, now_s: float, retry_after_s: float | None) -> None:
-        """Let the quota, and all replicas that share it, wait after a 429 for its Retry-After, up to 5 minutes."""
+    def rate_limited(
+        self, attempt: AttemptView, now_s: float, retry_after_s: float | None, *, by_tokens: bool = False
+    ) -> None:
+        """Let the quota, and all replicas that share it, wait after a 429 for its Retry-After, up to 5 minutes.
+
+        Args:
+            by_tokens: True for a 429 about tokens: only the quota waits, and not for much smaller requests.
+        """
         ledger, ticket = self._open(attempt)
         if ledger is not None and ticket is not None:
-            ledger.rate_limited(ticket, now_s, None if retry_after_s is None else min(retry_after_s, COOL_DOWN_S_MAX))
+            wait_s = None if retry_after_s is None else min(retry_after_s, COOL_DOWN_S_MAX)
+            ledger.rate_limited(ticket, now_s, wait_s, by_tokens=by_tokens)
+            if by_tokens:
+                retry_after_s = None
         attempt.replica.breaker.on_rate_limited(now_s, retry_after_s)
 
     # inside

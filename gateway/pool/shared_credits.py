@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from gateway.limits.budget import NO_CREDIT, Credit
+from gateway.pool.rows import CREDIT, CREDIT_UNIT, checked
 
 ROW: Final = ""  # name of the row; no replica has it
-_UNIT: Final = 1e6
 
 
 class SharedBudget(Protocol):
@@ -36,12 +36,20 @@ class SharedCredits:
 
     def own(self, now_s: float) -> dict[str, Sequence[int]]:
         """Return the row of this gateway."""
-        return {ROW: [round(_UNIT * value) for budget in self._budgets for value in budget.own(now_s)]}
+        return {ROW: [round(CREDIT_UNIT * value) for budget in self._budgets for value in budget.own(now_s)]}
 
     def put(self, rows: Mapping[str, Sequence[int]], heads: int, now_s: float) -> None:
-        """Replace the credits of the others."""
+        """Replace the credits of the others.
+
+        Raises:
+            ValueError: they are out of range; nothing was replaced.
+        """
         row = rows.get(ROW, ())
-        for place, budget in enumerate(self._budgets):
-            parts = row[2 * place : 2 * place + 2]
-            others = Credit(parts[0] / _UNIT, parts[1] / _UNIT) if len(parts) > 1 else NO_CREDIT
-            budget.put_others(others, heads, now_s)
+        parts = [row[2 * place : 2 * place + 2] for place in range(len(self._budgets))]
+        others = [_credit(checked(part, CREDIT, max(1, heads - 1))) if len(part) > 1 else NO_CREDIT for part in parts]
+        for budget, credit in zip(self._budgets, others, strict=True):
+            budget.put_others(credit, heads, now_s)
+
+
+def _credit(part: Sequence[int]) -> Credit:
+    return Credit(part[0] / CREDIT_UNIT, part[1] / CREDIT_UNIT)

@@ -16,24 +16,38 @@ from typing import Final
 from gateway.limits.budget import RetryBudget
 from gateway.pool.loads import Loads, ReplicaLoad
 from gateway.pool.pool import Pool
+from gateway.pool.rows import (
+    CONTENTS,
+    FAILURES,
+    IN_FLIGHT,
+    LATE,
+    LEVEL,
+    LEVEL_UNIT,
+    LOAD,
+    OF_ONE_MAX,
+    OVERDUE,
+    OVERDUE_MS,
+    OVERDUE_MS_MAX,
+    PENDING,
+    PENDING_MAX,
+    SENT,
+    STEP_SAMPLES,
+    STEPS,
+    Row,
+    checked,
+)
 from gateway.pool.shared_credits import SharedCredits
 from gateway.routing.replicas import FAILURES_TO_OPEN, OPEN_S, BreakerState, Replica
-from gateway.share.words import Answer, Ask, BucketAnswer, BucketAsk, GaugeAnswer, GaugeAsk
+from gateway.share.words import Answer, Ask, BucketAnswer, BucketAsk, Drop, GaugeAnswer, GaugeAsk, keep_silent
 
 _FORM: Final = "load1"  # of the rows; another meaning of a place is another form
 
-IN_FLIGHT, PENDING, FAILURES, LATE, OVERDUE_MS, OVERDUE, LEVEL, SENT, CONTENTS, STEPS, STEP_SAMPLES = range(11)
 _NOTHING: Final = (0,) * 11
-_OF_ONE_MAX: Final = 2  # failures or late attempts of one gateway that count for others; three open a breaker
 _OVERDUE_S_MIN: Final = 0.1  # an attempt that is overdue for less may have been answered since the report
 _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no failing one; more than a period
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
-_STEP_UNIT: Final = 1e6  # parts of a logarithm
 _UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends its own probes
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
-
-
-Row = Sequence[int]
 
 
 class SharedLoads:
@@ -41,10 +55,12 @@ class SharedLoads:
 
     Args:
         retries: the budget of its model's retries; None in a fallback, which uses the same one.
+        drop: receives each row that is out of range, and is not used.
     """
 
-    def __init__(self, pool: Pool, retries: RetryBudget | None) -> None:
+    def __init__(self, pool: Pool, retries: RetryBudget | None, drop: Drop = keep_silent) -> None:
         self.pool = pool
+        self._drop = drop
         hedges = pool.budget
         budgets = (hedges.requests, hedges.cost) if retries is None else (hedges.requests, hedges.cost, retries)
         self._credits = SharedCredits(budgets)
@@ -107,14 +123,14 @@ class SharedLoads:
                 rows[replica.name] = row
                 continue
             steps = predictor.steps.get(replica.name, (0.0, 0))
-            counts = (load.sent, load.contents, round(_STEP_UNIT * steps[0]), steps[1])
+            counts = (load.sent, load.contents, round(LEVEL_UNIT * steps[0]), steps[1])
             base = self._bases.setdefault(replica.name, counts)
             if counts[-1] < base[-1]:  # another predictor
                 base = self._bases[replica.name] = (*base[:2], 0, 0)
             load.others.reported = load.sent
             rows[replica.name] = (
                 *_row(replica, load, now_s),
-                round(_STEP_UNIT * predictor.level(replica.name)),
+                round(LEVEL_UNIT * predictor.level(replica.name)),
                 *(count - before for count, before in zip(counts, base, strict=True)),
             )
         self._own = rows
@@ -130,11 +146,11 @@ class SharedLoads:
         loads = self.pool.loads
         loads.heads = heads = max(1, heads)
         self._put_s = now_s
-        self._credits.put(rows, heads, now_s)
+        others = max(1, heads - 1)
+        self._put_credits(rows, heads, now_s)
         changed: dict[str, Row] = {}
         for replica, load in loads.of.items():
-            row = rows.get(replica.name, _NOTHING)
-            row = row if len(row) >= len(_NOTHING) else _NOTHING
+            row = self._row_of(rows, replica.name, others)
             if row == self._others.get(replica.name) and not any(row[FAILURES : OVERDUE + 1]):
                 continue
             self._others[replica.name] = changed[replica.name] = row
@@ -142,6 +158,23 @@ class SharedLoads:
             _put_health(loads, replica, load, row, now_s)
         if changed and heads > 1:
             self._put_levels(changed, heads - 1)
+
+    def _row_of(self, rows: Mapping[str, Row], name: str, others: int) -> Row:
+        """Return the row of a replica; one without loads if there is none, or if it is out of range."""
+        if name not in rows:
+            return _NOTHING
+        try:
+            return checked(rows[name], LOAD, others)
+        except ValueError as error:
+            self._drop(f"the loads of {name} in {self.pool.name}", str(error))
+            return _NOTHING
+
+    def _put_credits(self, rows: Mapping[str, Row], heads: int, now_s: float) -> None:
+        try:
+            self._credits.put(rows, heads, now_s)
+        except ValueError as error:
+            self._drop(f"the budgets of {self.pool.name}", str(error))
+            self._credits.put({}, heads, now_s)
 
     def drop(self, now_s: float) -> None:
         """Remove the loads of the other gateways."""
@@ -185,9 +218,9 @@ class SharedLoads:
             if row is None:
                 continue
             if (samples := row[STEP_SAMPLES] - others.step_samples) > 0:
-                steps[replica.name] = ((row[STEPS] - others.steps) / _STEP_UNIT, samples)
+                steps[replica.name] = ((row[STEPS] - others.steps) / LEVEL_UNIT, samples)
             others.steps, others.step_samples = row[STEPS], row[STEP_SAMPLES]
-        means = {name: row[LEVEL] / _STEP_UNIT / others_count for name, row in rows.items()}
+        means = {name: row[LEVEL] / LEVEL_UNIT / others_count for name, row in rows.items()}
         self.pool.learning.predictor.add_steps(steps, means)
 
 
@@ -199,16 +232,18 @@ def _is_same(row: Row, replica: Replica, load: ReplicaLoad) -> bool:
 def _row(replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
     """Return the places of a row that are no counts since the start."""
     others, stalls = load.others, load.stalls
-    failures = max(replica.breaker.failures, replica.breaker.broken)
+    breaker = replica.breaker
+    # Each gateway judges rejections by its own: elsewhere the breaker would be open for callers that may try.
+    failures = 0 if breaker.rejecting else max(breaker.failures, breaker.broken)
     others.forgiven = min(others.forgiven, failures)
     overdue_s = stalls.own_overdue_s(now_s)
     is_overdue = overdue_s >= _OVERDUE_S_MIN
     return (
         replica.own_in_flight,
-        max(0, round(load.pending - others.pending)),
-        min(_OF_ONE_MAX, failures - others.forgiven),
-        min(_OF_ONE_MAX, stalls.own_late(now_s)),
-        round(1000 * overdue_s) if is_overdue else 0,
+        min(PENDING_MAX, max(0, round(load.pending - others.pending))),
+        min(OF_ONE_MAX, failures - others.forgiven),
+        min(OF_ONE_MAX, stalls.own_late(now_s)),
+        min(OVERDUE_MS_MAX, round(1000 * overdue_s)) if is_overdue else 0,
         int(is_overdue),
     )
 
@@ -229,6 +264,7 @@ def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now
     if row[CONTENTS] > others.contents:
         others.answered_s, others.forgiven = now_s, max(breaker.failures, breaker.broken)
         load.stalls.answered_elsewhere(now_s)
+        load.rejections.on_content_elsewhere(now_s)
         if others.opened and breaker.state is BreakerState.OPEN:
             breaker.on_success(now_s)
             loads.on_recovered(now_s)
@@ -241,6 +277,6 @@ def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now
     if breaker.state is not BreakerState.CLOSED or is_answering:
         return
     failures = max(breaker.failures, breaker.broken) - others.forgiven
-    if min(_OF_ONE_MAX, max(0, failures)) + row[FAILURES] >= FAILURES_TO_OPEN:
+    if min(OF_ONE_MAX, max(0, failures)) + row[FAILURES] >= FAILURES_TO_OPEN:
         breaker.open_with_others(now_s)
         others.opened = True

@@ -11,11 +11,12 @@ from typing import Final
 
 from gateway.limits.bucket import Spend
 from gateway.limits.ledger import Ledger
-from gateway.share.words import Answer, Ask, GaugeAnswer, GaugeAsk
+from gateway.pool.rows import USAGE, Row, checked
+from gateway.share.words import Answer, Ask, Drop, GaugeAnswer, GaugeAsk, keep_silent
 
 _FORM: Final = "quota1"  # of the row; another meaning of a place is another form
-_PLACES: Final = 5  # requests, prompt and answer tokens; milliseconds of cool-downs, and number of gateways that cool
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
+_NOTHING: Final = (0,) * 5
 
 
 class SharedQuota:
@@ -23,17 +24,20 @@ class SharedQuota:
 
     Args:
         name: name of the quota.
+        drop: receives each row that is out of range, and is not used.
 
     Attributes:
         ledger: its ledger.
     """
 
-    def __init__(self, name: str, ledger: Ledger) -> None:
+    def __init__(self, name: str, ledger: Ledger, drop: Drop = keep_silent) -> None:
+        self._name = name
         self._key = f"{_FORM} {name}"
+        self._drop = drop
         self.ledger = ledger
         self._base: Spend | None = None  # own usage at the start of the exchange
         self._used: tuple[Spend, float] = (ledger.spent(), 0.0)  # last own usage, and the time of its change
-        self._seen: Sequence[int] | None = None  # last sums of the others
+        self._seen: Row | None = None  # last sums of the others
         self._seen_s = 0.0
 
     def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
@@ -53,10 +57,14 @@ class SharedQuota:
         """Count the usage of the others since the last answer, and cool down with them."""
         for answer in answers:
             if isinstance(answer, GaugeAnswer):
-                row = answer.others.get("", [])
-                self._put(row if len(row) >= _PLACES else [0] * _PLACES, now_s)
+                row = answer.others.get("", _NOTHING)
+                try:
+                    self._put(checked(row, USAGE, max(1, answer.heads - 1)), now_s)
+                except ValueError as error:
+                    self._drop(f"the usage of {self._name}", str(error))
+                    self._seen = None  # usage by others is then counted anew
 
-    def _put(self, row: Sequence[int], now_s: float) -> None:
+    def _put(self, row: Row, now_s: float) -> None:
         is_first = self._seen is None
         seen, since_s = row if self._seen is None else self._seen, self._seen_s
         self._seen, self._seen_s = row, now_s

@@ -77,6 +77,7 @@ class Attempt:
         kept: events that the client was sent; None if a broken stream could not be recovered, and after the end.
         lives: True if it has lost its race and is still read (`living.py`).
         retry_after_s: Retry-After of a 429 or 503, None without one.
+        transient: True if it failed in a way that may soon be over.
     """
 
     __slots__ = (
@@ -111,6 +112,7 @@ class Attempt:
         "role",
         "start_s",
         "status",
+        "transient",
         "upstream_request_id",
         "usage",
         "work_s",
@@ -150,7 +152,7 @@ class Attempt:
         self.empty = False
         self.outcome: Outcome | None = None
         self.forecast: Forecast | None = None
-        self.lives = False
+        self.lives = self.transient = False
         self.deadlines = deadlines
         self._finished = False  # a finish_reason was seen
         self._stream: Stream | None = None
@@ -189,6 +191,10 @@ class Attempt:
         if self._stream is not None and self.outcome is None:
             self.forgive(self._loop.time() - self.last_s)  # silence while reading was paused is not a stall
             self._stream.resume()
+
+    def finish(self) -> bool:
+        """End an answer that is whole already, as `Stream.finish`; one without content is not the client's yet."""
+        return self.content_s is not None and self._stream is not None and self._stream.finish()
 
     def stall(self, timeouts: Timeouts, now_s: float) -> TimedOut | None:
         """Return the failure of an attempt that has shown output or work and is silent for too long, else None."""
@@ -250,6 +256,11 @@ class Attempt:
         limits = read(headers) if read is not None else ()
         if limits:
             self.pool.on_limits(self, limits, self._loop.time())
+
+    @property
+    def output_s(self) -> float:
+        """Loop time of the last generated output, or of the start of a block of it."""
+        return max(self.generated_s, self._begun[0])
 
     @property
     def live(self) -> bool:

@@ -9,11 +9,11 @@ Units: seconds of the loop's clock.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
 
+from gateway.errors import Limit
 from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, Role
 from gateway.hedging.contract import Denied, Hedge, HedgeTickets, Primary, RequestFacts
 from gateway.hedging.measure import Measured
@@ -24,9 +24,9 @@ from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.deadlines import attempt_deadlines, recovery_deadlines
-from gateway.race.failures import RetryHint, classify, concerns_request
+from gateway.race.failures import FailureClass, RetryHint, asks_others, classify, limits_tokens
 from gateway.race.living import LivingLoser, let_live
-from gateway.race.recovery import Recovery
+from gateway.race.recovery import Recovery, can_recover
 from gateway.race.retry_plan import (
     FIRST_CHOICE,
     TRIES_MAX,
@@ -39,13 +39,14 @@ from gateway.race.retry_plan import (
     why_started,
 )
 from gateway.race.withholding import withhold
-from gateway.routing.replicas import BreakerState, Replica
+from gateway.routing.replicas import COOL_DOWN_S_MAX, BreakerState, Replica
 from providers.base import Call
 from providers.errors import Unsupported, UpstreamError
 
 _PRIMARY: Final = Role.PRIMARY  # looked up once: in its class, a member is slow on Python 3.11
 _HEDGED: Final = (None, Denial.KEY)  # a key's denial is reported if the request is late
 _AGAIN_S_MIN: Final = 0.0001  # shortest time between two hedge decisions about one attempt, whatever the settings
+_DIGEST_BYTES: Final = 65_536  # of each end of a body; hashing all of a large one would hold the loop
 _CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by the gateway, not by the replica
 
 
@@ -64,6 +65,7 @@ class Attempts(msgspec.Struct, eq=False):
         measured: measurement of the first granted hedge; None without one.
         shadow: hedge that the policy `shadow` would have sent; None without one.
         is_withheld: True if a granted hedge was not sent; no other one is.
+        limit: limit that the request has met, None without one.
         living: attempt that has lost and is still read; None without one.
         on_loser_ended: called after its end; None while nothing waits for it.
     """
@@ -82,8 +84,10 @@ class Attempts(msgspec.Struct, eq=False):
     measured: Measured | None = None
     shadow: Shadow | None = None
     is_withheld: bool = False
+    limit: Limit | None = None
     living: LivingLoser | None = None
     on_loser_ended: Callable[[], None] | None = None
+    _rejecting: tuple[tuple[Attempt, bool], ...] = ()  # with True for a rejection that most likely blames the request
     _plan: RetryPlan | None = None  # until `begin` cannot choose, or an attempt fails
     _now_s: float = 0.0  # time of the current decision
     _rand: float | None = None  # drawn for `begin`; the first pick uses it where `begin` did not
@@ -91,7 +95,7 @@ class Attempts(msgspec.Struct, eq=False):
     @property
     def has_rejection(self) -> bool:
         """True if a replica sent a rejection that most likely concerns the request."""
-        return any(classify(error).hint is RetryHint.CONFIRM for error in self.errors)
+        return any(map(asks_others, self.errors))
 
     @property
     def live(self) -> list[Attempt]:
@@ -118,7 +122,7 @@ class Attempts(msgspec.Struct, eq=False):
         """Send a primary or failover if possible now; otherwise return the time to wait for, or `GiveUp`."""
         runtime, sent = self.runtime, self.sent
         now_s = self._now_s = runtime.loop.time()
-        plan = self._plan = self._plan or RetryPlan(self.model, self.facts)
+        plan = self._retry_plan()
         step = runtime.safely("tries", plan.next, None, self._pick, sent, self.errors, now_s, runtime.rand)
         if step is None:
             step = self._any_replica()
@@ -140,13 +144,19 @@ class Attempts(msgspec.Struct, eq=False):
 
         step: SendTo | WaitUntil | GiveUp = GiveUp()
         if not recovery.given_up:
-            plan = self._plan = self._plan or RetryPlan(self.model, self.facts)
+            plan = self._retry_plan()
             step = self.runtime.safely("tries", plan.recover, step, self.sent, choose, now_s)
         if not isinstance(step, SendTo):
             return step
         recovery.on_sent()
         reason = why_started(Role.RECOVERY, self.errors)
         return self._launch(racer, step.pool, step.replica, Role.RECOVERY, reason, recovery_call=recovery.recovery_call)
+
+    def may_recover(self, winner: Attempt, recovery: Recovery | None, now_s: float) -> bool:
+        """Return True if another attempt may carry on the stream of a winner that is still open."""
+        if attempt_limit(self.sent, self.facts, now_s) is not None:
+            return False
+        return self.runtime.safely("recovery", can_recover, False, self.model, self.sent, winner, recovery, now_s)
 
     def hedge(self, racer: AttemptListener, late: Attempt, now_s: float) -> Attempt | None:
         """Send a backup for a late attempt if its pool approves; None if it does not."""
@@ -200,8 +210,8 @@ class Attempts(msgspec.Struct, eq=False):
 
     def first_content(self, attempt: Attempt) -> None:
         """Report first content to the attempt's pool; it proves replicas wrong that rejected the request."""
-        if self.errors and not attempt.refused:
-            self._disprove(attempt.last_s)
+        if self._rejecting and not attempt.refused:
+            self.runtime.safely("outcome", self.weigh, None, attempt.last_s, disproved=True)
         if attempt.refused:
             self.runtime.safely("content", attempt.pool.on_refusal, None, attempt)
             return
@@ -250,7 +260,8 @@ class Attempts(msgspec.Struct, eq=False):
         if attempt.close(outcome, error):
             assert attempt.end_s is not None
             try:
-                state = attempt.pool.on_end(attempt, outcome, attempt.end_s, attempt.retry_after_s)
+                by_tokens = error is not None and limits_tokens(error)
+                state = attempt.pool.on_end(attempt, outcome, attempt.end_s, attempt.retry_after_s, by_tokens=by_tokens)
             except Exception as bug:  # as in Runtime.safely
                 self.runtime.report("outcome", bug)
             else:
@@ -260,19 +271,68 @@ class Attempts(msgspec.Struct, eq=False):
     def fail(self, attempt: Attempt, outcome: Outcome, error: UpstreamError) -> None:
         """End an attempt without a complete answer."""
         self.errors.append(error)
+        attempt.transient = classify(error).hint is RetryHint.SAME
         self.close(attempt, outcome, error)
-        is_counted = outcome is Outcome.UNCLEAR_4XX and not concerns_request(error.status)
-        if is_counted and attempt.role is not Role.RECOVERY:
-            on_unclear = attempt.pool.rejections(attempt.replica).on_unclear
-            state = self.runtime.safely("outcome", on_unclear, None, self.caller.key_name, self.runtime.loop.time())
-            if state is not None:
-                self._emit_breaker_change(attempt, state)
+        if outcome is Outcome.UNCLEAR_4XX and attempt.role is not Role.RECOVERY:  # which is another request
+            self._rejecting = (*self._rejecting, (attempt, classify(error).hint is RetryHint.CONFIRM))
         now_s, name, replica = self.runtime.loop.time(), self.model.name, attempt.replica.name
         self.runtime.emit(
             AttemptFailed(now_s, self.caller.request_id, name, replica, outcome, error.label, attempt.status)
         )
 
+    def classify(self, attempt: Attempt, error: UpstreamError) -> FailureClass:
+        """Classify a failure; a replica that is out because it rejects requests is itself at fault for one more.
+
+        A wait that is longer than the gateway's own is shortened to it, so that no caller waits for longer.
+        """
+        if error.retry_after_s is not None:
+            error.retry_after_s = min(error.retry_after_s, COOL_DOWN_S_MAX)
+        failure = classify(error)
+        is_judged = failure.outcome is Outcome.UNCLEAR_4XX and attempt.replica.breaker.rejecting
+        if is_judged and attempt.role is not Role.RECOVERY:
+            error.judged = True
+            again = attempt.pool.rejections(attempt.replica).on_rejected_again
+            self.runtime.safely("outcome", again, None, self._digest(), self.caller.key_name)
+            return classify(error)
+        return failure
+
+    def weigh(self, now_s: float, *, disproved: bool = False) -> None:
+        """Count the rejections of the request against their replicas, once.
+
+        Args:
+            disproved: True if another replica answers the request. Otherwise those that most likely blame the request
+                do not count.
+        """
+        rejecting, self._rejecting = self._rejecting, ()
+        judges = {attempt: attempt.pool.rejections(attempt.replica) for attempt, _ in rejecting}
+        # A request that was answered is not sent again, so the next one with the same bytes is another one.
+        request, key_name = object() if disproved else self._digest(), self.caller.key_name
+        for attempt, by_request in rejecting:
+            judge = judges[attempt]
+            if disproved:
+                attempt.outcome = Outcome.WRONG_4XX
+            if by_request and (not disproved or judge.is_answering(now_s)):
+                continue
+            state = judge.on_rejected(request, key_name, tuple(judges.values()), now_s, disproved=disproved)
+            if attempt.replica.breaker.rejecting:
+                attempt.outcome = Outcome.MISCONFIGURED
+            if state is not None:
+                self._emit_breaker_change(attempt, state)
+
     # inside
+
+    def _digest(self) -> int:
+        """Return a digest of the request: an SDK that repeats a request sends the same bytes."""
+        body = self.call.body
+        return hash((self.call.api, len(body), body[:_DIGEST_BYTES], body[-_DIGEST_BYTES:]))
+
+    def _retry_plan(self) -> RetryPlan:
+        """Return the request's plan, made at the first call."""
+        if self._plan is None:
+            deadline_s = self.facts.deadline_s
+            until_s = math.inf if deadline_s is None else self.caller.arrived_s + deadline_s
+            self._plan = RetryPlan(self.model, self.facts, until_s)
+        return self._plan
 
     def _is_overdue(self, attempt: Attempt) -> bool:
         """Return True if an attempt has used up its TTFT timeout; a client's own timeout is no fault of it."""
@@ -284,27 +344,23 @@ class Attempts(msgspec.Struct, eq=False):
             self.living = let_live(self, measured, loser, winner, self.runtime)
         return loser is self.sent[measured.attempt] and self.living is not None
 
-    def _disprove(self, now_s: float) -> None:
-        """Count unclear rejections against their replicas: another one answers the same request."""
-        for other in self.sent:
-            if other.outcome is Outcome.UNCLEAR_4XX and other.role is not Role.RECOVERY:  # which was another request
-                other.outcome = Outcome.WRONG_4XX
-                judge = other.pool.rejections(other.replica)
-                disprove = partial(judge.on_disproved, by_request=concerns_request(other.status))
-                state = self.runtime.safely("outcome", disprove, None, now_s)
-                if state is not None:
-                    self._emit_breaker_change(other, state)
-
     def _emit_breaker_change(self, attempt: Attempt, state: BreakerState) -> None:
         now_s = self.runtime.loop.time()
         self.runtime.emit(BreakerChanged(now_s, self.model.name, attempt.replica.name, state.value))
 
     def _pick(self, pool: Pool, tried: Sequence[Replica], *, ignore_breakers: bool) -> Replica | None:
-        """Ask a pool for a replica; if the pool raises, use any reachable one."""
-        runtime, pick = self.runtime, pool.picker.pick_ignoring_breakers if ignore_breakers else pool.picker.pick
+        """Ask a pool for a replica; if the pool raises, use any reachable one.
+
+        Where no replica is usable, one that is out because it rejects other callers' requests is tried before anything
+        else.
+        """
+        runtime, picker, now_s = self.runtime, pool.picker, self._now_s
         drawn, self._rand = self._rand, None
         try:
-            return pick(self.facts, tried, self._now_s, runtime.rand() if drawn is None else drawn)
+            rand = runtime.rand() if drawn is None else drawn
+            picked = None if ignore_breakers else picker.pick(self.facts, tried, now_s, rand)
+            key_name = None if ignore_breakers else self.caller.key_name
+            return picked or picker.pick_ignoring_breakers(self.facts, tried, now_s, rand, key_name)
         except Exception as error:  # as in Runtime.safely
             runtime.report("routing", error)
         # If boundaries cannot be computed either, none is crossed: only a primary, which cannot cross one, is sent.
@@ -354,7 +410,7 @@ class Attempts(msgspec.Struct, eq=False):
             self._count(attempt, facts, tickets, is_recovery=recovery_call is not None)
         if pool.first_token.hides_reasoning and pool.waits_for_hidden(attempt) and call.timed:
             expected_s = 0.0 if attempt.forecast is None else attempt.forecast.ttft_s or 0.0
-            deadlines.await_reasoning(expected_s, timeouts)
+            deadlines.await_reasoning(expected_s, timeouts, facts.deadline_s)
         try:
             attempt.open(call if trace is None else trace.carried_by(call, len(self.sent) - 1))
         except Exception as error:  # a bug must cost this attempt, not the race, and is not the replica's fault

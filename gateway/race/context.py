@@ -177,7 +177,7 @@ class Caller(msgspec.Struct, gc=False):
         arrived_s: time at which the whole request had arrived.
         queued_s: time in the model's queue after that; 0 until the request leaves it.
         trace_id: id of the request's trace, None without one.
-        gave_id: True if `request_id` is the caller's.
+        gave_id: True if replicas get `request_id`, which is the caller's.
         trace: place of the request in its trace, None without tracing.
     """
 

@@ -15,9 +15,10 @@ from gateway.hedging.contract import RequestFacts
 from gateway.race.context import Timeouts
 from providers.base import PASSED_THROUGH, Call
 
-_PATIENCE_SHARE: Final = 0.8  # of a client's deadline: it must have received something by then
+_TRANSIT_S: Final = 0.02  # after a stream's deadline: the caller counts from its own receipt of the last content
+_READ_SHARE: Final = 0.8  # of a client's read timeout: it must have received some bytes by then
 _LATE_EXPECTATIONS: Final = 3.0  # times the usual time to content: by then an attempt that reasons unseen is overdue
-_KEEP_ALIVE_S_MIN: Final = 0.1  # whatever a client's deadline is: keep-alives are no stream
+_KEEP_ALIVE_S_MIN: Final = 0.1  # whatever a client's read timeout is: keep-alives are no stream
 
 
 class Due(enum.Enum):
@@ -34,8 +35,8 @@ class AttemptDeadlines(msgspec.Struct, eq=False, gc=False):
     Attributes:
         start_s: loop time of the attempt's start.
         timeout_s: loop time at which its TTFT timeout is over, whatever the client's own deadline is.
-        failover_s: loop time at which another attempt is started beside it, sooner than `timeout_s` where the client's
-            own deadline leaves no time.
+        failover_s: loop time at which another attempt is started beside it, sooner than `timeout_s` where the caller's
+            deadline leaves no time.
         give_up_s: loop time at which it has failed.
         hedge_s: loop time of the next question for a backup.
         hedge_after_s: time from the attempt's start to the first such question; None without one.
@@ -56,15 +57,20 @@ class AttemptDeadlines(msgspec.Struct, eq=False, gc=False):
             self.hedge_after_s = after_s
             self.hedge_s = self.start_s + after_s
 
-    def await_reasoning(self, expected_s: float, timeouts: Timeouts) -> None:
+    def await_reasoning(self, expected_s: float, timeouts: Timeouts, deadline_s: float | None = None) -> None:
         """Extend the deadlines of an attempt whose content follows reasoning that is not shown.
 
         Args:
             expected_s: usual time to content; 0 if it is unknown.
+            deadline_s: the caller's deadline; None without one. Half of it is kept for another attempt, unless that
+                would be too late as well.
         """
         timeout_s = min(_LATE_EXPECTATIONS * expected_s, timeouts.stall_thinking_s)
         self.timeout_s = max(self.timeout_s, self.start_s + timeout_s)
-        self.failover_s = max(self.failover_s, self.timeout_s)
+        failover_s = self.timeout_s
+        if deadline_s is not None and expected_s <= deadline_s / 2:
+            failover_s = min(failover_s, self.start_s + deadline_s / 2)
+        self.failover_s = max(self.failover_s, failover_s)
         self.give_up_s = max(self.give_up_s, self.start_s + timeouts.stall_thinking_s)
 
     def await_content(self, give_up_s: float) -> None:
@@ -101,6 +107,10 @@ class RequestDeadlines(msgspec.Struct, eq=False, gc=False):
         keep_alive_s: loop time of the next keep-alive.
         interval_s: longest silence towards the client after the first keep-alive; infinite if it reads no stream.
         retry_s: loop time at which a retry is due; finite while one waits.
+        content_s: loop time at which the stream ends if the client has received no new content; of no meaning while a
+            winner's content is forwarded.
+        silence_s: longest silence of content in the stream; infinite without a deadline of the caller. Keep-alives do
+            not end it.
     """
 
     start_s: float
@@ -108,6 +118,8 @@ class RequestDeadlines(msgspec.Struct, eq=False, gc=False):
     keep_alive_s: float = math.inf
     interval_s: float = math.inf
     retry_s: float = math.inf
+    content_s: float = math.inf
+    silence_s: float = math.inf
 
     def keep_alive_after(self, sent_s: float) -> None:
         """Send the next keep-alive one interval after the last bytes to the client, if it reads a stream."""
@@ -115,7 +127,7 @@ class RequestDeadlines(msgspec.Struct, eq=False, gc=False):
 
     def next_due_s(self, attempt_s: float = math.inf) -> float:
         """Return the loop time at which something is due next, with that of an attempt."""
-        return min(attempt_s, self.total_s, self.keep_alive_s, self.retry_s)
+        return min(attempt_s, self.total_s, self.content_s, self.keep_alive_s, self.retry_s)
 
 
 def request_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start_s: float) -> RequestDeadlines:
@@ -124,15 +136,19 @@ def request_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start
     Args:
         start_s: loop time of the request's arrival, before its wait in a queue.
     """
-    total_s, patience_s = start_s + timeouts.total_s, facts.deadline_s
+    total_s, deadline_s, read_timeout_s = start_s + timeouts.total_s, facts.deadline_s, facts.read_timeout_s
     if not call.streaming:
-        return RequestDeadlines(start_s, min(total_s, start_s + patience_s) if patience_s else total_s)
-    keep_alive_s, interval_s = start_s + timeouts.commit_status_after_s, timeouts.keepalive_interval_s
-    if patience_s:  # its patience is for each sign of life
-        shortened_s = _PATIENCE_SHARE * patience_s
-        keep_alive_s = min(keep_alive_s, start_s + shortened_s)
-        interval_s = min(interval_s, max(_KEEP_ALIVE_S_MIN, shortened_s))
-    return RequestDeadlines(start_s, total_s, keep_alive_s, interval_s)
+        return RequestDeadlines(start_s, min(total_s, start_s + deadline_s) if deadline_s else total_s)
+    deadlines = RequestDeadlines(start_s, total_s, start_s + timeouts.commit_status_after_s)
+    deadlines.interval_s = timeouts.keepalive_interval_s
+    if read_timeout_s:  # else its library would close the connection, and send the request again
+        shortened_s = _READ_SHARE * read_timeout_s
+        deadlines.keep_alive_s = min(deadlines.keep_alive_s, start_s + shortened_s)
+        deadlines.interval_s = min(deadlines.interval_s, max(_KEEP_ALIVE_S_MIN, shortened_s))
+    if deadline_s:
+        deadlines.silence_s = deadline_s + _TRANSIT_S
+        deadlines.content_s = start_s + deadlines.silence_s
+    return deadlines
 
 
 def attempt_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start_s: float) -> AttemptDeadlines:
@@ -145,7 +161,7 @@ def attempt_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start
         return AttemptDeadlines(start_s)  # the whole answer arrives at once: only its end is timed
     timeout_s = start_s + (timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * facts.prompt_tokens)
     failover_s, give_up_s = timeout_s, start_s + timeouts.ttft_max_s
-    if facts.deadline_s is not None and not call.streaming:  # leave time for another attempt
+    if facts.deadline_s is not None:  # leave time for another attempt
         failover_s = min(timeout_s, start_s + facts.deadline_s / 2)
     return AttemptDeadlines(start_s, timeout_s, failover_s, give_up_s if give_up_s > failover_s else failover_s)
 

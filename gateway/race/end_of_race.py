@@ -77,13 +77,14 @@ class EndOfRace(ABC):
         if self._recovery is not None and self._recovery.error is not None:
             error = client_error(self._recovery.error)
         elif self._attempts.errors:
-            error = final_error(self._attempts.errors, spent=plan.spent)
+            error = final_error(self._attempts.errors, retry_helps=plan.retry_helps)
         self._fail(Trigger.NOTHING_LEFT, error)
 
     def _fail(self, trigger: Trigger, error: GatewayError) -> None:
         """End the request with an error."""
         if self._state not in ENDED:
             self._client.fail(error)
+            self._attempts.limit = error.limit
             if self._recovery is not None:
                 self._recovery.settle(RecoveryResult.FAILED, self._now())
             self._stop(trigger, Outcome.LOST, status=error.status, error=error.code or error.kind)
@@ -115,6 +116,8 @@ class EndOfRace(ABC):
         now_s = runtime.loop.time() if end_s is None else end_s
         if self._recovery is not None:
             self._recovery.settle(_ABANDONED, now_s)
+        if attempts.errors:
+            runtime.safely("outcome", attempts.weigh, None, now_s)
         try:
             report = ended(attempts, winner, self._recovery, now_s, status, error)
         except Exception as bug:  # as in Runtime.safely

@@ -9,6 +9,7 @@ from typing import Final
 
 KEPT_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
 PACK_BYTES: Final = 16 * 1024  # events kept uncompressed before they are packed; most of a stream's memory
+PACKED_AT_ONCE_MAX: Final = 512 * 1024  # 5 ms; a larger event is no text that could be continued
 _PACK_LEVEL: Final = 1  # the fastest; events are very similar
 
 
@@ -25,8 +26,9 @@ class KeptEvents(bytearray):
 
     def pack(self) -> bool:
         """Compress the latest events; return False if the stream is too long to be kept."""
-        self.earlier_bytes += len(self)
-        if self.earlier_bytes > KEPT_BYTES_MAX:
+        size = len(self)
+        self.earlier_bytes += size
+        if self.earlier_bytes > KEPT_BYTES_MAX or size > PACKED_AT_ONCE_MAX:
             return False
         self.packed += (zlib.compress(self, _PACK_LEVEL),)
         self.clear()

@@ -17,7 +17,7 @@ from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
 from gateway.race.deadlines import Due, request_deadlines
 from gateway.race.end_of_race import EndOfRace
-from gateway.race.failures import NextStep, Standing, classify, client_error, next_step
+from gateway.race.failures import NextStep, Standing, client_error, next_step
 from gateway.race.lifecycle import ENDED, State, Trigger
 from gateway.race.recovery import Recovery, keep
 from gateway.race.report import response_headers, usage_header
@@ -59,7 +59,7 @@ class Race(EndOfRace):
 
     def shut_down(self) -> None:
         """End the request with an error: the gateway stops and the drain is over."""
-        if self._state not in ENDED:
+        if self._state not in ENDED and not self._finish_winner():
             error = ShuttingDown("the gateway is shutting down and its drain period is over; retry")
             self._client.fail(error)
             self._stop(Trigger.DRAINED, Outcome.DRAINED, status=error.status, error=error.code)
@@ -131,14 +131,22 @@ class Race(EndOfRace):
 
     def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         """Take the next step after an attempt that is over without a complete answer."""
+        self._failed(attempt, error, Outcome.CUT)
+
+    def _failed(self, attempt: Attempt, error: UpstreamError, outcome: Outcome) -> None:
+        """End an attempt without a complete answer, and take the next step; `outcome` is that of a winner."""
+        if attempt.finish():
+            return  # a failure after the finish costs the answer nothing
         error.redact(attempt.replica.secrets)
-        failure = classify(error)
         was_winner, attempts = attempt is self._winner, self._attempts
+        failure = attempts.classify(attempt, error)
+        if was_winner:
+            self._deadlines.content_s = self._content_due_s(attempt)
         if attempt.kept is not None:
             self._recovery = self._runtime.safely(
                 "recovery", Recovery, None, self._model, attempts.call, attempt, attempt.kept
             )
-        attempts.fail(attempt, Outcome.CUT if was_winner else failure.outcome, error)
+        attempts.fail(attempt, outcome if was_winner else failure.outcome, error)
         if self._state is State.WORKING:
             self._enter(Trigger.FAILED, _RACING)
         live = attempts.live
@@ -176,8 +184,10 @@ class Race(EndOfRace):
         deadlines.retry_s = math.inf
         if recovery is None:
             deadlines.keep_alive_s = now_s + deadlines.interval_s
-        self._wakeup.at(min(now_s + self._model.timeouts.stall_s, deadlines.keep_alive_s, deadlines.total_s))
+        stall_s, half_s = now_s + self._model.timeouts.stall_s, now_s + deadlines.silence_s / 2
+        self._wakeup.at(min(stall_s, half_s, deadlines.keep_alive_s, deadlines.total_s))
         if recovery is not None:
+            self._wakeup.no_later_than(deadlines.content_s)
             recovery.on_joined(attempt)
             if self._paused:
                 attempt.pause()
@@ -202,6 +212,10 @@ class Race(EndOfRace):
             self._diverged(winner, recovery)
         elif new:
             self._client.write(new)
+
+    def _finish_winner(self) -> bool:
+        """End a winner whose answer is whole; return False if it is not, or if there is no winner."""
+        return self._winner is not None and self._winner.finish()
 
     def _diverged(self, winner: Attempt, recovery: Recovery) -> None:
         """Drop an attempt whose answer differs from what the client already has."""
@@ -241,11 +255,13 @@ class Race(EndOfRace):
         if late_s > _LATE_S:
             self._attempts.forgive(late_s)
         if now_s >= deadlines.total_s:
+            if self._finish_winner():
+                return
             late = TimedOut(f"no complete answer within {deadlines.total_s - deadlines.start_s:g} s")
             self._fail(Trigger.TIMED_OUT, client_error(late))
             return
         if self._winner is not None:
-            self._check_stall(self._winner, now_s)
+            self._check_silence(self._winner, now_s)
         else:
             self._check_waiting(now_s)
         if now_s >= deadlines.keep_alive_s and self._state is not _OVER:
@@ -255,9 +271,8 @@ class Race(EndOfRace):
 
     def _keep_alive(self, now_s: float) -> None:
         """Send a keep-alive, unless the client was sent an event since the last one, or is slow to read."""
-        winner, recovery = self._winner, self._recovery
-        catching_up = recovery is not None and recovery.catching_up
-        if winner is not None and not catching_up:
+        winner = self._winner
+        if winner is not None and not self._catching_up:
             self._deadlines.keep_alive_after(winner.written_s)
             if now_s < self._deadlines.keep_alive_s:
                 return
@@ -265,16 +280,45 @@ class Race(EndOfRace):
         if not self._paused:
             self._client.keep_alive()
 
-    def _check_stall(self, winner: Attempt, now_s: float) -> None:
+    def _check_silence(self, winner: Attempt, now_s: float) -> None:
+        """Fail a winner that has stalled; keep the caller's deadline, from half of it on by a recovery."""
         if self._paused:
             winner.forgive(now_s - winner.last_s)  # the gateway does not read, so silence means nothing
             return
         stall = winner.stall(self._model.timeouts, now_s)
         if stall is not None:
             self.on_failed(winner, stall)
+            return
+        silence_s = now_s - winner.output_s
+        if now_s >= self._content_due_s(winner):
+            self._end_late()
+        elif silence_s >= self._deadlines.silence_s / 2 and self._attempts.may_recover(winner, self._recovery, now_s):
+            silent = TimedOut(f"the upstream sent no output for {silence_s:.3g} s")
+            self._failed(winner, silent, Outcome.SILENT)
+
+    @property
+    def _catching_up(self) -> bool:
+        """True while an attempt is to carry the client's stream on and has brought nothing new."""
+        return self._recovery is not None and self._recovery.catching_up
+
+    def _content_due_s(self, winner: Attempt) -> float:
+        """Return the loop time by which the client has to receive new content from a winner."""
+        return self._deadlines.content_s if self._catching_up else winner.output_s + self._deadlines.silence_s
+
+    def _end_late(self) -> None:
+        """End the request with an error: its client has received no new content within the caller's deadline."""
+        if self._finish_winner():
+            return
+        late = TimedOut(f"no output within {self._attempts.facts.deadline_s:g} s, the caller's deadline")
+        if self._winner is not None and not self._catching_up:
+            self._attempts.close(self._winner, Outcome.SILENT, late)
+        self._fail(Trigger.TIMED_OUT, client_error(late))
 
     def _check_waiting(self, now_s: float) -> None:
         """Act on whatever is due of each attempt, then of the request; there is no winner."""
+        if now_s >= self._deadlines.content_s:
+            self._end_late()
+            return
         for attempt in tuple(self._attempts.sent):
             due = attempt.deadlines.due(now_s) if attempt.live else None
             if due is Due.GIVE_UP:
@@ -302,8 +346,13 @@ class Race(EndOfRace):
             self.on_failed(attempt, error)
 
     def _next_due_s(self) -> float:
-        if self._winner is not None:
-            stall_check_s = self._winner.stall_check_s(self._model.timeouts, self._now())
-            return min(stall_check_s, self._deadlines.total_s, self._deadlines.keep_alive_s)
+        winner, deadlines = self._winner, self._deadlines
+        if winner is not None:
+            now_s, half_s = self._now(), deadlines.silence_s / 2
+            content_check_s = winner.output_s + half_s  # then a recovery may begin
+            if self._catching_up or now_s >= content_check_s:
+                content_check_s = now_s + half_s if self._paused else self._content_due_s(winner)
+            stall_check_s = winner.stall_check_s(self._model.timeouts, now_s)
+            return min(stall_check_s, content_check_s, deadlines.total_s, deadlines.keep_alive_s)
         times_s = [attempt.deadlines.next_due_s() for attempt in self._attempts.sent if attempt.live]
-        return self._deadlines.next_due_s(min(times_s, default=math.inf))
+        return deadlines.next_due_s(min(times_s, default=math.inf))

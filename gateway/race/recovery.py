@@ -74,6 +74,23 @@ def keep(model: Model, call: Call, attempt: Attempt, write: _Write) -> tuple[_Wr
     return write, KeptEvents()
 
 
+def can_recover(
+    model: Model, attempts: Sequence[Attempt], winner: Attempt, recovery: "Recovery | None", now_s: float
+) -> bool:
+    """Return True if another replica may carry on the stream of a winner that is still open.
+
+    Args:
+        attempts: all attempts of the request.
+        recovery: recovery of an earlier break of the stream, None without one.
+    """
+    if winner.kept is None and (recovery is None or not recovery.may_break_again):
+        return False
+    pools = (winner.pool,) if model.recovery is _AUTO else model.pools[model.pools.index(winner.pool) :]
+    tried = [attempt.replica for attempt in attempts if attempt.outcome not in _NO_FAULT]
+    others = (replica for pool in pools for replica in pool.picker.reachable(tried))
+    return any(not each.out and each.breaker.is_closed(now_s) for each in others)
+
+
 def _replays_late(model: Model, recoverer: Recoverer, call: Call) -> bool:
     """Return True if a replay is tried after `EARLY_EVENTS`, too: the answer is expected to be the same."""
     return model.recovery is not _AUTO or recoverer.is_deterministic(call)
@@ -194,6 +211,11 @@ class Recovery:
                 self._step = _Step(kind, replica, continuation.call, call_facts, joiner, prefill_tokens)
             return target
         return None
+
+    @property
+    def may_break_again(self) -> bool:
+        """True if the stream is recovered once more if it breaks again; False while it is not carried on yet."""
+        return not (self.given_up or self.catching_up) and self._breaks < RECOVERIES_MAX
 
     def on_sent(self) -> None:
         """Record that the step that `next` returned is being sent."""

@@ -3,7 +3,7 @@
 Units: seconds inside, milliseconds in the header.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -23,6 +23,7 @@ _RESULT_HEADERS: Final = {result: (b"x-ttft-result", result.value.encode()) for 
 _PRIMARY_HEADER: Final = _RESULT_HEADERS[Result.PRIMARY]
 _PRIMARY, _WINNER = Result.PRIMARY, Disposition.WINNER  # looked up once: in its class, a member is slow on Python 3.11
 
+_BROKEN: Final = (Outcome.CUT, Outcome.SILENT)
 _ONE_ATTEMPT: Final = (b"x-ttft-attempts", b"1")
 _MEASURED_HEADERS: Final = {each: (b"x-ttft-measured", each.value.encode()) for each in Instrument}
 
@@ -34,7 +35,7 @@ def response_headers(attempts: Attempts, winner: Attempt) -> list[tuple[bytes, b
     sent = len(attempts.sent)
     headers = [
         (b"x-ttft-replica", winner.replica.name.encode()),
-        _ONE_ATTEMPT if sent == 1 else (b"x-ttft-attempts", b"%d" % sent),
+        _ONE_ATTEMPT if sent == 1 else (b"x-ttft-attempts", b"%d" % _count(attempts.sent)),
         (b"x-ttft-ms", b"%.1f" % (1000 * (winner.last_s - attempts.caller.arrived_s))),
         _PRIMARY_HEADER,
     ]
@@ -48,6 +49,11 @@ def response_headers(attempts: Attempts, winner: Attempt) -> list[tuple[bytes, b
     if winner.upstream_request_id is not None:
         headers.append((b"x-upstream-request-id", winner.upstream_request_id.encode("latin-1", "replace")))
     return headers
+
+
+def _count(sent: Sequence[Attempt]) -> int:
+    """Return the number of attempts that a replica may have received."""
+    return sum(attempt.outcome is not Outcome.UNSUPPORTED for attempt in sent)
 
 
 def _result_of_hedges(attempts: Attempts, first: Attempt | None) -> Result:
@@ -163,6 +169,7 @@ def ended(
         None if forecast is None else forecast.target_s,
         attempts.shadow,
         caller.trace,
+        attempts.limit,
     )
 
 
@@ -174,7 +181,7 @@ def _broken_stream(
         return recovery.first, recovery.usage(winner.usage), winner.events + recovery.carried_tokens
     cut = None
     if attempts.call.streaming:
-        cut = next((attempt for attempt in attempts.sent if attempt.outcome is Outcome.CUT), None)
+        cut = next((attempt for attempt in attempts.sent if attempt.outcome in _BROKEN), None)
     return cut, None, 0 if cut is None else cut.events
 
 

@@ -1,16 +1,27 @@
 """Plans the next attempt of a request: pool and replica, or a wait, or that nothing is left.
 
-Owns the order (siblings, the same replica once more, fallbacks, replicas with an open breaker) and the limits: attempts
-of a request, attempts in a burst, retries of a model. It starts nothing and has no timer; the race carries out the
-plan.
+Owns the order (siblings, the same replica once more, fallbacks, replicas with an open breaker, a second round) and the
+limits: attempts of a request, attempts in a burst, retries of a model, the caller's deadline. It starts nothing and has
+no timer; the race carries out the plan.
 
-    untried sibling  ->  the same replica again  ->  untried replica of a fallback  ->  any untried replica
+    untried sibling  ->  same replica again  ->  untried one of a fallback  ->  any untried replica  ->  second round
     (before all: the same replica, if it rejected the request mode)
                          (without siblings: one quick retry; a short Retry-After is waited out)
+
+The second round is for a fault that all replicas share for a moment, such as a restart of the proxy before them. Every
+replica that failed is asked once more, one after the other, if all of this holds: its last failure was transient; the
+first transient failure of the request is less than 1 s old; its breaker is closed, or opened less than 1 s ago, because
+in a crowd the first failures of such a fault open all breakers; the pause of 0.3 to 0.5 s before the round ends before
+the caller's deadline. Because of the pause its attempts are no burst; the other limits hold. After the round, or 1 s of
+failures, a retry by the client would only repeat it: an outage gets no second rounds and no retries of clients. A
+request that ends before that for another reason may be retried by the client.
+
+An attempt whose API cannot express the request was not sent: plans and limits ignore it, but its replica is tried.
 
 Units: seconds of the loop's clock.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -23,14 +34,18 @@ from gateway.race.context import Model
 from gateway.race.failures import RetryHint, classify
 from gateway.routing.replicas import COOL_DOWN_S, BreakerState, Replica
 from gateway.share.fleet import ASK_WAIT_S, Patience
-from providers.errors import RequestModeRejected, UpstreamError
+from providers.errors import RequestModeRejected, Unsupported, UpstreamError
 
 FIRST_CHOICE: Final = "first choice"  # the reason for a primary
 TRIES_MAX: Final = 4  # upstream attempts of a request; an SDK's own retries multiply them
 TRIES_IN_BURST: Final = 3
+_REQUESTS_MAX: Final = 3 * TRIES_MAX  # the request mode is rejected at most twice before an attempt
 BURST_S: Final = 3.0
 _RETRY_S_MIN: Final = 0.05  # shortest wait before a retry of the only replica after a transient failure
 _RETRY_S_SPREAD: Final = 0.2  # random addition to it: a thousand streams may have been cut at once
+_BLIP_S: Final = 1.0  # transient failures for longer than this are an outage, which another round would only load
+_ROUND_S_MIN: Final = 0.3  # shortest pause before the second round; the first retry of OpenAI's SDKs comes after 0.4 s
+_ROUND_S_SPREAD: Final = 0.2  # random addition to it, as above
 _WAIT_SPREAD: Final = 0.1  # random addition to a Retry-After, as a share: requests that got the same must not collide
 
 
@@ -62,34 +77,46 @@ class GiveUp(NamedTuple):
     """No attempt is left to try.
 
     Attributes:
-        spent: True if an attempt was possible, but the retry budget was spent.
+        retry_helps: True if a retry by the client may succeed: the retry budget was spent, or the failures may be over.
         wait_s: shortest wait if nothing was ever sent because every replica has to wait, else None.
     """
 
-    spent: bool = False
+    retry_helps: bool = False
     wait_s: float | None = None
 
 
 class RetryPlan:
-    """The retry policy of one request."""
+    """The retry policy of one request.
+
+    Args:
+        until_s: loop time at which the caller's deadline is over; infinite without one.
+    """
 
     __slots__ = (
+        "_again",
+        "_again_s",
         "_facts",
+        "_had_round",
         "_index",
         "_mode_retries",
         "_model",
         "_patience",
-        "_retry_same",
+        "_until_s",
+        "_used_before",
         "_used_remedies",
         "_waited",
     )
 
-    def __init__(self, model: Model, facts: RequestFacts) -> None:
+    def __init__(self, model: Model, facts: RequestFacts, until_s: float = math.inf) -> None:
         self._model = model
         self._facts = facts
+        self._until_s = until_s
         self._index = 0  # index of the pool in use
-        self._retry_same: tuple[Replica, float] | None = None  # the same replica again, and the earliest time
+        self._again: tuple[SendTo, ...] = ()  # the same replicas again
+        self._again_s = 0.0  # the earliest time for it
+        self._had_round = False  # True after the second round was planned, which happens once
         self._used_remedies: frozenset[RetryHint] = frozenset()  # remedies already used; each is tried once
+        self._used_before = self._used_remedies  # the same before the last attempt
         self._patience: Patience | None = None  # for leases; None before the first wait
         self._mode_retries = 0  # attempts repeated because a server rejected the request mode
         self._waited = False  # True after a Retry-After was waited out, which happens once
@@ -105,13 +132,22 @@ class RetryPlan:
             errors: errors of the failed attempts, in order.
             rand: returns random numbers that spread waits.
         """
+        if errors and isinstance(errors[-1], Unsupported):
+            self._used_remedies = self._used_before  # it was not sent
+            errors = [error for error in errors if not isinstance(error, Unsupported)]
+        self._used_before = self._used_remedies
+        if len(_rejecting(attempts)) >= TRIES_IN_BURST and classify(errors[-1]).hint is RetryHint.SIBLING:
+            return GiveUp()  # no rejection is worth the wait for a fourth replica
         limit = attempt_limit(attempts, self._facts, now_s) if attempts else None
+        if isinstance(limit, WaitUntil):
+            limit = self._limit_of_burst(limit, attempts)
         step = limit or self._choose(pick, attempts, errors, now_s, rand)
+        if isinstance(step, GiveUp):
+            return step._replace(retry_helps=self._may_be_over(attempts, now_s))
         if isinstance(step, SendTo):
             is_unclear = bool(errors) and classify(errors[-1]).outcome is Outcome.UNCLEAR_4XX
             if attempts and _sent(attempts) and not self._model.retries.take(now_s, unclear=is_unclear):
-                return GiveUp(spent=True)
-            self._retry_same = None
+                return GiveUp(retry_helps=True)
             if step.pool is not self._model.pools[self._index]:
                 self._index = self._model.pools.index(step.pool)
         return step
@@ -134,16 +170,19 @@ class RetryPlan:
     ) -> SendTo | WaitUntil | GiveUp:
         """Choose by the order at the top of this file."""
         pools, tried = self._model.pools, [attempt.replica for attempt in attempts] if attempts else ()
-        if self._retry_same is not None and not self._retry_same[0].out:
-            same, at_s = self._retry_same
-            return WaitUntil(at_s) if now_s < at_s else SendTo(pools[self._index], same)
+        rejected_modes = [attempt for attempt in attempts if attempt.error == RequestModeRejected.label]
+        if len(rejected_modes) > self._mode_retries:
+            self._mode_retries = len(rejected_modes)
+            return SendTo(rejected_modes[-1].pool, rejected_modes[-1].replica)
+        again = self._try_again(now_s)
+        if again is not None:
+            return again
         if errors:
-            rejected_modes = [attempt for attempt in attempts if attempt.error == RequestModeRejected.label]
-            if len(rejected_modes) > self._mode_retries:
-                self._mode_retries = len(rejected_modes)
-                return SendTo(rejected_modes[-1].pool, rejected_modes[-1].replica)
             hint = classify(errors[-1]).hint
-            is_unconfirmed = hint is RetryHint.CONFIRM and not any(attempt.live for attempt in attempts)
+            is_live = any(attempt.live for attempt in attempts)
+            if hint is RetryHint.SIBLING and not is_live:
+                return self._second_opinion(pick, attempts, tried)
+            is_unconfirmed = hint is RetryHint.CONFIRM and not is_live
             if is_unconfirmed or hint is RetryHint.OTHER:
                 usable = self._first_usable(pick, pools[self._index :], (), tried) if self._once(hint) else None
                 return usable or GiveUp()
@@ -154,12 +193,28 @@ class RetryPlan:
         if replica is not None:
             return SendTo(pools[self._index], replica)
         step: WaitUntil | SendTo | None = self._wait_for_lease(tried, now_s)
-        step = step or self._wait_for_same(attempts, errors, now_s, rand)
+        step = step or self._wait_for_same(attempts, now_s, rand)
         step = step or self._first_usable(pick, pools[self._index + 1 :], pools, tried)
+        step = step or self._second_round(attempts, now_s, rand)
         if step is not None:
             return step
         waits_s = [pool.picker.wait_s(self._facts, tried, now_s) for pool in pools] if not attempts else []
         return GiveUp(wait_s=min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
+
+    def _second_opinion(self, pick: Pick, attempts: Sequence[Attempt], tried: Sequence[Replica]) -> SendTo | GiveUp:
+        """Put a rejection to other replicas of the pool until it is most likely the caller's own mistake.
+
+        It is if two replicas agree, and at least one of them works, as its other answers show; or if all agree. Only
+        where the pool's one replica is not known to work, a fallback is asked.
+        """
+        pool, rejecting = self._model.pools[self._index], _rejecting(attempts)
+        works = any(attempt.pool.rejections(attempt.replica).is_trusted for attempt in rejecting)
+        is_agreed = len(rejecting) > 1
+        replica = None if works and is_agreed else pick(pool, tried, ignore_breakers=False)
+        if replica is not None:
+            return SendTo(pool, replica)
+        later = () if works or is_agreed else self._model.pools[self._index + 1 :]
+        return self._first_usable(pick, later, (), tried) or GiveUp()
 
     def _wait_for_lease(self, tried: Sequence[Replica], now_s: float) -> WaitUntil | None:
         """Wait while the fleet is asked for more of a quota, at most 100 ms in all; no setting forbids that."""
@@ -170,27 +225,67 @@ class RetryPlan:
                 return WaitUntil(now_s + ASK_WAIT_S)
         return None
 
-    def _wait_for_same(
-        self, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
-    ) -> WaitUntil | None:
+    def _limit_of_burst(self, limit: WaitUntil, attempts: Sequence[Attempt]) -> WaitUntil | GiveUp | None:
+        """Return the limit on bursts, which holds for replicas that were not tried; None without one of these."""
+        tried = [attempt.replica for attempt in attempts]
+        reachable = (replica for pool in self._model.pools for replica in pool.picker.reachable(tried))
+        if self._had_round or all(replica.out for replica in reachable):
+            return None
+        return self._in_time(limit.until_s) or GiveUp()
+
+    def _try_again(self, now_s: float) -> WaitUntil | SendTo | None:
+        """Return the next replica that is to be asked again, or the wait before; None if there is none."""
+        while self._again:
+            if now_s < self._again_s:
+                return WaitUntil(self._again_s)
+            step, self._again = self._again[0], self._again[1:]
+            if not step.replica.out:
+                return step
+        return None
+
+    def _second_round(self, attempts: Sequence[Attempt], now_s: float, rand: Rand) -> WaitUntil | None:
+        """Plan to ask each replica with a transient failure once more, as at the top of this file; None if not."""
+        if self._had_round or not self._may_be_over(attempts, now_s):
+            return None
+        wait = self._in_time(now_s + _ROUND_S_MIN + _ROUND_S_SPREAD * rand())
+        if wait is not None:
+            latest = {attempt.replica: attempt for attempt in attempts}
+            failed = [attempt for attempt in latest.values() if _may_recover(attempt, now_s)]
+            failed.sort(key=lambda attempt: self._model.pools.index(attempt.pool))
+            self._again = tuple(SendTo(attempt.pool, attempt.replica) for attempt in failed)
+            self._again_s, self._had_round = wait.until_s, True
+        return wait
+
+    def _may_be_over(self, attempts: Sequence[Attempt], now_s: float) -> bool:
+        """Return True if there were transient failures, and too short a time for them to be an outage."""
+        failed = (attempt for attempt in attempts if _may_recover(attempt, now_s))
+        failed_s = min((attempt.end_s or 0.0 for attempt in failed), default=-math.inf)
+        return not self._had_round and now_s < failed_s + _BLIP_S
+
+    def _in_time(self, until_s: float) -> WaitUntil | None:
+        """Return a wait that ends before the caller's deadline, None for a longer one."""
+        return WaitUntil(until_s) if until_s < self._until_s else None
+
+    def _wait_for_same(self, attempts: Sequence[Attempt], now_s: float, rand: Rand) -> WaitUntil | None:
         """Wait for a replica of this pool that may soon recover, before a fallback is used; None if there is none."""
         pool = self._model.pools[self._index]
         if not attempts:  # all replicas are cooling down after responses to other requests
             wait_s = pool.picker.wait_s(self._facts, (), now_s)
             return None if wait_s is None else self._wait(wait_s, now_s, rand)
-        own = [attempt for attempt in attempts if attempt.pool is pool]
+        own = [attempt for attempt in _sent(attempts) if attempt.pool is pool]
         waits_s = [(wait_s, attempt.replica) for attempt in own if (wait_s := _wait_s(attempt)) is not None]
         if waits_s:
             wait_s, replica = min(waits_s, key=lambda wait: wait[0])
             wait = self._wait(wait_s, now_s, rand)
             if wait is not None:
-                self._retry_same = (replica, wait.until_s)
+                self._again, self._again_s = (SendTo(pool, replica),), wait.until_s
                 return wait
-        is_only = len(own) == 1 and errors and classify(errors[-1]).hint is RetryHint.SAME
+        is_only = len(own) == 1 and own[0].transient
         # One request probes an open breaker: the quick retry would be a second one.
         if is_only and own[0].replica.breaker.state is BreakerState.CLOSED and self._once(RetryHint.SAME):
-            wait = WaitUntil(now_s + _RETRY_S_MIN + _RETRY_S_SPREAD * rand())
-            self._retry_same = (own[0].replica, wait.until_s)
+            wait = self._in_time(now_s + _RETRY_S_MIN + _RETRY_S_SPREAD * rand())
+            if wait is not None:
+                self._again, self._again_s = (SendTo(pool, own[0].replica),), wait.until_s
             return wait
         return None
 
@@ -198,8 +293,9 @@ class RetryPlan:
         """Return a wait for a Retry-After, if it is short and the request's first one."""
         if self._waited or wait_s > self._model.timeouts.retry_after_s_max:
             return None
-        self._waited = True
-        return WaitUntil(now_s + wait_s * (1 + _WAIT_SPREAD * rand()))
+        wait = self._in_time(now_s + wait_s * (1 + _WAIT_SPREAD * rand()))
+        self._waited = wait is not None
+        return wait
 
     def _once(self, hint: RetryHint) -> bool:
         first = hint not in self._used_remedies
@@ -219,29 +315,42 @@ class RetryPlan:
 
 
 def attempt_limit(attempts: Sequence[Attempt], facts: RequestFacts, now_s: float) -> WaitUntil | GiveUp | None:
-    """Return the limit that forbids another attempt or backup now, None if there is none.
-
-    A replica that rejects the request mode has not begun the request, so a key's own limit does not count it.
-    """
+    """Return the limit that forbids another attempt or backup now, None if there is none."""
     sent = _sent(attempts)
-    if len(sent) >= TRIES_MAX:
+    if len(attempts) >= _REQUESTS_MAX:
         return GiveUp()
-    if facts.attempts_max is not None:
-        begun = sum(attempt.error != RequestModeRejected.label for attempt in sent)
-        if begun >= facts.attempts_max:
-            return GiveUp()
+    if len(sent) >= TRIES_MAX or (facts.attempts_max is not None and len(sent) >= facts.attempts_max):
+        return GiveUp()
     if len(sent) >= TRIES_IN_BURST and now_s < (free_at_s := sent[-TRIES_IN_BURST].start_s + BURST_S):
         return WaitUntil(free_at_s)
     return None
 
 
+def _may_recover(attempt: Attempt, now_s: float) -> bool:
+    """Return True if an attempt's failure was transient, and its replica is not known to be down for longer."""
+    breaker = attempt.replica.breaker
+    is_down = breaker.state is not BreakerState.CLOSED and now_s >= breaker.opened_s + _BLIP_S
+    return attempt.transient and not is_down
+
+
 def _sent(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Return the attempts that count against the limits."""
-    return [attempt for attempt in attempts if attempt.outcome is not Outcome.UNSUPPORTED]
+    """Return the attempts that count against the limits.
+
+    A replica that rejects the request mode has not begun the request; each attempt that counts has at most two before.
+    """
+    begun = [attempt for attempt in attempts if attempt.outcome is not Outcome.UNSUPPORTED]
+    return [attempt for attempt in begun if attempt.error != RequestModeRejected.label]
+
+
+def _rejecting(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Return the attempts whose replica rejected the request, or the caller's mistake in it."""
+    return [attempt for attempt in attempts if attempt.outcome is Outcome.UNCLEAR_4XX]
 
 
 def _wait_s(attempt: Attempt) -> float | None:
     """Return the time for which the replica must not be used; None without a Retry-After or rate limit."""
+    if attempt.outcome is Outcome.CLIENT_ERROR:  # the request is above the limit, and stays so
+        return None
     if attempt.retry_after_s is not None:
         return attempt.retry_after_s
     return COOL_DOWN_S if attempt.outcome is Outcome.RATE_LIMITED else None

@@ -51,7 +51,9 @@ class Breaker:
         open_until_s: time before which no probe is sent.
         cooling_until_s: time before which nothing is sent (after a 429).
         closed_s: time of the last return to closed; -inf if the breaker never opened.
+        opened_s: time at which it last opened from closed; failed probes do not change it.
         eventful: False if it is closed, and nothing is counted that a complete answer would reset.
+        rejecting: True while it is not closed because the replica rejects requests (`gateway.pool.rejections`).
     """
 
     state: BreakerState = BreakerState.CLOSED
@@ -62,7 +64,9 @@ class Breaker:
     open_until_s: float = 0.0
     cooling_until_s: float = 0.0
     closed_s: float = -math.inf
+    opened_s: float = -math.inf
     eventful: bool = False
+    rejecting: bool = False
 
     def allows(self, now_s: float) -> bool:
         """Return True if a request may be sent; an open breaker admits one probe after its wait."""
@@ -92,6 +96,7 @@ class Breaker:
         self.failures = 0
         if self.state is BreakerState.HALF_OPEN:
             self.state = BreakerState.CLOSED
+            self.rejecting = False
             self.closed_s = now_s
             self.broken = min(self.broken, FAILURES_TO_OPEN - 1)
             self.wait_s = min(2 * self.wait_s, OPEN_S_MAX)
@@ -101,6 +106,7 @@ class Breaker:
         if self.state is not _CLOSED:
             self.closed_s = now_s
             self.state = _CLOSED
+            self.rejecting = False
         self.failures = self.broken = 0
         self.wait_s = OPEN_S
         self.eventful = self.limited > 0.0 or now_s < self.cooling_until_s
@@ -118,12 +124,16 @@ class Breaker:
             self.wait_s = min(2 * self.wait_s, OPEN_S_MAX)
         elif max(self.failures, self.broken) < FAILURES_TO_OPEN:
             return
-        self.state = BreakerState.OPEN
-        self.open_until_s = now_s + self.wait_s
+        self._open(now_s)
 
     def open_with_others(self, now_s: float) -> None:
         """Open although its own failures are too few: those of several gateways are enough."""
         self.eventful = True
+        self._open(now_s)
+
+    def _open(self, now_s: float) -> None:
+        if self.state is _CLOSED:
+            self.opened_s = now_s
         self.state = BreakerState.OPEN
         self.open_until_s = now_s + self.wait_s
 

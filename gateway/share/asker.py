@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from gateway.share.fleet import ASK_S_MAX, Holder, Sharing
-from gateway.share.words import SILENT_S, Ask, Engine, Reply
+from gateway.share.words import SILENT_S, Ask, Engine, Lost, Reply
 
 TICK_S: Final = 0.1
 BATCH_MAX: Final = 256  # asks
@@ -195,7 +195,10 @@ class Asker:
             self._count_heads(reply.heads, now_s)
             for holder, answer in zip(batch.holders, reply.answers, strict=True):
                 try:
-                    holder.answered(answer, now_s)
+                    if isinstance(answer, Lost):
+                        holder.lost(now_s)
+                    else:
+                        holder.answered(answer, now_s)
                 except Exception as error:  # a bug in one holder must not cost the others their answers
                     self._on_error(error)
             if not batch.is_late:

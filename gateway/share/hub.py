@@ -12,10 +12,14 @@ from typing import Final, Generic, TypeVar
 
 from gateway.share.words import (
     BIN_S,
+    BINS_MAX,
     FORGET_S_MAX,
     FORGET_WINDOWS,
+    HEADS_MAX,
+    NAMES_MAX,
+    NEWS_MAX,
+    ROW_MAX,
     SILENT_S,
-    SLICE_S,
     Answer,
     Ask,
     BucketAnswer,
@@ -33,12 +37,7 @@ from gateway.share.words import (
     refill,
 )
 
-HEADS_MAX: Final = 4_096
 KEYS_MAX: Final = 20_000  # of each kind
-NAMES_MAX: Final = 4_096  # names in a gauge or in a bin; those of one bin are about 3,000 bins of a sketch at most
-ROW_MAX: Final = 64  # integers in a row of a gauge
-NEWS_MAX: Final = 1_024
-_BINS_MAX: Final = math.ceil(SLICE_S / BIN_S)
 _LOWER_S: Final = 5.0  # without an ask with a lower limit; then a higher one counts
 _PAUSE_S: Final = 2.0  # longer than any head is silent
 _GONE_MAX: Final = 4  # silent heads that one ask removes, so that no ask takes long
@@ -259,7 +258,7 @@ class ShareHub:
         if bins is None:
             bins = self._slices.add(ask.key, {})
         number = int(now_s / BIN_S)
-        for old in [each for each in bins if each <= number - _BINS_MAX or each > number]:
+        for old in [each for each in bins if each <= number - BINS_MAX or each > number]:
             del bins[old]
         if ask.added:
             sums = bins.setdefault(number, {})

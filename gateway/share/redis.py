@@ -20,7 +20,7 @@ from redis.exceptions import AuthenticationError, RedisError
 
 from gateway.share.address import EngineAddress
 from gateway.share.wire import pack, unpack
-from gateway.share.words import Answer, Answered, Ask, Reply
+from gateway.share.words import Answer, Answered, Ask, Drop, Reply, keep_silent
 
 CONNECT_S: Final = 1.0  # time limit of a connect with all that belongs to it, and of one Sentinel
 SILENCE_S: Final = 1.0  # time limit of the reply to a batch, after which the connection is closed
@@ -61,6 +61,7 @@ class RedisEngine:
 
     Attributes:
         fault: reason for which there is no connection; "" with a connection. Without secrets.
+        drop: receives what is dropped of replies.
     """
 
     kind = "redis"
@@ -75,6 +76,7 @@ class RedisEngine:
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
         self.fault = "not connected yet"
+        self.drop: Drop = keep_silent
         self._address = address
         self._login = login
         self._call = ("FCALL", "ttft1_ask", 1, f"ttft1:{{{fleet}}}:heads", head)
@@ -221,7 +223,7 @@ class RedisEngine:
             while self._sent:
                 asks = self._sent[0].asks
                 async with asyncio.timeout(SILENCE_S):
-                    replies = [unpack(part, await connection.read_response()) for part in _parts(asks)]
+                    replies = [unpack(part, await connection.read_response(), self.drop) for part in _parts(asks)]
                 answers: list[Answer] = [answer for reply in replies for answer in reply.answers]
                 loop.call_soon(self._sent.popleft().answered, Reply(answers, replies[-1].heads))
             self._pause_s = _PAUSES_S[0]

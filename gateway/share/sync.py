@@ -10,7 +10,7 @@ Units: seconds of the clock that the caller passes.
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from gateway.share.words import Answer, Ask, Engine, Reply
+from gateway.share.words import Answer, Ask, Engine, Lost, Reply
 
 PERIOD_S: Final = 0.1  # loads that are older make many gateways send to the same replica
 LOST_S: Final = 0.5  # after this time an ask counts as lost
@@ -29,7 +29,7 @@ class Part(Protocol):
         """
 
     def answered(self, answers: Sequence[Answer], now_s: float) -> None:
-        """Take in the answers to the last asks; there is no call if they are lost."""
+        """Take in the answers to the last asks; there is no call if one of them is lost or damaged."""
 
 
 class Timer(Protocol):
@@ -117,9 +117,10 @@ class Sync:
         self.heads, self.answered_s, start = max(1, reply.heads), self._now(), 0
         for part, asks in batch:
             end = start + len(asks)
-            if asks:
+            answers = reply.answers[start:end]
+            if asks and not any(isinstance(answer, Lost) for answer in answers):
                 try:
-                    part.answered(reply.answers[start:end], self.answered_s)
+                    part.answered(answers, self.answered_s)
                 except Exception as error:
                     self._failed(error)
             start = end

@@ -103,10 +103,14 @@ local function shift(key, at_s) -- after a pause of the server: its heads were n
   end
 end
 
+local function live_key(fleet)
+  return 'ttft' .. fleet:sub(fleet:find(':', 1, true), -1) .. 'live'
+end
+
 -- Counts the asking head. Each wire version has its own buckets, and a part of each limit like its part of the heads.
 -- Returns the number of heads, and the parts of all lower versions, and of those and this one.
 local function see(fleet, head, at_s)
-  local key, live = fleet .. 'heads', 'ttft' .. fleet:sub(fleet:find(':', 1, true), -1) .. 'live'
+  local key, live = fleet .. 'heads', live_key(fleet)
   local lower, others, own, own_s, last_s = 0, 0, 0, 0, 0
   local found = call('HGETALL', live)
   for i = 1, #found, 2 do
@@ -335,16 +339,37 @@ end
 
 local KINDS = {bucket = bucket, slots = slots, slice = slice, news = news}
 
+-- The keys of an ask; without one, those of the heads.
+local function kept(fleet, head, at_s, ask)
+  if not ask then return {fleet .. 'heads', live_key(fleet)} end
+  local kind, key = ask[1], ask[2]
+  if kind == 'bucket' then return {fleet .. 'b:' .. key, fleet .. 'epoch'} end
+  if kind == 'slots' then return {fleet .. 'c:' .. key, fleet .. 'c:' .. key .. ':lacking', fleet .. 'of:' .. head} end
+  if kind == 'gauge' then return {fleet .. 'g:' .. key, fleet .. 'g:' .. key .. ':seen'} end
+  if kind == 'news' then return {fleet .. 'news', fleet .. 'news:number', fleet .. 'news:read'} end
+  local bins, number = {}, math.floor(at_s / BIN_S)
+  for each = number - BINS_MAX + 1, number do bins[#bins + 1] = fleet .. 's:' .. key .. ':' .. each end
+  return bins
+end
+
+-- Calls a function. If it fails, its keys are damaged: they are deleted, and it is called again as after a loss.
+local function healed(fn, ...)
+  local results = {pcall(fn, ...)}
+  if results[1] then return unpack(results, 2, 4) end
+  call('DEL', unpack(kept(...)))
+  return fn(...)
+end
+
 -- {{kind, ...}, ...} -> {{{answer, ...}, heads}, sums of each gauge}; all are packed
 local function ask(keys, args)
   local fleet, head, at_s, answers, replies = keys[1]:sub(1, -6), args[1], now(), {}, {}
-  local heads, from, to = see(fleet, head, at_s)
+  local heads, from, to = healed(see, fleet, head, at_s)
   for i, each in ipairs(cmsgpack.unpack(args[2])) do
     if each[1] == 'gauge' then
       local place = #replies + 1
-      answers[i], replies[place] = gauge(fleet, head, at_s, each, args[place + 2])
+      answers[i], replies[place] = healed(gauge, fleet, head, at_s, each, args[place + 2])
     else
-      answers[i] = KINDS[each[1]](fleet, head, at_s, each, from, to)
+      answers[i] = healed(KINDS[each[1]], fleet, head, at_s, each, from, to)
     end
   end
   table.insert(replies, 1, cmsgpack.pack({answers, heads}))

@@ -2,34 +2,71 @@
 
 Batches are msgpack arrays. Integers of slices travel as text, because Lua's numbers are exact up to 2^53 only. The rows
 of a gauge are packed by themselves, because the server keeps them packed.
+
+A client that can write to the server can forge a reply, so any bytes may come. The smallest damaged part is dropped: a
+row of a gauge, a bin of a slice, news, or an answer. Only a reply without the form of one is an error. The types of the
+parts, with their ranges, are those of gateway/share/words.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
+from msgspec import Meta, Raw, convert
 from msgspec.msgpack import Decoder, Encoder
 
 from gateway.share.words import (
+    NAMES_MAX,
+    ROW_MAX,
     Answer,
     Ask,
     BucketAnswer,
     BucketAsk,
+    Drop,
     GaugeAnswer,
     GaugeAsk,
+    Heads,
+    Integer,
+    Lost,
+    Name,
     News,
     NewsAnswer,
     NewsAsk,
+    Number,
     Reply,
     SliceAnswer,
     SliceAsk,
     SlotsAnswer,
     SlotsAsk,
+    Sums,
+    keep_silent,
 )
 
+REPLY_BYTES_MAX: Final = 64_000_000  # 32 asks with 24 bins of 3,000 names each have 50 MB
+_DIGITS_MAX: Final = 20  # of an integer of 64 bits, with its sign
+_DAMAGES: Final = (ValueError, RecursionError)  # what msgspec raises for any bytes
+
+_Total: TypeAlias = Annotated[list[Integer], Meta(min_length=1, max_length=ROW_MAX + 1)]  # number of heads, then sums
+_Named = Annotated[dict[Name, _Total], Meta(max_length=NAMES_MAX)]
+_NamedRaw = Annotated[dict[Name, Raw], Meta(max_length=NAMES_MAX)]
+_Empty = Annotated[list[None], Meta(max_length=0)]  # Lua has one kind of empty table, which is an array
+_T = TypeVar("_T")
+
 _encode = Encoder().encode
-_Raw: TypeAlias = Sequence[Any]
-_decode = Decoder(tuple[list[list[Any]], int]).decode
-_decode_sums = Decoder(dict[str, list[int]] | list[Any]).decode  # Lua has one kind of empty table, which is an array
+_decode = Decoder(tuple[list[Raw], Heads]).decode
+_decode_scalars = Decoder(list[bool | int | float]).decode
+_decode_gauge = Decoder(tuple[Heads, bool]).decode
+_decode_named = Decoder(_Named | _Empty).decode
+_decode_named_raw = Decoder(_NamedRaw).decode
+_decode_total = Decoder(_Total).decode
+_decode_slice = Decoder(tuple[Number, list[Raw]]).decode
+_decode_number = Decoder(Number).decode
+_decode_texts = Decoder(list[str]).decode
+_decode_news = Decoder(tuple[Number, list[Raw], Heads]).decode
+_decode_any = Decoder(str | float | int).decode
+
+
+class WireError(ValueError):
+    """A reply does not have the form of one."""
 
 
 def pack(asks: Sequence[Ask]) -> list[bytes]:
@@ -37,22 +74,51 @@ def pack(asks: Sequence[Ask]) -> list[bytes]:
     return [_encode([_packed(ask) for ask in asks]), *(_encode(ask.rows) for ask in asks if isinstance(ask, GaugeAsk))]
 
 
-def unpack(asks: Sequence[Ask], replied: Sequence[bytes]) -> Reply:
-    """Return the reply to a batch.
+def unpack(asks: Sequence[Ask], replied: object, drop: Drop = keep_silent) -> Reply:
+    """Return the reply to a batch, without its damaged parts.
+
+    Args:
+        replied: value that the client library has read.
+        drop: receives each damaged part.
 
     Raises:
-        ValueError: it is not a reply to this batch.
+        WireError: it is not a reply to this batch.
     """
+    first, *sums = _parts(replied)
     try:
-        raws, heads = _decode(replied[0])
-        sums = iter(replied[1:])
-        answers: list[Answer] = [
-            _gauge(ask, raw, _decode_sums(next(sums))) if isinstance(ask, GaugeAsk) else _ANSWERS[type(ask)](raw)
-            for ask, raw in zip(asks, raws, strict=True)
-        ]
-    except (IndexError, StopIteration, TypeError, ValueError) as error:
-        raise ValueError(f"the reply has an unknown form: {error}") from None
-    return Reply(answers, heads)
+        raws, heads = _decode(first)
+    except _DAMAGES as error:
+        raise WireError(f"the reply has an unknown form: {error}") from None
+    gauges = sum(isinstance(ask, GaugeAsk) for ask in asks)
+    if len(raws) != len(asks) or len(sums) != gauges:
+        raise WireError(f"the reply has {len(raws)} answers and {len(sums)} sums to {len(asks)} asks, {gauges} of sums")
+    rest = iter(sums)
+    return Reply([_answer(ask, raw, rest, drop) for ask, raw in zip(asks, raws, strict=True)], heads)
+
+
+def _parts(replied: object) -> list[bytes]:
+    parts = [part for part in replied if isinstance(part, bytes)] if isinstance(replied, list) else []
+    if not isinstance(replied, list) or not parts or len(parts) < len(replied):
+        raise WireError("the reply is no array of texts")
+    if (size := sum(map(len, parts))) > REPLY_BYTES_MAX:
+        raise WireError(f"the reply has {size} bytes; at most {REPLY_BYTES_MAX} are read")
+    return parts
+
+
+def _answer(ask: Ask, raw: Raw, sums: Iterator[bytes], drop: Drop) -> Answer:
+    packed = next(sums) if isinstance(ask, GaugeAsk) else b""
+    name = "news" if isinstance(ask, NewsAsk) else ask.key
+
+    def drop_part(part: str, fault: str) -> None:
+        drop(f"{name} {part}".rstrip(), fault)
+
+    try:
+        if isinstance(ask, GaugeAsk):
+            return _gauge(ask, raw, packed, drop_part)
+        return _ANSWERS[type(ask)](raw, drop_part)
+    except _DAMAGES as error:
+        drop_part("", str(error))
+        return Lost()
 
 
 def _packed(ask: Ask) -> object:
@@ -65,48 +131,88 @@ def _packed(ask: Ask) -> object:
     return ask
 
 
-def _bucket(raw: _Raw) -> BucketAnswer:
-    granted, left, wait_s, epoch, amount = raw
-    return BucketAnswer(float(granted), float(left), float(wait_s), epoch, float(amount))
+def _bucket(raw: Raw, _drop: Drop) -> BucketAnswer:
+    return convert(("bucket", *_decode_scalars(raw)), BucketAnswer)
 
 
-def _slots(raw: _Raw) -> SlotsAnswer:
-    granted, others, limit, wanted = raw
-    return SlotsAnswer(granted, others, limit, wanted)
+def _slots(raw: Raw, _drop: Drop) -> SlotsAnswer:
+    return convert(("slots", *_decode_scalars(raw)), SlotsAnswer)
 
 
-def _gauge(ask: GaugeAsk, raw: _Raw, sums: Mapping[str, Sequence[int]] | Sequence[object]) -> GaugeAnswer:
+def _gauge(ask: GaugeAsk, raw: Raw, packed: bytes, drop: Drop) -> GaugeAnswer:
     """Return the sums over other heads: those over all without the head's own rows."""
-    heads, is_counted = raw
+    heads, is_counted = _decode_gauge(raw)
     others: dict[str, list[int]] = {}
-    for name, (_, *total) in sums.items() if isinstance(sums, Mapping) else ():
-        if is_counted:
-            for place, own in enumerate(ask.rows.get(name, ())):
-                total[place] -= own
-        if any(total):
+    for name, (_, *total) in _totals(packed, drop):
+        if is_counted and not _subtract(total, ask.rows.get(name, ())):
+            drop(name, "it is shorter than the part of this gateway")
+        elif any(total):
             others[name] = total
     return GaugeAnswer(heads, others)
 
 
-def _slice(raw: _Raw) -> SliceAnswer:
-    now, bins = raw
-    return SliceAnswer(now, {number: _sums(texts) for number, texts in _pairs(bins)})
+def _totals(packed: bytes, drop: Drop) -> Iterator[tuple[str, list[int]]]:
+    try:
+        named = _decode_named(packed)
+    except _DAMAGES:
+        for name, raw in _decode_named_raw(packed).items():
+            if (total := _undamaged(_decode_total, raw, name, drop)) is not None:
+                yield name, total
+    else:
+        yield from named.items() if isinstance(named, dict) else ()
 
 
-def _sums(texts: _Raw) -> dict[str, int]:
-    return {name: int(text) for name, text in _pairs(texts)}
+def _subtract(total: list[int], own: Sequence[int]) -> bool:
+    """Subtract a row; return False if it is the longer one."""
+    if len(own) > len(total):
+        return False
+    for place, value in enumerate(own):
+        total[place] -= value
+    return True
 
 
-def _news(raw: _Raw) -> NewsAnswer:
-    number, fields, reached = raw
-    return NewsAnswer(number, [News(*fields[i : i + 3]) for i in range(0, len(fields), 3)], reached)
+def _slice(raw: Raw, drop: Drop) -> SliceAnswer:
+    now, bins = _decode_slice(raw)
+    found = {}
+    for number, texts in _pairs(bins):
+        sums = _undamaged(_sums, texts, "bin", drop)
+        if sums is not None:
+            found[_decode_number(number)] = sums
+    return convert(("slice", now, found), SliceAnswer)
 
 
-def _pairs(flat: _Raw) -> Iterator[tuple[Any, Any]]:
+def _sums(raw: Raw) -> dict[str, int]:
+    pairs = list(_pairs(_decode_texts(raw)))
+    if any(len(text) > _DIGITS_MAX for _, text in pairs):
+        raise ValueError("a sum has too many digits")
+    return convert({name: int(text) for name, text in pairs}, Sums)
+
+
+def _news(raw: Raw, drop: Drop) -> NewsAnswer:
+    number, fields, reached = _decode_news(raw)
+    triples = [fields[start : start + 3] for start in range(0, len(fields), 3)]
+    read = (_undamaged(_item, each, "", drop) for each in triples)
+    return convert(("news", number, [item for item in read if item is not None], reached), NewsAnswer)
+
+
+def _item(fields: Sequence[Raw]) -> News:
+    return convert(tuple(map(_decode_any, fields)), News)
+
+
+def _undamaged(read: Callable[[Any], _T], raw: object, name: str, drop: Drop) -> _T | None:
+    """Return a part; None if it is damaged, after it was reported."""
+    try:
+        return read(raw)
+    except _DAMAGES as error:
+        drop(name, str(error))
+        return None
+
+
+def _pairs(flat: Sequence[_T]) -> Iterator[tuple[_T, _T]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-_ANSWERS: Final[Mapping[type[Ask], Callable[[_Raw], Answer]]] = {
+_ANSWERS: Final[Mapping[type[Ask], Callable[[Raw, Drop], Answer]]] = {
     BucketAsk: _bucket,
     SlotsAsk: _slots,
     SliceAsk: _slice,

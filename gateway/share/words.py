@@ -5,15 +5,16 @@ five kinds: `bucket` and `slots` lease what must not be exceeded, `gauge` adds w
 what was learned, `news` passes on what was switched. An engine may lose everything at any time: asks carry what it
 needs to go on. Keys are text, and never contain a secret, a prompt or an answer.
 
-Messages are arrays: a later version may append fields with defaults. Units: seconds; amounts are requests, tokens or
-slots.
+Messages are arrays: a later version may append fields with defaults. Each field has a range, because a message may be
+damaged or forged; what is outside is not decoded. The ranges of rows and sums belong to their readers, as their meaning
+does. Units: seconds; amounts are requests, tokens or slots.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Annotated, Final, Protocol, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 SILENT_S: Final = 5.0  # a head that asks nothing for this long is gone: its gauges and slots are free
 BIN_S: Final = 5.0  # length of a bin of a slice
@@ -21,6 +22,28 @@ SLICE_S: Final = 120.0  # age at which a bin is dropped
 AWAY_SHARE: Final = 0.9  # of a limit: what all heads together use while the engine is away
 FORGET_WINDOWS: Final = 1 / (1 - AWAY_SHARE)  # age of an unused bucket at which any hint for it is the full amount
 FORGET_S_MAX: Final = 3600.0  # and the longest such age
+HEADS_MAX: Final = 4_096
+NAMES_MAX: Final = 4_096  # names in a gauge or in a bin; those of one bin are about 3,000 bins of a sketch at most
+ROW_MAX: Final = 64  # integers in a row of a gauge
+NEWS_MAX: Final = 1_024
+NEWS_S_MAX: Final = 30 * 86_400.0
+BINS_MAX: Final = math.ceil(SLICE_S / BIN_S)
+NAME_CHARS_MAX: Final = 1_024  # of a key or a name, which have several names of the settings, of 128 characters each
+_NUMBER_MAX: Final = 2**53  # up to which the numbers of Lua are exact
+_AMOUNT_MAX: Final = 1e15  # requests or tokens; more is no limit
+_SLOTS_MAX: Final = 2**31
+
+# Comparisons with NaN are false, so that a range excludes it.
+Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+Heads = Annotated[int, Meta(ge=0, le=HEADS_MAX)]
+Number = Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
+Slots = Annotated[int, Meta(ge=0, le=_SLOTS_MAX)]
+Amount = Annotated[float, Meta(ge=0.0, le=_AMOUNT_MAX)]
+Change = Annotated[float, Meta(ge=-_AMOUNT_MAX, le=_AMOUNT_MAX)]
+Duration = Annotated[float, Meta(ge=0.0)]  # infinite where a bucket never fills by itself
+Integer = Annotated[int, Meta(ge=-(2**63) + 1, le=2**63 - 1)]
+Row = Annotated[Sequence[Integer], Meta(max_length=ROW_MAX)]
+Sums = Annotated[dict[Name, Integer], Meta(max_length=NAMES_MAX)]
 
 
 class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
@@ -40,16 +63,16 @@ class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
             counts in a later life of the bucket only.
     """
 
-    key: str
-    amount: float
-    window_s: float
-    want: float = 0.0
-    least: float = 0.0
-    beyond: float = 0.0
-    hint: float | None = None
-    epoch: int = 0
+    key: Name
+    amount: Amount
+    window_s: Duration
+    want: Amount = 0.0
+    least: Amount = 0.0
+    beyond: Change = 0.0
+    hint: Change | None = None
+    epoch: Number = 0
     drained: bool = False
-    saved: float = 0.0
+    saved: Amount = 0.0
 
 
 class BucketAnswer(Struct, tag="bucket", array_like=True, frozen=True):
@@ -63,11 +86,11 @@ class BucketAnswer(Struct, tag="bucket", array_like=True, frozen=True):
         amount: size that counts, lower than the asked one if another head has a lower limit.
     """
 
-    granted: float
-    left: float
-    wait_s: float
-    epoch: int
-    amount: float
+    granted: Amount
+    left: Change
+    wait_s: Duration
+    epoch: Number
+    amount: Amount
 
 
 class SlotsAsk(Struct, tag="slots", array_like=True, frozen=True):
@@ -81,11 +104,11 @@ class SlotsAsk(Struct, tag="slots", array_like=True, frozen=True):
         others: slots that other heads held at the last answer; None without one.
     """
 
-    key: str
-    limit: int
-    held: int
-    want: int = 0
-    others: int | None = None
+    key: Name
+    limit: Slots
+    held: Slots
+    want: Slots = 0
+    others: Slots | None = None
 
 
 class SlotsAnswer(Struct, tag="slots", array_like=True, frozen=True):
@@ -98,9 +121,9 @@ class SlotsAnswer(Struct, tag="slots", array_like=True, frozen=True):
         wanted: True if another head lacks slots.
     """
 
-    granted: int
-    others: int
-    limit: int
+    granted: Slots
+    others: Slots
+    limit: Slots
     wanted: bool = False
 
 
@@ -112,8 +135,8 @@ class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
         rows: integers by name, such as the attempts in flight and the pending prompt tokens of a replica.
     """
 
-    key: str
-    rows: Mapping[str, Sequence[int]]
+    key: Name
+    rows: Annotated[Mapping[Name, Row], Meta(max_length=NAMES_MAX)]
 
 
 class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
@@ -124,8 +147,8 @@ class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
         others: sums over the rows of the other heads, by name; only rows that are not all 0.
     """
 
-    heads: int
-    others: dict[str, list[int]]
+    heads: Heads
+    others: Annotated[dict[Name, Annotated[list[Integer], Meta(max_length=ROW_MAX)]], Meta(max_length=NAMES_MAX)]
 
 
 class SliceAsk(Struct, tag="slice", array_like=True, frozen=True):
@@ -137,9 +160,9 @@ class SliceAsk(Struct, tag="slice", array_like=True, frozen=True):
         since: number of the first bin to return, usually `SliceAnswer.now` of the last answer; 0 for all.
     """
 
-    key: str
-    added: Mapping[str, int]
-    since: int = 0
+    key: Name
+    added: Annotated[Mapping[Name, Integer], Meta(max_length=NAMES_MAX)]
+    since: Number = 0
 
 
 class SliceAnswer(Struct, tag="slice", array_like=True, frozen=True):
@@ -150,8 +173,8 @@ class SliceAnswer(Struct, tag="slice", array_like=True, frozen=True):
         bins: sums by name, by number of the bin; those of the asking head included. A bin without any is missing.
     """
 
-    now: int
-    bins: dict[int, dict[str, int]]
+    now: Number
+    bins: Annotated[dict[Number, Sums], Meta(max_length=BINS_MAX)]
 
 
 class News(Struct, array_like=True, frozen=True):
@@ -163,9 +186,9 @@ class News(Struct, array_like=True, frozen=True):
         left_s: time for which the news is kept.
     """
 
-    name: str
-    value: str
-    left_s: float = FORGET_S_MAX
+    name: Name
+    value: Name
+    left_s: Annotated[float, Meta(ge=0.0, le=NEWS_S_MAX)] = FORGET_S_MAX
 
 
 class NewsAsk(Struct, tag="news", array_like=True, frozen=True):
@@ -176,8 +199,8 @@ class NewsAsk(Struct, tag="news", array_like=True, frozen=True):
         after: `NewsAnswer.number` of the last answer; 0 without one.
     """
 
-    news: Sequence[News] = ()
-    after: int = 0
+    news: Annotated[Sequence[News], Meta(max_length=NEWS_MAX)] = ()
+    after: Number = 0
 
 
 class NewsAnswer(Struct, tag="news", array_like=True, frozen=True):
@@ -189,26 +212,33 @@ class NewsAnswer(Struct, tag="news", array_like=True, frozen=True):
         reached: number of heads that have asked with `number` as `after`, so that they have all of it.
     """
 
-    number: int
-    news: list[News]
-    reached: int
+    number: Number
+    news: Annotated[list[News], Meta(max_length=NEWS_MAX)]
+    reached: Heads
+
+
+class Lost(Struct, tag="lost", array_like=True, frozen=True):
+    """Stands for a damaged answer, or for the answer to a damaged ask: the engine has executed the ask or not."""
 
 
 Ask: TypeAlias = BucketAsk | SlotsAsk | GaugeAsk | SliceAsk | NewsAsk
-Answer: TypeAlias = BucketAnswer | SlotsAnswer | GaugeAnswer | SliceAnswer | NewsAnswer
+Answer: TypeAlias = BucketAnswer | SlotsAnswer | GaugeAnswer | SliceAnswer | NewsAnswer | Lost
 
 
 class Reply(Struct, array_like=True, frozen=True):
     """The answers to a batch.
 
     Attributes:
-        answers: one for each ask, of the same kind and in the same order.
+        answers: one for each ask, of the same kind and in the same order, or `Lost`.
         heads: number of heads that have asked in the last 5 s, the asking one included.
     """
 
     answers: list[Answer]
-    heads: int = 1
+    heads: Heads = 1
 
+
+Drop: TypeAlias = Callable[[str, str], object]
+"""Receives the name of something that was received and is not used, and the reason."""
 
 Answered: TypeAlias = Callable[[Reply | None], None]
 """Receives the reply to a batch, or None if it is lost: the engine has executed it or not."""
@@ -234,10 +264,16 @@ class NamedEngine(Engine, Protocol):
     Attributes:
         kind: "hub" for the supervisor of the host, "redis" for a server.
         fault: reason for which there is no connection; "" with a connection. Without secrets.
+        drop: receives what is dropped of replies; replaced by the owner of the process.
     """
 
     kind: str
     fault: str
+    drop: Drop
+
+
+def keep_silent(_name: str, _fault: str) -> None:
+    """Report nothing (a `Drop`)."""
 
 
 def refill(amount: float, window_s: float) -> float:

@@ -66,6 +66,10 @@ class AdminAddress:
         """Check the connections for timeouts; must be called every second."""
         self._server.check()
 
+    def stop_listening(self) -> None:
+        """Accept no more connections; a new gateway may listen on the address."""
+        self._server.stop_listening()
+
     async def close(self) -> None:
         """End all feeds and connections."""
         self._admin.close()

@@ -135,10 +135,11 @@ class Channel(asyncio.Protocol):
             if len(received) < end:
                 break
             try:
-                self._on_frame(_decode_frame(received[begin + _LENGTH_BYTES : end]))
-            except msgspec.DecodeError as error:
+                frame = _decode_frame(received[begin + _LENGTH_BYTES : end])
+            except (ValueError, RecursionError) as error:
                 self._fail(error)
                 return
+            self._on_frame(frame)
             begin = end
         del received[:begin]
 
@@ -202,7 +203,10 @@ class Channel(asyncio.Protocol):
         if waiting is not None:
             on_reply, timer = waiting
             timer.cancel()
-            on_reply(payload)
+            try:
+                on_reply(payload)
+            except Exception:  # a damaged answer must not end the channel
+                logging.getLogger(__name__).exception("an answer of a worker channel was not used")
 
     def _write(
         self, kind: Literal["notice", "call", "answer", "failure"], number: int, method: str, payload: bytes

@@ -9,11 +9,12 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from gateway.events import Event
+from gateway.observe.dropped import DroppedState
 from gateway.observe.instruments import Instruments
 from gateway.observe.usage import UsageTable
 from gateway.pool.learned import LearnedModel
@@ -33,6 +34,8 @@ _ANSWER_S: Final = PING_S * _SILENT_PINGS  # a busy worker may answer late
 _COUNTS_PINGS: Final = 5  # between two calls for counts; a killed worker loses at most these seconds
 _HELD_MAX: Final = 256  # connections that wait for a worker with room
 _HELD_S: Final = 0.02  # between two tries to pass them
+
+_T = TypeVar("_T")
 
 
 class Worker:
@@ -79,6 +82,7 @@ class WorkerGroup:
         on_change: called when a worker has begun or ended to serve.
         on_event: receives each event of a worker for the feed, encoded.
         on_switch: receives each switch of another host from every worker.
+        dropped: counts what is damaged.
 
     Attributes:
         workers: all processes with an open channel.
@@ -99,6 +103,7 @@ class WorkerGroup:
         on_change: Callable[[], object],
         on_event: Callable[[bytes], object],
         on_switch: Callable[[SwitchHedging], object],
+        dropped: DroppedState,
     ) -> None:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
@@ -107,6 +112,7 @@ class WorkerGroup:
         self._on_change = on_change
         self._on_event = on_event
         self._on_switch = on_switch
+        self._dropped = dropped
         self._held: deque[socket.socket] = deque()  # accepted, and not passed
         self._share = ShareHub()
         self._retry: asyncio.TimerHandle | None = None
@@ -140,7 +146,7 @@ class WorkerGroup:
         """
         worker = Worker(number, process, Lane(connections, self._pass_held))
         handlers: dict[str, Handler] = {
-            METHOD: answers_of(self._share, worker.head, self._loop.time),
+            METHOD: answers_of(self._share, worker.head, self._loop.time, self._dropped.of("share")),
             "begin": lambda _: begin(worker),
             "ready": lambda payload: self._begin(worker, payload),
             "event": lambda payload: self._on_event(msgspec.msgpack.decode(payload, type=bytes)),
@@ -206,6 +212,18 @@ class WorkerGroup:
         answers = await asyncio.gather(*(worker.channel.ask(method, payload, deadline_s) for worker in asked))
         return list(zip(asked, answers, strict=True))
 
+    async def read(self, method: str, kind: type[_T], payload: object = None) -> list[tuple[Worker, _T]]:
+        """Call a method of every worker that serves; return the answers that arrived in time and are of this kind."""
+        answers = [(worker, self.decoded(worker, answer, kind)) for worker, answer in await self.ask(method, payload)]
+        return [(worker, answer) for worker, answer in answers if answer is not None]
+
+    def decoded(self, worker: Worker, answer: bytes | None, kind: type[_T]) -> _T | None:
+        """Return an answer; None without one, or if it is damaged."""
+        decoded: list[_T | None] = [None]
+        with self._dropped.leaving_out("worker", f"an answer of worker {worker.number}"):
+            decoded += () if answer is None else (msgspec.msgpack.decode(answer, type=kind),)
+        return decoded[-1]
+
     # life
 
     async def watch(self) -> None:
@@ -231,7 +249,7 @@ class WorkerGroup:
         if reply is not None:
             worker.silent_pings = 0
             if counts:
-                worker.counts = msgspec.msgpack.decode(reply, type=Counts)
+                worker.counts = self.decoded(worker, reply, Counts) or worker.counts
 
     def _begin(self, worker: Worker, payload: bytes) -> None:
         if not self._on_ready(worker, msgspec.msgpack.decode(payload, type=Ready)):

@@ -5,9 +5,7 @@ Units: those of the states.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from gateway.observe.instruments import Dump, Instruments
 from gateway.observe.metrics import Metrics, Scrape
@@ -63,8 +61,8 @@ class GroupView:
     async def scrape(self) -> Scrape:
         scrapes: list[WorkerScrape] = []
         for worker, answer in await self._group.ask("scrape"):
-            if answer is not None:
-                scrape = msgspec.msgpack.decode(answer, type=WorkerScrape)
+            scrape = self._group.decoded(worker, answer, WorkerScrape)
+            if scrape is not None:
                 worker.counts = scrape.counts  # so that no counter goes back when the worker is killed
                 scrapes.append(scrape)
                 await asyncio.sleep(0)
@@ -84,15 +82,14 @@ class GroupView:
         )
 
     async def pools(self) -> list[PoolState]:
-        return merged_pools([_decode(answer, list[PoolState]) for answer in await self._ask("pools")])
+        return merged_pools(await self._read("pools", list[PoolState]))
 
     async def admission(self) -> AdmissionState:
-        return merged_admission([_decode(answer, AdmissionState) for answer in await self._ask("admission")])
+        return merged_admission(await self._read("admission", AdmissionState))
 
     async def usage(self, key: str | None, model: str | None) -> UsageReport:
-        for worker, answer in await self._group.ask("counts"):
-            if answer is not None:
-                worker.counts = msgspec.msgpack.decode(answer, type=Counts)
+        for worker, counts in await self._group.read("counts", Counts):
+            worker.counts = counts
         table = UsageTable(lambda: self._usage.since)
         table.add(self._group.dead_usage.dump())
         for worker in self._group.workers:
@@ -101,19 +98,19 @@ class GroupView:
         return table.report(key, model)
 
     async def proof(self, hours: int | None) -> Mapping[str, Tally]:
-        tallies = [_decode(answer, dict[str, Tally]) for answer in await self._ask("proof", hours)]
+        tallies = await self._read("proof", dict[str, Tally], hours)
         return merged_proof(tallies if hours else [*tallies, self._group.dead_proof])
 
     async def share(self) -> ShareState | None:
-        return merged_share([_decode(answer, ShareState) for answer in await self._ask("share")])
+        return merged_share(await self._read("share", ShareState))
 
     async def blocks(self, begin: str) -> list[Block]:
-        return merged(_decode(answer, list[Block]) for answer in await self._ask("blocks", begin))
+        return merged(await self._read("blocks", list[Block], begin))
 
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         asked = Describe(model, list(quantiles))
-        answers = [msgspec.msgpack.decode(answer) for answer in await self._ask("describe", asked)]
-        described = merged_description([answer for answer in answers if answer is not None])
+        answers = await self._read("describe", list[dict[str, Any]], asked)
+        described = merged_description([each for answer in answers for each in answer])
         if described is None:
             return None
         found = [source for source in self._discovery() if source.model == model]
@@ -122,8 +119,8 @@ class GroupView:
     def serves(self, model: str) -> bool:
         return model in self._models()
 
-    async def _ask(self, method: str, payload: object = None) -> list[bytes]:
-        return [answer for _, answer in await self._group.ask(method, payload) if answer is not None]
+    async def _read(self, method: str, kind: type[_T], payload: object = None) -> list[_T]:
+        return [answer for _, answer in await self._group.read(method, kind, payload)]
 
     def _counted(self) -> Iterable[Dump]:
         return [worker.counts.instruments for worker in self._group.workers if worker.counts is not None]
@@ -145,7 +142,3 @@ def worker_values(connections: Mapping[int, int], restarts: int) -> Iterable[Pro
     for number, count in connections.items():
         labels = {"worker": str(number)}
         yield ProcessValue("ttft_gateway_worker_connections", "Open client connections", "gauge", count, labels)
-
-
-def _decode(answer: bytes, kind: type[_T]) -> _T:
-    return msgspec.msgpack.decode(answer, type=kind)

@@ -12,8 +12,6 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final, NamedTuple
 
-import msgspec
-
 from gateway.admin import Admin, Controls
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
@@ -124,6 +122,7 @@ class Supervisor:
             self._on_change,
             self._feed.put,
             self._on_switch,
+            self._observers.dropped,
         )
         self._switches = GroupSwitches(self._group, self._model_names, emit, is_shared=settings.share is not None)
         runtime = Runtime(self._loop, emit, random.Random().random, TimerQueue(self._loop))
@@ -136,7 +135,9 @@ class Supervisor:
         self._start_fault: str | None = None
         self._started = asyncio.Event()
         self._reported = False
-        self._learned = LearnedFile(settings.learned_file, self, self._observers.hub.emit)
+        self._learned = LearnedFile(
+            settings.learned_file, self, self._observers.hub.emit, self._observers.dropped.of("learned_file")
+        )
         self._observers.values.append(self._learned.values)
         view = GroupView(
             self._group,
@@ -228,9 +229,8 @@ class Supervisor:
 
     async def collect(self) -> dict[str, LearnedModel]:
         """Return the state of all workers, and of those that have ended while the gateway stops."""
-        answers = await self._group.ask("learned")
-        states = [msgspec.msgpack.decode(answer, type=dict[str, LearnedModel]) for _, answer in answers if answer]
-        return merged_learned([*states, *self._group.learned])
+        states = await self._group.read("learned", dict[str, LearnedModel])
+        return merged_learned([*(state for _, state in states), *self._group.learned])
 
     def restore(self, models: Mapping[str, LearnedModel], elapsed_s: float) -> Restored | None:
         """Keep a state for the workers; the first of them reports what it has restored."""
@@ -346,6 +346,8 @@ class Supervisor:
         if patient:
             await asyncio.sleep(READINESS_LEAD_S)
         self._front.close()
+        if self._admin is not None:
+            self._admin.stop_listening()
         self._group.notify("finish")
         await self._all_ended(self._settings().drain_timeout_s + DRAIN_ERROR_FLUSH_S + _LAST_S)
 

@@ -7,7 +7,7 @@ supervisor disappears, the worker drains and ends. Units: seconds.
 import asyncio
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -278,9 +278,11 @@ class _Worker:
     async def _blocks(self, payload: bytes) -> object:
         return await self._gateway.view.blocks(msgspec.msgpack.decode(payload, type=str))
 
-    async def _describe(self, payload: bytes) -> object:
+    async def _describe(self, payload: bytes) -> list[Mapping[str, object]]:
+        """Return the description of a model; none if a reload has removed it."""
         asked = msgspec.msgpack.decode(payload, type=Describe)
-        return await self._gateway.view.describe(asked.model, asked.quantiles)
+        described = await self._gateway.view.describe(asked.model, asked.quantiles)
+        return [] if described is None else [described]
 
     def _feed(self, payload: bytes) -> None:
         self._feeds = msgspec.msgpack.decode(payload, type=bool)

@@ -5,11 +5,17 @@ The body equals the one that the API sends for the same generation unstreamed. S
 
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
+from providers.errors import ProtocolError
 from providers.json_fields import dict_or_empty
-from providers.sse import data_of, events_of
+from providers.json_values import ITEMS_MAX, is_light
+from providers.sse import data_of, events_of, object_in
 from providers.tolerant_json import as_key, dumps, loads
 
 Json = dict[str, object]
+
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
 
 _PIECES = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 _OPEN: Mapping[str, Json] = {
@@ -25,29 +31,34 @@ class MessageAssembler:
     def __init__(self) -> None:
         self._message: Json = {}
         self._blocks: dict[object, Json] = {}
-        self._inputs: dict[object, list[str]] = {}
+        self._pieces: dict[object, dict[str, list[str]]] = {}  # of the texts and inputs of blocks
 
     def add(self, raw: bytes) -> None:
         """Take the bytes of one or several events; unknown events are ignored."""
         for event in events_of(raw):
-            value = loads(data_of(event) or b"")
-            if isinstance(value, dict):
+            value = object_in(data_of(event))
+            if value is not None:
                 self._add(value)
 
     def body(self) -> bytes:
         """The message as JSON.
 
         Raises:
-            ValueError: the stream had no message, or a tool's input is not JSON.
+            ValueError: the stream had no message, or a tool's input is not light JSON.
         """
         if not self._message:
             raise ValueError("the stream has no message_start")
-        for index, pieces in self._inputs.items():
-            text = "".join(pieces)
-            tool_input = loads(text.encode("utf-8", "surrogatepass")) if text else self._blocks[index].get("input", {})
-            if tool_input is None:
-                raise ValueError("a tool's input is not JSON")
-            self._blocks[index]["input"] = tool_input
+        for index, texts in self._pieces.items():
+            block = self._blocks[index]
+            for key, pieces in texts.items():
+                text = "".join(pieces)
+                if key != "input":
+                    block[key] = str(block.get(key) or "") + text
+                elif text:
+                    block["input"] = _input_of(text.encode("utf-8", "surrogatepass"))
+                else:
+                    block.setdefault("input", {})
+        self._pieces.clear()
         return dumps({**self._message, "content": list(self._blocks.values())})
 
     def _add(self, event: Json) -> None:
@@ -55,6 +66,9 @@ class MessageAssembler:
         if kind == "message_start":
             self._message = dict(dict_or_empty(event.get("message")))
         elif kind == "content_block_start":
+            if len(self._blocks) == ITEMS_MAX:
+                raise ProtocolError(f"the upstream's answer has over {ITEMS_MAX} blocks")
+            self._pieces.pop(index, None)
             self._blocks[index] = dict(dict_or_empty(event.get("content_block")))
         elif kind == "content_block_delta" and index in self._blocks:
             self._delta(index, dict_or_empty(event.get("delta")))
@@ -66,13 +80,37 @@ class MessageAssembler:
     def _delta(self, index: object, delta: Mapping[str, object]) -> None:
         block, kind = self._blocks[index], delta.get("type")
         if kind == "input_json_delta":
-            self._inputs.setdefault(index, []).append(str(delta.get("partial_json") or ""))
+            self._keep(index, "input", delta.get("partial_json"))
         elif kind == "citations_delta":
             known = block.get("citations")
-            block["citations"] = [*(known if isinstance(known, list) else ()), delta.get("citation")]
+            if not isinstance(known, list):
+                known = block["citations"] = []
+            known.append(delta.get("citation"))
         elif kind in _PIECES:
             key = _PIECES[str(kind)]
-            block[key] = str(block.get(key) or "") + str(delta.get(key) or "")
+            self._keep(index, key, delta.get(key))
+
+    def _keep(self, index: object, key: str, piece: object) -> None:
+        """Keep a piece of a text until the end: to join it now would copy the whole text each time."""
+        self._pieces.setdefault(index, {}).setdefault(key, []).append(str(piece or ""))
+
+
+def _input_of(text: bytes) -> object:
+    """Return a tool's input as it is if it is JSON, in the form of an upstream if that is Python's.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        _skip(text)
+    except (msgspec.DecodeError, RecursionError):
+        value = loads(text) if is_light(text) else None
+        if value is None:
+            raise ValueError("a tool's input is not JSON") from None
+        return value
+    if text.strip() == b"null":
+        raise ValueError("a tool's input is not JSON")
+    return msgspec.Raw(text)
 
 
 def events_of_message(message: Mapping[str, object]) -> Iterator[bytes]:

@@ -1,15 +1,10 @@
-"""Reads the error bodies and error events of Anthropic's Messages API.
+"""Reads the error events of Anthropic's Messages API.
 
-`{"type": "error", "error": {"type": ..., "message": ...}}`, with an HTTP status or inside a stream, where the error's
-type implies one. An account without credit (402, or a 400 with such a message) is no fault of the caller: it counts as
-an exhausted quota, so that another replica is tried. Units: HTTP status codes.
+`{"type": "error", "error": {"type": ..., "message": ...}}`, whose type implies a status. Units: HTTP status codes.
 """
 
-import re
-
-from providers.base import Headers
-from providers.errors import BadStatus, ErrorFrame
-from providers.openai.errors import bad_status, problem_of
+from providers.errors import ErrorFrame
+from providers.openai.errors import problem_of
 from providers.tolerant_json import loads
 
 STATUS = {
@@ -25,17 +20,6 @@ STATUS = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-QUOTA_CODE = "insufficient_quota"  # OpenAI's code
-
-_names_no_credit = re.compile(r"credit balance is too low|specified API usage limits", re.IGNORECASE).search
-
-
-def error_of(status: int, headers: Headers, body: bytes) -> BadStatus:
-    """Read a response with an error status; see `WireProtocol.error`."""
-    error = bad_status(status, headers, body)
-    if status == 402 or (status == 400 and _names_no_credit(error.message)):
-        error.status, error.kind, error.code = 429, "rate_limit_error", QUOTA_CODE
-    return error
 
 
 def frame_of(data: bytes) -> ErrorFrame:

@@ -5,7 +5,9 @@ name is generated), a block that is sent whole. Not content: `message_start`, `p
 signatures. The start of an empty block is a sign of work. Unknown event types are passed on. Sans-I/O.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -13,15 +15,20 @@ from providers.anthropic.assembler import events_of_message
 from providers.anthropic.errors import frame_of
 from providers.anthropic.usage import Counts
 from providers.base import FirstToken, Frame, FrameKind, Usage
+from providers.endings import unreadable
 from providers.errors import ErrorFrame
 from providers.json_fields import dict_or_empty
 from providers.sse import data_of, forwardable
 from providers.tolerant_json import loads
 
-_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":'
+# The usual delta, valid JSON if its bytes are UTF-8.
+_delta: Final = re.compile(
+    rb'event: content_block_delta\ndata: \{"type":"content_block_delta","index":\d+,"delta":\{"type":'
+    rb'"(?:text_delta","text|thinking_delta","thinking|input_json_delta","partial_json)":'
+    rb'"(?!")[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"\}\}\n\n'
+).fullmatch
 _THINKING = frozenset({"thinking", "redacted_thinking", "thinking_delta"})
 _TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
-_SIGNATURE = b'"signature_delta"'
 
 
 class MessageReader:
@@ -49,14 +56,14 @@ class MessageReader:
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
-        if self._content_seen and event.startswith(_DELTA) and event.endswith(b"}\n\n") and _SIGNATURE not in event:
+        if self._content_seen and _delta(event) is not None and (event.isascii() or _is_utf8(event)):
             return Frame(FrameKind.CONTENT, event)  # after content, deltas need no parsing
         data, raw = data_of(event), forwardable(event)
         if not data:
             return Frame(FrameKind.COMMENT, raw)
         value = loads(data)
         if not isinstance(value, dict):
-            return Frame(FrameKind.MALFORMED, b"")
+            return unreadable(event)
         kind = self._kind(value)
         if kind is FrameKind.ERROR:
             return Frame(kind, raw, None, frame_of(data))
@@ -92,7 +99,7 @@ class MessageReader:
                 return FrameKind.REFUSAL
             return FrameKind.FINISH if reason else FrameKind.USAGE
         if name == "message_stop":
-            self.complete = self.closed = True
+            self.closed = True
             return FrameKind.DONE
         if name == "error" or (name is None and event.get("error")):
             return FrameKind.ERROR
@@ -121,6 +128,14 @@ class MessageReader:
         if usage is None or self._thinking_seen or not (self._thinking_signed or usage.reasoning_tokens):
             return usage
         return msgspec.structs.replace(usage, hidden_reasoning=True)
+
+
+def _is_utf8(event: bytes) -> bool:
+    try:
+        event.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 _NEITHER = ErrorFrame("the upstream answered 200 with neither a message nor an error", kind="api_error")

@@ -7,11 +7,13 @@ Independent of HTTP and keys. Sans-I/O. Units: tokens.
 import msgspec
 
 from providers.anthropic.assembler import MessageAssembler
-from providers.anthropic.errors import error_of
 from providers.anthropic.events import MessageReader
-from providers.anthropic.usage import Counts
+from providers.anthropic.usage import counted
 from providers.base import Api, Body, Call, FirstToken, Frame, FrameKind
+from providers.endings import frames_of_body
 from providers.json_fields import dict_or_empty
+from providers.openai.errors import bad_status
+from providers.openai.outlines import read_outline
 from providers.openai.request import build
 from providers.tolerant_json import dumps, loads
 
@@ -48,14 +50,16 @@ class AnthropicMessages:
 
     def whole(self, call: Call, body: bytes) -> Frame:
         """See `WireProtocol.whole`."""
-        frames = self.reader(call).read_body(body)
+        frames = frames_of_body(self.reader(call), body)
         if frames[0].kind is FrameKind.ERROR:
             return frames[0]
-        counts = Counts()
-        counts.add(dict_or_empty(loads(body)).get("usage"))
-        return Frame(FrameKind.CONTENT, body, counts.usage())
+        return Frame(FrameKind.CONTENT, body, counted(dict_or_empty(loads(body)).get("usage")))
 
-    error = staticmethod(error_of)
+    def outlined(self, outline: bytes) -> Frame:
+        """See `WireProtocol.outlined`."""
+        return read_outline(outline, "content", counted)
+
+    error = staticmethod(bad_status)
 
 
 def _bounded(call: Call, max_tokens: int) -> Call:

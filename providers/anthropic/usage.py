@@ -58,6 +58,13 @@ class Counts:
         return made
 
 
+def counted(usage: object) -> Usage | None:
+    """Read the `usage` of a whole message, None if it has none."""
+    counts = Counts()
+    counts.add(usage)
+    return counts.usage()
+
+
 def message_usage(usage: Usage | None) -> dict[str, object]:
     """Return the `usage` of a message; zero for missing counts, because clients require a number."""
     known = usage or Usage()

@@ -8,14 +8,12 @@ beside tool calls, refusal, audio or reasoning, and otherwise as in the stream.
 The caller supplies the function that builds a message; requests and races are not handled here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from providers.sse import data_of, events_of
-from providers.tolerant_json import dumps, loads
-
-Values = dict[str, list[object]]
-"""Field name -> its values in order, without nulls: an empty list means that every value was null."""
+from providers.openai.values import Values, gather, gather_delta, joined, latest
+from providers.sse import data_of, events_of, object_in
+from providers.tolerant_json import dumps
 
 _FIRST = ("id", "object", "created", "model", "choices", "usage")
 _IN_EVERY_CHUNK = frozenset({"id", "created", "model", "system_fingerprint", "service_tier"})
@@ -53,7 +51,7 @@ class ChunkAssembler:
         self._choices: dict[int, Parts] = {}
 
     def add(self, raw: bytes) -> None:
-        """Take events; events that are not chunks are ignored."""
+        """Take events; events without a chunk are ignored."""
         for event in events_of(raw):
             self._add(event)
 
@@ -69,8 +67,8 @@ class ChunkAssembler:
         return dumps({**first, **top})
 
     def _add(self, event: bytes) -> None:
-        chunk = loads(data_of(event) or b"")
-        if not isinstance(chunk, dict):
+        chunk = object_in(data_of(event))
+        if chunk is None:
             return
         choices = chunk.pop("choices", None)
         for key, value in chunk.items():
@@ -88,36 +86,10 @@ class ChunkAssembler:
         parts = self._choices.setdefault(index if isinstance(index, int) else position, Parts())
         delta = choice.pop("delta", None)
         if isinstance(delta, dict):
-            gather(parts.delta, delta)
+            gather_delta(parts.delta, delta)
         if "usage" in choice:  # Moonshot
             self._set("usage", choice.pop("usage"))
         gather(parts.fields, choice)
-
-
-def gather(into: Values, values: Mapping[str, object]) -> None:
-    """Record one more value of each field."""
-    for key, value in values.items():
-        seen = into.setdefault(key, [])
-        if value is not None:
-            seen.append(value)
-
-
-def joined(values: Sequence[object]) -> object:
-    """Join pieces of one value: strings are concatenated; for other types see `latest`."""
-    if values and all(isinstance(value, str) for value in values):
-        return "".join(map(str, values))
-    return latest(values)
-
-
-def latest(values: Sequence[object]) -> object:
-    """Merge states of one value: lists are extended, objects updated; otherwise the last one that is not empty."""
-    if not values:
-        return None
-    if all(isinstance(value, list) for value in values):
-        return [item for value in values if isinstance(value, list) for item in value]
-    if all(isinstance(value, dict) for value in values):
-        return {key: item for value in values if isinstance(value, dict) for key, item in value.items()}
-    return next((value for value in reversed(values) if value), values[-1])
 
 
 def choice_fields(parts: Parts) -> dict[str, object]:

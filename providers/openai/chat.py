@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from providers.base import Api, Body, Call, FirstToken, Frame
-from providers.openai.assembler import ChunkAssembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
+from providers.openai.assembler import ChunkAssembler, Parts, choice_fields, chunks_of
 from providers.openai.errors import bad_status
-from providers.openai.events import ChunkReader, whole_body
+from providers.openai.events import ChunkReader, usage_of, whole_body
+from providers.openai.outlines import read_outline
 from providers.openai.request import build
 from providers.openai.runs import LearnedEnds
+from providers.openai.values import ToolCalls, Values, by_pieces, joined
 
 _NULLS_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content")
-_PIECEWISE = frozenset({"arguments", "input", "data", "transcript"})  # of functions, custom tools and audio
 
 
 class OpenAIChat:
@@ -55,6 +56,10 @@ class OpenAIChat:
         """See `WireProtocol.whole`."""
         return whole_body(self.reader(call), body)
 
+    def outlined(self, outline: bytes) -> Frame:
+        """See `WireProtocol.outlined`."""
+        return read_outline(outline, "choices", usage_of)
+
     error = staticmethod(bad_status)
 
 
@@ -85,9 +90,9 @@ def _message(delta: Values) -> dict[str, object]:
         elif key == "content":
             message["content"] = _content(values)
         elif key == "tool_calls":
-            message["tool_calls"] = _tool_calls(values) if values else None
+            message["tool_calls"] = values[0].made() if values and isinstance(values[0], ToolCalls) else None
         elif key in ("function_call", "audio"):
-            message[key] = _by_pieces(values)
+            message[key] = by_pieces(values)
         else:
             message[key] = joined(values)
     if message["content"] == "" and any(message.get(key) for key in _NULLS_CONTENT):
@@ -119,58 +124,3 @@ def _merged(parts: Iterable[object]) -> list[object]:
                 continue
         merged.append(part)
     return merged
-
-
-def _tool_calls(values: Sequence[object]) -> list[dict[str, object]]:
-    """Build tool calls from their pieces.
-
-    Pieces with equal `index` form one call. Some servers send no index, or 0 for every call: their pieces extend the
-    last call, unless a piece has a function name and a new id.
-    """
-    calls: list[tuple[int, Values]] = []
-    open_calls: dict[int, Values] = {}
-    for piece in chain.from_iterable(value for value in values if isinstance(value, list)):
-        if not isinstance(piece, dict):
-            continue
-        index = piece.pop("index", None)
-        if isinstance(index, int):
-            call = open_calls.get(index)
-        else:
-            index, call = len(calls), calls[-1][1] if calls else None
-        if call is None or _begins_another(call, piece):
-            call = {}
-            calls.append((index, call))
-            open_calls[index] = call
-        gather(call, piece)
-    return [_tool_call(call) for _, call in sorted(calls, key=lambda numbered: numbered[0])]
-
-
-def _begins_another(call: Values, piece: Mapping[str, object]) -> bool:
-    function = piece.get("function")
-    names = isinstance(function, dict) and bool(function.get("name"))
-    ids = [each for each in call.get("id", ()) if each]
-    return names and bool(ids) and bool(piece.get("id")) and ids[0] != piece["id"]
-
-
-def _tool_call(call: Values) -> dict[str, object]:
-    """Build one call: its first id and type, and the joined pieces of its function or custom tool."""
-    made: dict[str, object] = {}
-    for key, values in call.items():
-        if key in ("function", "custom"):
-            made[key] = _by_pieces(values)
-        else:
-            made[key] = latest(values) if key not in ("id", "type") else _first(values)
-    return made
-
-
-def _by_pieces(values: Sequence[object]) -> dict[str, object] | None:
-    """Build an object from its pieces: some fields come in pieces, the others once."""
-    seen: Values = {}
-    for value in values:
-        if isinstance(value, dict):
-            gather(seen, value)
-    return {key: joined(each) if key in _PIECEWISE else _first(each) for key, each in seen.items()} or None
-
-
-def _first(values: Sequence[object]) -> object:
-    return next((value for value in values if value), values[-1] if values else None)

@@ -7,11 +7,13 @@ HTTP, keys and providers. Sans-I/O.
 from collections.abc import Iterable, Mapping
 
 from providers.base import Api, Body, Call, Frame
-from providers.openai.assembler import ChunkAssembler, Parts, choice_fields, chunks_of, joined
+from providers.openai.assembler import ChunkAssembler, Parts, choice_fields, chunks_of
 from providers.openai.errors import bad_status
-from providers.openai.events import ChunkReader, whole_body
+from providers.openai.events import ChunkReader, usage_of, whole_body
+from providers.openai.outlines import read_outline
 from providers.openai.request import build
 from providers.openai.runs import LearnedEnds
+from providers.openai.values import joined
 
 
 class OpenAICompletions:
@@ -46,6 +48,10 @@ class OpenAICompletions:
     def whole(self, call: Call, body: bytes) -> Frame:
         """See `WireProtocol.whole`."""
         return whole_body(self.reader(call), body)
+
+    def outlined(self, outline: bytes) -> Frame:
+        """See `WireProtocol.outlined`."""
+        return read_outline(outline, "choices", usage_of)
 
     error = staticmethod(bad_status)
 

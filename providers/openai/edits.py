@@ -85,6 +85,10 @@ class EditedProtocol:
         """See `WireProtocol.whole`."""
         return self._inner.whole(call, body)
 
+    def outlined(self, outline: bytes) -> Frame | None:
+        """See `WireProtocol.outlined`."""
+        return self._inner.outlined(outline)
+
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
         """See `WireProtocol.error`."""
         return self._inner.error(status, headers, body)

@@ -13,6 +13,7 @@ from providers.base import Api, Body, Call, Frame, FrameKind, Headers
 from providers.errors import ErrorFrame, Unsupported, UpstreamError
 from providers.openai.errors import Problem, bad_status, problem_of
 from providers.openai.events import usage_of
+from providers.openai.outlines import read_outline
 from providers.openai.request import build
 from providers.tolerant_json import loads
 
@@ -56,6 +57,10 @@ class OpenAIEmbeddings:
             )
             return Frame(FrameKind.ERROR, b"", None, problem.frame())
         return Frame(FrameKind.CONTENT, body, usage_of(answer.usage))
+
+    def outlined(self, outline: bytes) -> Frame:
+        """See `WireProtocol.outlined`."""
+        return read_outline(outline, "data", usage_of)
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
         """See `WireProtocol.error`."""

@@ -1,13 +1,14 @@
 """Reads the error bodies and error frames of OpenAI-compatible servers.
 
 One parser for all shapes: OpenAI and Azure (`innererror`), Gemini (`[{"error": ...}]`, `retryDelay`), OpenRouter
-(`metadata`), llama.cpp, vLLM and SGLang (`{"object": "error"}`), TGI (`error_type`), Ollama (`{"error": "text"}`) and
-FastAPI (`detail`). Bodies that are not JSON are never quoted: they are HTML pages of proxies.
+(`metadata`), Amazon (`x-amzn-errortype`), llama.cpp, vLLM and SGLang (`{"object": "error"}`), TGI (`error_type`),
+Ollama (`{"error": "text"}`) and FastAPI (`detail`). Bodies that are not JSON are never quoted: they are HTML pages of
+proxies.
 
 Units: seconds, HTTP status codes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -19,6 +20,7 @@ from providers.tolerant_json import loads
 _MESSAGE_CHARS_MAX = 4096
 _OUTSIDE_BODY = ("header", "query", "path", "cookie")  # first words of FastAPI's places
 _SHOULD_RETRY = {b"true": True, b"false": False}
+_DETAILS_MAX = 16  # that are read for a wait or a reason
 
 _STATUS = {  # names of errors in frames, which have no HTTP status -> the status they imply
     "invalid_request_error": 400,
@@ -68,6 +70,7 @@ class Problem(msgspec.Struct, frozen=True):
             is in `status`.
         status: the HTTP status in the error, or the one that its code implies.
         retry_after_s: the requested wait.
+        reason: the reason in Google's ErrorInfo.
     """
 
     message: str | None
@@ -76,6 +79,7 @@ class Problem(msgspec.Struct, frozen=True):
     code: str | None = None
     status: int | None = None
     retry_after_s: float | None = None
+    reason: str | None = None
 
     def frame(self) -> ErrorFrame:
         """Make the error of an error object inside a 200."""
@@ -85,6 +89,7 @@ class Problem(msgspec.Struct, frozen=True):
             kind=self.kind,
             param=self.param,
             code=self.code,
+            reason=self.reason,
             retry_after_s=self.retry_after_s,
         )
 
@@ -94,7 +99,7 @@ def bad_status(status: int, headers: Headers, body: bytes) -> BadStatus:
 
     Args:
         status: its status, which overrides the body's.
-        headers: its headers, for `retry-after` in its forms and `x-should-retry`.
+        headers: its headers, for `retry-after` in its forms, `x-should-retry` and Amazon's `x-amzn-errortype`.
         body: the body, which may be cut, empty or not JSON.
     """
     problem = problem_of(loads(body)) or Problem(None)
@@ -103,9 +108,10 @@ def bad_status(status: int, headers: Headers, body: bytes) -> BadStatus:
     return BadStatus(
         problem.message or f"the upstream answered with status {status} and {body_state}",
         status=status,
-        kind=problem.kind,
+        kind=problem.kind or _amazon_type(headers),
         param=problem.param,
         code=problem.code,
+        reason=problem.reason,
         retry_after_s=problem.retry_after_s if wait is None else wait,
         should_retry=_SHOULD_RETRY.get(dict(headers).get(b"x-should-retry", b"").strip().lower()),
     )
@@ -138,7 +144,7 @@ def _described(error: Mapping[str, object]) -> Problem:
     if isinstance(metadata, dict) and ("flagged_input" in metadata or "reasons" in metadata):  # OpenRouter's moderation
         code = "content_policy_violation"
     kind = _named(error.get("type")) or (_text(state) if isinstance(state, str) else None)
-    text = error.get("message")
+    text, details = error.get("message"), _dicts(error.get("details"))
     numbers = (code, state, error.get("http_status_code"), error.get("status_code"))
     names = (code, kind)
     return Problem(
@@ -147,7 +153,8 @@ def _described(error: Mapping[str, object]) -> Problem:
         _named(error.get("param")),
         None if _http_status(code) and not isinstance(code, str) else _text(code),
         next(filter(None, map(_http_status, numbers)), None) or next(filter(None, map(_implied, names)), None),
-        _retry_delay_s(error.get("details")),
+        _retry_delay_s(details),
+        _reason(details),
     )
 
 
@@ -199,10 +206,24 @@ def _implied(name: object) -> int | None:
     return _STATUS.get(name) if isinstance(name, str) else None
 
 
-def _retry_delay_s(details: object) -> float | None:
+def _dicts(details: object) -> list[dict[str, object]]:
+    """Return the first objects of Google's `details`."""
+    first = details[:_DETAILS_MAX] if isinstance(details, list) else ()
+    return [item for item in first if isinstance(item, dict)]
+
+
+def _retry_delay_s(details: Sequence[Mapping[str, object]]) -> float | None:
     """Read Google's RetryInfo."""
-    for item in details if isinstance(details, list) else ():
-        delay = item.get("retryDelay") if isinstance(item, dict) else None
-        if isinstance(delay, str):
-            return wait_s(delay)
-    return None
+    delay = next((item["retryDelay"] for item in details if isinstance(item.get("retryDelay"), str)), None)
+    return wait_s(delay) if isinstance(delay, str) else None
+
+
+def _reason(details: Sequence[Mapping[str, object]]) -> str | None:
+    """Read Google's ErrorInfo."""
+    return next((text for item in details if (text := _text(item.get("reason"))) is not None), None)
+
+
+def _amazon_type(headers: Headers) -> str | None:
+    """Return the name of an error of Amazon's, which may be followed by a colon and an address."""
+    value = dict(headers).get(b"x-amzn-errortype", b"").decode("latin-1")
+    return value.partition(":")[0].strip() or None

@@ -4,7 +4,8 @@ Content is any truthy value under a choice's `delta` other than `role`, and any 
 events of the winner are read here too, so an ordinary event costs one typed decode of a few fields; an event with an
 unexpected type in a field is decoded again, leniently, before it counts as malformed.
 
-runs.py recognises most content events, and the usual finish, by their bytes; those are not decoded.
+`[DONE]` ends a stream, but does not complete an answer. runs.py recognises most content events, and the usual finish,
+by their bytes; those are not decoded.
 
 Units: bytes, tokens.
 """
@@ -16,8 +17,10 @@ from typing import Final, Never
 import msgspec
 
 from providers.base import Call, FirstToken, Frame, FrameKind, Usage
+from providers.endings import frames_of_body, unreadable
 from providers.errors import ErrorFrame
 from providers.openai.errors import Problem, problem_of
+from providers.openai.finishes import ORDINARY, is_filter, is_given_up
 from providers.openai.runs import LearnedEnds, TextRun, UsualEnds
 from providers.sse import data_of, fields, forwardable
 from providers.tolerant_json import as_count, dumps, loads
@@ -30,7 +33,6 @@ _REASONING = frozenset(
     {"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "channel"}
 )
 _KNOWN = _REASONING | {"content", "refusal", "tool_calls", "function_call", "audio", "annotations"}
-_ORDINARY = ("stop", "length", "tool_calls")  # no filter ended the answer
 _UNKNOWN_MAX = 16
 _NONE: Final[frozenset[Never]] = frozenset()
 _SILENT = Problem(None)
@@ -63,6 +65,7 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"').search
 _FINISH_REASON: Final = re.compile(rb'"finish_reason": ?"').search
 _LEARN_MAX: Final = 4  # learned events; a server whose events differ in more than their text has no runs
+_LEARNED_BYTES_MAX: Final = 64 * 1024  # of an event that is learned
 _USUAL_BYTES_MAX: Final = 4096  # of an event whose end is kept for later answers
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
@@ -85,6 +88,7 @@ class ChunkReader:
     """
 
     __slots__ = (
+        "_begun",
         "_choices",
         "_chunks",
         "_ends",
@@ -113,7 +117,8 @@ class ChunkReader:
     ) -> None:
         self.complete = self.closed = False
         self.unknown_keys: frozenset[str] = _NONE
-        self._finished: frozenset[int] = _NONE
+        self._begun: frozenset[int] = _NONE  # choices of which something was sent, if several are requested
+        self._finished: frozenset[int] = _NONE  # those that have finished
         self._choices = call.choices
         self._strip_usage = strip_usage
         self._ignored = _REASONING if first_token == "answer" else _NONE
@@ -129,7 +134,9 @@ class ChunkReader:
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
         if event == _DONE_EVENT:
-            self.complete = self.closed = True
+            self.closed = True
+            if self._begun:
+                self._close()
             return _DONE_FRAME
         if self.run is not None and self.run.has(event):
             return Frame(_CONTENT, event)
@@ -163,9 +170,16 @@ class ChunkReader:
     def close(self) -> None:
         """See `EventReader.close`: a missing `[DONE]` stays missing, because a finish_reason ends the answer."""
 
+    def _close(self) -> None:
+        """Expect no further choice after the closing event: some servers ignore `n` and send one."""
+        if self._begun and self._begun == self._finished:
+            self.complete = True
+
     def _learn_run(self, event: bytes) -> None:
         """Remember a content event, so that events that differ from it only in their text need no parsing."""
         self._learn_left -= 1
+        if len(event) > _LEARNED_BYTES_MAX:
+            return
         found = _TEXT(event)
         if found is None or _FINISH_REASON(event) is not None:
             return
@@ -207,10 +221,11 @@ class ChunkReader:
         if not data:
             return Frame(FrameKind.COMMENT, raw)
         if data.startswith(b"[DONE]"):
-            self.complete = self.closed = True
+            self.closed = True
+            self._close()
             return Frame(FrameKind.DONE, raw)
         chunk = _lenient(data)
-        return Frame(FrameKind.MALFORMED, b"") if chunk is None else self._read_chunk(chunk, event, raw)
+        return unreadable(event) if chunk is None else self._read_chunk(chunk, event, raw)
 
     def _read_chunk(self, chunk: _Chunk, event: bytes, raw: bytes) -> Frame:
         """Classify a decoded chunk: of the kinds of its choices, the first in `FrameKind`'s order."""
@@ -227,7 +242,9 @@ class ChunkReader:
             kind = min(kind, *map(self._kind, choices[1:]), key=_RANK.__getitem__)
         usage = usage or choice.usage
         if kind is _ERROR:
-            error = next((choice.error for choice in choices if choice.error), "finish_reason is 'error'")
+            error = next((choice.error for choice in choices if choice.error), None)
+            reasons = [choice.finish_reason for choice in choices]
+            error = error or f"finish_reason is {next(filter(is_given_up, reasons))!r}"
             return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
         return Frame(kind, raw, self._usage(usage)) if usage else Frame(kind, raw)
 
@@ -243,6 +260,8 @@ class ChunkReader:
 
     def _kind(self, choice: _Choice) -> FrameKind:
         kind = _CONTENT if choice.text else _PREAMBLE
+        if self._choices > 1:
+            self._begun |= {_index(choice)}
         if choice.finish_reason:
             finished = self._finish(choice)
             if finished is not _FINISH:
@@ -269,13 +288,13 @@ class ChunkReader:
     def _finish(self, choice: _Choice) -> FrameKind:
         """Note the end of a choice; return ERROR, REFUSAL, or FINISH."""
         reason = choice.finish_reason
-        if reason == "error":
+        if reason not in ORDINARY and is_given_up(reason):
             return _ERROR
         if self._choices > 1:
-            self._finished |= {choice.index if isinstance(choice.index, int) else 0}
+            self._finished |= {_index(choice)}
         if self._choices == 1 or len(self._finished) >= self._choices:
             self.complete = True
-        return _REFUSAL if reason not in _ORDINARY and _is_filter(reason) else _FINISH
+        return _REFUSAL if reason not in ORDINARY and is_filter(reason) else _FINISH
 
     def _usage(self, value: object) -> Usage | None:
         """Read token counts; reasoning that was counted but appeared in no event is hidden."""
@@ -306,18 +325,19 @@ def usage_of(value: object) -> Usage | None:
 
 def whole_body(reader: ChunkReader, body: bytes) -> Frame:
     """Read an answer that was not requested as a stream; see `providers.base.WireProtocol.whole`."""
-    error = next((frame for frame in reader.read_body(body) if frame.kind is _ERROR), None)
+    first = frames_of_body(reader, body)[0]
+    if first.kind is _ERROR:
+        return first
     answer = loads(body)
-    return error or Frame(_CONTENT, body, usage_of(answer.get("usage")) if isinstance(answer, dict) else None)
+    return Frame(_CONTENT, body, usage_of(answer.get("usage")) if isinstance(answer, dict) else None)
+
+
+def _index(choice: _Choice) -> int:
+    return choice.index if isinstance(choice.index, int) else 0
 
 
 def _event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
-
-
-def _is_filter(finish_reason: object) -> bool:
-    """Return True if a policy ended the answer; Gemini adds its reason after a colon."""
-    return isinstance(finish_reason, str) and finish_reason.startswith(("content_filter", "refusal"))
 
 
 def _lenient(data: bytes) -> _Chunk | None:

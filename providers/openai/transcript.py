@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from providers.base import Api, Call
+from providers.errors import ProtocolError
 from providers.openai.choice_texts import CONTENT, TEXT, ChoiceVisitor, Fields, NotComparable, Path
 from providers.openai.joiner import Delivered, StreamJoiner
 from providers.openai.request import edited
 from providers.recovery import Continuation
-from providers.sse import data_of, events_of
+from providers.sse import data_of, events_of, object_in
 from providers.tolerant_json import dumps, loads
 
 _HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
@@ -130,8 +131,12 @@ class OpenAITranscript(ChoiceVisitor):
 
     def _event(self, event: bytes, events: int = 1) -> None:
         """Read one event, made of `events` events of the upstream."""
-        chunk = loads(data_of(event) or b"")
-        if isinstance(chunk, dict):
+        try:
+            chunk = object_in(data_of(event))
+        except ProtocolError:  # bytes that are no UTF-8 in a field that is not read
+            self.comparable = False
+            return
+        if chunk is not None:
             self._chunk(chunk)
             self.events += events - 1
 

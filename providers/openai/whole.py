@@ -11,6 +11,7 @@ from providers.errors import Unsupported, UpstreamError
 from providers.openai.embeddings import NOT_SERVED, WholeReader
 from providers.openai.errors import Problem, bad_status, problem_of
 from providers.openai.events import usage_of
+from providers.openai.outlines import read_outline
 from providers.openai.request import build
 from providers.tolerant_json import loads
 
@@ -40,6 +41,10 @@ class WholeAnswers:
             return Frame(FrameKind.CONTENT, body, usage_of(answer.get("usage")))
         problem = problem_of(answer) or Problem("the upstream answered 200 with neither an answer nor an error")
         return Frame(FrameKind.ERROR, b"", None, problem.frame())
+
+    def outlined(self, outline: bytes) -> Frame:
+        """See `WireProtocol.outlined`."""
+        return read_outline(outline, None, usage_of)
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
         """See `WireProtocol.error`."""

@@ -1,5 +1,7 @@
 """Assembles an answer of the Responses API from its events: the terminal event has it whole. Pure."""
 
+from providers.errors import ProtocolError
+from providers.json_values import ITEMS_MAX
 from providers.responses.events import TERMINAL
 from providers.sse import data_of, events_of
 from providers.tolerant_json import dumps, loads
@@ -19,11 +21,15 @@ class ResponseAssembler:
         """Take events; only finished items and the terminal one are kept."""
         for event in events_of(raw):
             data = data_of(event) or b""
-            value = loads(data) if b".done" in data or b'"response"' in data else None
+            if b"output_item.done" not in data and b'"response"' not in data:
+                continue
+            value = loads(data)
             if not isinstance(value, dict):
                 continue
             kind = str(value.get("type"))
             if kind == "response.output_item.done":
+                if len(self._items) == ITEMS_MAX:
+                    raise ProtocolError(f"the upstream's answer has over {ITEMS_MAX} output items")
                 index = value.get("output_index")
                 self._items.append((index if isinstance(index, int) else len(self._items), value.get("item")))
             elif kind in TERMINAL and isinstance(value.get("response"), dict):

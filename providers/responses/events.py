@@ -2,8 +2,8 @@
 
 Content is a `*.delta` with a non-empty delta; a `*.done`, an image or a finished item counts if no delta came before
 it, for servers that send those alone. A new output item is a sign of work. The stream ends with one of three events
-that carry the whole response: completed, incomplete or failed. The API has no `[DONE]`; a `[DONE]` does not complete an
-answer.
+that carry the whole response: completed, incomplete or failed (or cancelled), and only the first two complete an
+answer. The API has no `[DONE]`.
 
 Units: bytes, tokens.
 """
@@ -14,9 +14,10 @@ from typing import Final
 import msgspec
 
 from providers.base import FirstToken, Frame, FrameKind, Usage
+from providers.endings import unfinished_body, unreadable
 from providers.errors import ErrorFrame
 from providers.openai.errors import Problem, problem_of
-from providers.responses.writer import events_of_answer
+from providers.responses.writer import FINISHED, events_of_answer
 from providers.sse import data_of, forwardable
 from providers.tolerant_json import as_count, loads
 
@@ -27,7 +28,8 @@ OnResponseId = Callable[[str, str], None]
 
 _REASONING: Final = ("response.reasoning",)
 _GENERATED: Final = (".done", ".partial_image", "code.delta")  # events with generated content, with or without deltas
-TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_FINISHES: Final = frozenset({"response.completed", "response.incomplete"})
+TERMINAL: Final = _FINISHES | {"response.failed", "response.cancelled"}
 _EMPTY_DONE: Final = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})
 _CONTENT, _PREAMBLE = FrameKind.CONTENT, FrameKind.PREAMBLE
 
@@ -87,7 +89,7 @@ class ResponsesReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             value = loads(data)
             if not isinstance(value, dict):
-                return Frame(FrameKind.MALFORMED, b"")
+                return unreadable(event)
             found = _Event(str(value.get("type")), *map(value.get, ("delta", "response", "item", "error")))
         return self._classified(found, data, raw)
 
@@ -131,11 +133,12 @@ class ResponsesReader:
         return not (self._ignored and isinstance(event.item, dict) and event.item.get("type") == "reasoning")
 
     def _ended(self, kind: str, response: object, raw: bytes) -> Frame:
-        self.complete = self.closed = True
-        answer: dict[str, object] = response if isinstance(response, dict) else {"status": kind.rpartition(".")[2]}
-        failed = failure_of(answer)
+        self.closed = True
+        answer: dict[str, object] = response if isinstance(response, dict) else {}
+        failed = failure_of(answer if kind in _FINISHES else {**answer, "status": kind.rpartition(".")[2]})
         if failed is not None:
             return Frame(FrameKind.ERROR, raw, None, failed)
+        self.complete = True
         filtered = reason_of(answer) == "content_filter"
         usage = usage_of(answer.get("usage"))
         if usage is not None and usage.reasoning_tokens and not self._reasoning_seen:
@@ -178,4 +181,6 @@ def whole_answer(body: bytes) -> Frame:
     failed = failure_of(answer)
     if failed is not None or not isinstance(answer, dict):
         return Frame(FrameKind.ERROR, b"", None, failed)
+    if answer.get("status") not in FINISHED:
+        return unfinished_body()
     return Frame(_CONTENT, body, usage_of(answer.get("usage")))

@@ -7,9 +7,10 @@ answer. A server without the path is reported as unsupported rather than as fail
 from providers.base import Api, Body, Call, FirstToken, Frame, Headers
 from providers.errors import Unsupported, UpstreamError
 from providers.openai.errors import bad_status
+from providers.openai.outlines import read_outline
 from providers.openai.request import build
 from providers.responses.assembler import ResponseAssembler
-from providers.responses.events import OnResponseId, ResponsesReader, whole_answer
+from providers.responses.events import OnResponseId, ResponsesReader, usage_of, whole_answer
 
 _NO_PATH = frozenset({405, 501})
 
@@ -46,6 +47,10 @@ class OpenAIResponses:
     def whole(self, _call: Call, body: bytes) -> Frame:
         """See `WireProtocol.whole`."""
         return whole_answer(body)
+
+    def outlined(self, outline: bytes) -> Frame:
+        """See `WireProtocol.outlined`."""
+        return read_outline(outline, "output", usage_of)
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
         """See `WireProtocol.error`."""

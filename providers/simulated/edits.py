@@ -5,14 +5,15 @@ content events only. Units: seconds.
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from providers.base import Frame, FrameKind
+from providers.base import Api, Frame, FrameKind
 from providers.errors import ErrorFrame
 from providers.simulated.completion import Completion, CompletionChoice
-from providers.simulated.render import DONE, error_body
+from providers.simulated.endings import bare_end, error_event, failed_document, failed_event, unfinished_document
+from providers.simulated.render import error_body
 from providers.simulated.script import JSON, End, FaultArgs, Framing, Script, Step
 
 _CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
@@ -62,30 +63,34 @@ def cut(end: End, framing: Framing | None = None) -> EditScript:
     """Return an edit: `count` events, then `end`; for JSON half of the body, then `end`."""
 
     def edit(script: Script, args: FaultArgs) -> Script:
-        if script.json:
-            return replace(script, steps=_first_halves(script.steps), end=end)
-        return replace(script, steps=_first_events(script, args.count), end=end, framing=framing or script.framing)
+        kept = _first_halves(script.steps) if script.json else _first_events(script, args.count)
+        return replace(script, steps=kept, end=end, framing=framing or script.framing)
 
     return edit
 
 
 def cut_mid(script: Script, args: FaultArgs) -> Script:
-    """Send `count` events and half of the next one, then close the connection."""
+    """Send `count` events and half of the next one, or half of a JSON body, then close the connection."""
     kept = () if script.json else _first_events(script, args.count)
     return replace(script, steps=(*kept, *_first_halves(script.steps[len(kept) :][:1])), end=End.FIN)
 
 
 def short(script: Script, args: FaultArgs) -> Script:
-    """End the body properly after `count` events; a JSON body is empty."""
+    """End the body properly after `count` events; a JSON body is half of it, or empty without events."""
     if script.json:
-        return replace(script, steps=(), length=0)
+        half = _first_halves(script.steps) if args.count else ()
+        return replace(script, steps=half, length=sum(len(step.frame.raw) for step in half))
     return replace(script, steps=_first_events(script, args.count))
 
 
 def done(script: Script, args: FaultArgs) -> Script:
-    """Send only `[DONE]`."""
-    ended = short(script, args)
-    return ended if script.json else replace(ended, steps=(*ended.steps, Step(0.0, DONE)))
+    """Send `count` events and the closing event; a JSON body has half a text and no finish, or is empty."""
+    if not script.json:
+        return _ending_in(script, args, lambda _: bare_end(args.api))
+    if not args.count:
+        return short(script, args)
+    unfinished = _edited(script, unfinished_document)
+    return replace(unfinished, length=sum(len(step.frame.raw) for step in unfinished.steps))
 
 
 def no_done(script: Script, _args: FaultArgs) -> Script:
@@ -93,16 +98,48 @@ def no_done(script: Script, _args: FaultArgs) -> Script:
     return replace(script, steps=tuple(step for step in script.steps if step.frame.kind is not FrameKind.DONE))
 
 
-def error_event(prefix: bytes, message: str) -> EditScript:
-    """Return an edit: `count` events, then an error event; for JSON an error object."""
-    raw = prefix + b"data: " + error_body(message, "server_error", "internal_error") + b"\n\n"
+def error_frame(message: str) -> EditScript:
+    """Return an edit: `count` events, then an error object as an event; for JSON an error object."""
+    raw = b"data: " + error_body(message, "server_error", "internal_error") + b"\n\n"
     return _ending_in_error(raw, ErrorFrame(message, kind="server_error", code="internal_error"))
 
 
+def named_error(message: str) -> EditScript:
+    """Return an edit: `count` events, then an event named error; for JSON an error object."""
+
+    def edit(script: Script, args: FaultArgs) -> Script:
+        if script.json:
+            return json_error(script, args)
+        return _ending_in(script, args, lambda before: error_event(args.api, message, before))
+
+    return edit
+
+
 def finish_error() -> EditScript:
-    """Return an edit: `count` events, then the finish_reason "error"; for JSON an error object."""
+    """Return an edit: `count` events, then the finish_reason "error"; for JSON an error object.
+
+    The Responses API has the status "failed" instead.
+    """
     raw = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"error"}]}\n\n'
-    return _ending_in_error(raw, ErrorFrame("finish_reason is 'error'"))
+    chat, response = _ending_in_error(raw, ErrorFrame("finish_reason is 'error'")), ended("failed")
+    return lambda script, args: (response if args.api is Api.RESPONSES else chat)(script, args)
+
+
+def ended(status: str) -> EditScript:
+    """Return an edit: `count` events, then the event of a response with this status.
+
+    For JSON it is the response with half of its text in the Responses API, and an error object elsewhere.
+    """
+
+    def edit(script: Script, args: FaultArgs) -> Script:
+        if not script.json:
+            return _ending_in(script, args, lambda before: failed_event(args.api, status, before))
+        if args.api is not Api.RESPONSES:
+            return json_error(script, args)
+        steps = tuple(Step(step.at_s, failed_document(status, step.frame.raw)) for step in script.steps)
+        return replace(script, steps=steps, length=sum(len(step.frame.raw) for step in steps))
+
+    return edit
 
 
 def json_error(_script: Script, _args: FaultArgs) -> Script:
@@ -133,11 +170,16 @@ def _ending_in_error(raw: bytes, error: ErrorFrame) -> EditScript:
     def edit(script: Script, args: FaultArgs) -> Script:
         if script.json:
             return json_error(script, args)
-        kept = _first_events(script, args.count)
-        at_s = kept[-1].at_s if kept else 0.0
-        return replace(script, steps=(*kept, Step(at_s, Frame(FrameKind.ERROR, raw, error=error))))
+        return _ending_in(script, args, lambda _: Frame(FrameKind.ERROR, raw, error=error))
 
     return edit
+
+
+def _ending_in(script: Script, args: FaultArgs, last: Callable[[Sequence[Frame]], Frame]) -> Script:
+    """Return a stream of `count` events and a last one, which is made from all events before it."""
+    kept = _first_events(script, args.count)
+    frame = last([*script.prelude, *(step.frame for step in kept)])
+    return replace(script, steps=(*kept, Step(kept[-1].at_s if kept else 0.0, frame)))
 
 
 # scripts with unusual events
@@ -179,7 +221,9 @@ def fields(script: Script, _args: FaultArgs) -> Script:
 
 
 def with_length(script: Script, _args: FaultArgs) -> Script:
-    """Send a content-length instead of chunks."""
+    """Send a content-length instead of chunks; none if the response never ends, because it would be complete."""
+    if script.end is End.SILENCE:
+        return script
     raws = [frame.raw for frame in script.prelude] + [step.frame.raw for step in script.steps]
     return replace(script, framing=Framing.LENGTH, length=sum(map(len, raws)))
 

@@ -7,6 +7,7 @@ no effect. Units: seconds of the loop's clock.
 import asyncio
 
 from providers.base import Call, Frame, FrameKind, Sink, Stream
+from providers.endings import broken
 from providers.errors import ConnectError, ConnectionCut, UpstreamError
 from providers.simulated.engine import Slots
 from providers.simulated.faults import ConnectionAction, InjectedFault, parse_faults
@@ -15,6 +16,7 @@ from providers.simulated.replica import FAULT_HEADER, RawRequest, SimulatedRepli
 from providers.simulated.script import End, Script
 
 _REFUSED = Script(status=0, end=End.RST, slot=False)
+_CONTENT = frozenset({FrameKind.CONTENT, FrameKind.REFUSAL})
 _REFUSAL_FINISHES = (b'"finish_reason":"content_filter"', b'"stop_reason":"refusal"')
 
 
@@ -64,17 +66,25 @@ class SimulatedEndpoint:
 class _SimulatedStream(Player):
     """Plays a script into a sink; the `Stream` of one attempt."""
 
-    __slots__ = ("_call", "_sink", "_unfinished")
+    __slots__ = ("_call", "_has_content", "_sink", "_unfinished")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slots: Slots, script: Script, call: Call, sink: Sink) -> None:
         super().__init__(loop, slots, script)
         self._call = call
         self._sink = sink
         self._unfinished = call.choices
+        self._has_content = False
 
     def abort(self) -> None:
         """Stop all calls of the sink; see `Stream.abort`."""
         self.stop()
+
+    def finish(self) -> bool:
+        """End an answer whose choices have finished; see `Stream.finish`."""
+        if self.over or self._unfinished > 0:
+            return False
+        self._end(None)
+        return True
 
     def on_head(self) -> None:
         """Pass the head and the prelude to the sink."""
@@ -86,6 +96,10 @@ class _SimulatedStream(Player):
     def on_step(self, frame: Frame) -> None:
         """Pass one event to the sink, or end the stream at an error response or `[DONE]`."""
         kind = frame.kind
+        if kind is FrameKind.DONE and self._unfinished > 0:  # no end of an answer
+            self._end(broken(is_empty=not self._has_content))
+            return
+        self._has_content = self._has_content or kind in _CONTENT
         if self.script.status != 200:
             self._end(frame.error)
             return

@@ -194,13 +194,13 @@ FAULTS: dict[str, Fault] = {
         action=ConnectionAction.EARLY,
     ),
     # a 200 with an error
-    "error_frame": Fault("an error event after count events", "count", on_script=edits.error_event(b"", _ERROR)),
-    "error_event": Fault(
-        "an error event named error after count events", "count", on_script=edits.error_event(b"event: error\n", _ERROR)
-    ),
+    "error_frame": Fault("an error event after count events", "count", on_script=edits.error_frame(_ERROR)),
+    "error_event": Fault("an error event named error after count events", "count", on_script=edits.named_error(_ERROR)),
     "finish_error": Fault("finish_reason error after count events", "count", on_script=edits.finish_error()),
     "empty": Fault("a stream without events", on_script=edits.short),
-    "done": Fault("a stream with [DONE] only", on_script=edits.done),
+    "done": Fault("[DONE] without a finish reason after count events", "count", on_script=edits.done),
+    "failed_event": Fault("response.failed after count events", "count", on_script=edits.ended("failed")),
+    "cancelled_event": Fault("response.cancelled after count events", "count", on_script=edits.ended("cancelled")),
     "json_error": Fault("a JSON error instead of a stream", on_script=edits.json_error),
     "json_answer": Fault(
         "a JSON response instead of a stream", on_request=lambda request: replace(request, stream=False), wire_only=True
@@ -238,7 +238,10 @@ FAULTS: dict[str, Fault] = {
         on_script=edits.cut(End.FIN, Framing.CLOSE),
     ),
     "cut_chunked": Fault(
-        "connection closed after count events, no last chunk", "count", _COUNT_3, on_script=edits.cut(End.FIN)
+        "connection closed after count events, no last chunk",
+        "count",
+        _COUNT_3,
+        on_script=edits.cut(End.FIN, Framing.CHUNKED),
     ),
     "cut_mid": Fault(
         "connection closed within the event after count events", "count", _COUNT_3, on_script=edits.cut_mid

@@ -34,6 +34,7 @@ _TYPES = {
     529: "overloaded_error",
 }
 _ANY = frozenset({"any", "tool"})
+_ERROR = b'{"type":"error",'
 
 
 class _Tool(msgspec.Struct):
@@ -127,10 +128,16 @@ def whole_message(completion: Completion) -> Frame:
 
 
 def with_message_errors(script: Script) -> Script:
-    """Return a script with its errors in the form of the Messages API."""
-    steps = tuple(_in_api_form(step, script) if step.frame.kind is FrameKind.ERROR else step for step in script.steps)
+    """Return a script with its errors in the form of the Messages API; those that have it stay as they are."""
+    if not any(_is_foreign(step.frame) for step in script.steps):
+        return script
+    steps = tuple(_in_api_form(step, script) if _is_foreign(step.frame) else step for step in script.steps)
     length = sum(len(step.frame.raw) for step in steps) if script.json else script.length
     return msgspec.structs.replace(script, steps=steps, length=length)
+
+
+def _is_foreign(frame: Frame) -> bool:
+    return frame.kind is FrameKind.ERROR and _ERROR not in frame.raw
 
 
 def _in_api_form(step: Step, script: Script) -> Step:

@@ -128,17 +128,23 @@ class SimulatedReplica:
             script = error_script(ErrorFields(400, "invalid_request_error", None, error.message, error.param))
         if script.slot and self.slots.full:
             script = error_script(ErrorFields(503, "server_error", "queue_full", "The queue is full"))
+        script = self._in_api_form(script, request)
         for fault, args in faults:
             if fault.on_script is not None:
                 provider = args.provider or self._profile.provider
-                script = fault.on_script(script, dataclasses.replace(args, provider=provider, wall_s=wall_s))
-        if request.api is Api.MESSAGES:
-            script = with_message_errors(script)
+                known = dataclasses.replace(args, provider=provider, wall_s=wall_s, api=request.api)
+                script = fault.on_script(script, known)
+                if not fault.wire_only:  # else steps are no whole events
+                    script = self._in_api_form(script, request)
         limit_headers = LIMIT_HEADERS[self._profile.provider]
         limits = limit_headers(self._limiter.status(), wall_s) if script.status == 200 else ()
         if limits or self._extra:
             script = replace(script, headers=(*script.headers, *limits, *self._extra))
         return script
+
+    @staticmethod
+    def _in_api_form(script: Script, request: RawRequest) -> Script:
+        return with_message_errors(script) if request.api is Api.MESSAGES else script
 
     def _healthy(
         self, request: RawRequest, faults: Sequence[InjectedFault], number: int, now_s: float, wall_s: float

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from providers.base import Frame, FrameKind, Headers
+from providers.base import Api, Frame, FrameKind, Headers
 from providers.errors import BadStatus
 from providers.simulated.render import error_body
 
@@ -53,12 +53,14 @@ class FaultArgs:
         seconds: a delay or a wait.
         provider: provider of a rate limit; empty: the profile's.
         wall_s: wall time of the request, set when the fault is applied.
+        api: API of the request, set when the fault is applied.
     """
 
     count: int = 0
     seconds: float = 0.0
     provider: str = ""
     wall_s: float = 0.0
+    api: Api = Api.CHAT
 
 
 class Script(msgspec.Struct, frozen=True):

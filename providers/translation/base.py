@@ -9,22 +9,20 @@ The rule: complete or rejected. A request field is translated, or `Unsupported` 
 configuration allows that, and the drop is reported. Nothing is changed silently.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
 from providers.base import Api, Assembler, Body, Call, EventReader, Frame, FrameKind, Headers, WireProtocol
+from providers.endings import frames_of_body
 from providers.errors import Unsupported, UpstreamError
+from providers.json_values import is_light, values_max
 from providers.openai.request import written
 from providers.sse import events_of
 from providers.tolerant_json import dumps
 
 _BEGINNINGS: Final = (FrameKind.WORK, FrameKind.PREAMBLE)
-_VALUES_MIN: Final = 15_000  # values of a small body: 30 ms
-_BYTES_PER_VALUE: Final = 64  # of a large body: an agent's messages have 100 to 1,000
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 OnDropped = Callable[[Sequence[str]], None]
 """Receives the names of the fields of a request that were dropped because the upstream does not support them."""
@@ -123,12 +121,15 @@ class TranslatedProtocol:
         """See `WireProtocol.whole`: the body becomes events, and the client's body is assembled from those."""
         reader, assembler = self.reader(call), self._translation.assembler(call)
         usage = None
-        for frame in reader.read_body(body):
+        for frame in frames_of_body(reader, body):
             if frame.kind is FrameKind.ERROR:
                 return frame
             usage = frame.usage or usage
             assembler.add(frame.raw)
         return Frame(FrameKind.CONTENT, assembler.body(), usage)
+
+    def outlined(self, _outline: bytes) -> None:
+        """See `WireProtocol.outlined`: the answer has to be converted."""
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
         """See `WireProtocol.error`."""
@@ -185,22 +186,15 @@ class _TranslatingReader:
 def _check_values(body: bytes) -> None:
     """Reject a request with too many values, each of which takes some 2 us to translate.
 
-    A count of punctuation is an upper bound, and enough for nearly all requests; of others the strings are removed.
-
     Raises:
         Unsupported: there are more values than a body of this size may have.
     """
-    most = _VALUES_MIN + len(body) // _BYTES_PER_VALUE
-    if _values(body) > most and _values(_STRING.sub(b"", body, 2 * most)) > most:
+    if not is_light(body):
         raise Unsupported(
-            f"the request has over {most} values, too many to be translated for the model's upstream API; "
-            "send fewer, or send it to a model that supports the API of the request",
+            f"the request has over {values_max(len(body))} values, too many to be translated for the model's upstream "
+            "API; send fewer, or send it to a model that supports the API of the request",
             code="array_above_max_length",
         )
-
-
-def _values(body: bytes) -> int:
-    return body.count(b",") + body.count(b"{") + body.count(b"[")
 
 
 def _translated_call(call: Call, api: Api, fields: Mapping[str, object]) -> Call:

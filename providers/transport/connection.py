@@ -13,6 +13,7 @@ import httptools
 
 from providers.base import Headers, HttpSink, Request
 from providers.errors import ConnectionCut, ProtocolError, UpstreamError
+from providers.read_turns import MANY_BYTES
 
 HEADERS_BYTES_MAX = 64 * 1024  # above the bounds of nginx and Node
 _UNREAD_BYTES_MAX = 256 * 1024  # receive buffer of a socket; Linux doubles it, and uses up to 6 MB by default
@@ -63,6 +64,10 @@ class Exchange:
     @property
     def received(self) -> bool:
         return self.connection is not None and self.connection.complete
+
+    @property
+    def read_began_s(self) -> float:
+        return self.connection.read_began_s if self.connection is not None else 0.0
 
     def pause(self) -> None:
         if self.connection is not None:
@@ -129,6 +134,7 @@ class Connection(asyncio.Protocol):
         "is_read",
         "kept",
         "on_body",
+        "read_began_s",
         "stale_until_s",
         "transport",
     )
@@ -149,6 +155,7 @@ class Connection(asyncio.Protocol):
         self.stale_until_s = 0.0  # set by the owner: a close before this time happened before the exchange began
         self._paused = False  # the transport buffers enough of a large request
         self._unsent: Iterator[memoryview] | None = None  # the rest of it, None if there is none
+        self.read_began_s = 0.0  # see `HttpStream.read_began_s`
         self._pieces: list[bytes] = []  # of the body, from the present read
         self.on_body = self._pieces.append  # httptools calls this for every chunk: a C function is cheaper
         self._read_bytes = 0  # size of the last read, before the headers are complete
@@ -209,6 +216,7 @@ class Connection(asyncio.Protocol):
         self._owner.opened()
 
     def data_received(self, data: bytes) -> None:
+        self.read_began_s = asyncio.get_running_loop().time() if data[MANY_BYTES:] else 0.0  # usually without a call
         if self._sink is None:  # no response, or its head is not complete
             if self._exchange is None:  # a response without a request
                 self.close()
@@ -281,6 +289,13 @@ class Connection(asyncio.Protocol):
             if any(header[0] in _FRAMING and header != _NO_BODY for header in headers):
                 self._fail(ProtocolError(f"the upstream sent a body with an informational response ({status})"))
         elif self._exchange is not None and not self._surplus:
+            is_coded = False
+            for name, value in headers:  # the parser follows the last coding only
+                if name == b"transfer-encoding":
+                    if is_coded or (value != b"chunked" and value.lower() != b"chunked"):
+                        self._fail(ProtocolError("the upstream sent another transfer coding than `chunked` once"))
+                        return
+                    is_coded = True
             self._status = status
             self._head = headers
             self._sink = self._exchange.sink

@@ -232,6 +232,7 @@ class _Exchange:
 
     task: asyncio.Task[None]
     received: Final = False  # cannot be detected here
+    read_began_s: Final = 0.0  # the same
 
     def __init__(self, sink: HttpSink) -> None:
         self.sink: HttpSink = sink

@@ -1,23 +1,71 @@
 """Reads a log in one pass: finds its format, counts its lines, and keeps a sample of each model's requests.
 
-Memory is bounded by the number of models and of requests kept for each, whatever the size of the file. Units: as in
-logged.py.
+The formats are a CSV file with a head line, the gateway's own lines (docs/logs.md), and JSON (json_rows.py). Memory is
+bounded by the number of models and of requests kept for each, whatever the size of the file: the sample consists of
+stretches of neighbours, spread evenly over the whole. Units: as in logged.py.
 """
 
+import csv
 import gzip
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, cast
 
 import msgspec
 
 from streaming_bench.errors import BenchError
-from streaming_bench.replay import csv_rows, gateway_lines, json_rows
+from streaming_bench.replay import json_rows
 from streaming_bench.replay.logged import Contents, LineError, LoggedRequest, Unused
-from streaming_bench.replay.stretches import Stretches
+from streaming_bench.replay.values import checked_ttft, time_s, tokens, ttft_s
+
+STRETCH: Final = 1000  # requests; ten times the samples from which the gateway learns
+
+
+class Stretches:
+    """The sample of one model.
+
+    Args:
+        keep: largest number of requests in the sample.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self._stretch = min(STRETCH, keep)
+        self._count = max(1, keep // self._stretch)
+        self._every = 1  # one stretch in as many is kept
+        self._seen = 0
+        self._kept: list[list[LoggedRequest]] = []
+
+    def add(self, request: LoggedRequest) -> None:
+        """Add the next request."""
+        number, place = divmod(self._seen, self._stretch)
+        self._seen += 1
+        if number % self._every:
+            return
+        if place == 0:
+            if len(self._kept) >= 2 * self._count:
+                self._kept = self._kept[::2]
+                self._every *= 2
+                if number % self._every:
+                    return
+            self._kept.append([])
+        elif not self._kept[-1] or len(self._kept) * self._every <= number:
+            return  # its beginning was not kept
+        self._kept[-1].append(request)
+
+    def chosen(self) -> list[LoggedRequest]:
+        """Return the sample, by arrival."""
+        whole = [each for each in self._kept if len(each) == self._stretch] or self._kept
+        if len(whole) < len(self._kept) <= self._count:
+            whole = self._kept  # nothing was dropped: the rest at the end counts too
+        steps = min(self._count, len(whole))
+        picked = [whole[step * len(whole) // steps] for step in range(steps)]
+        return sorted(request for stretch in picked for request in stretch)
+
 
 MODELS_MAX: Final = 16
 OTHERS: Final = "(other models)"
@@ -137,7 +185,7 @@ def _format_of(line: bytes) -> tuple[str, _Read, list[str]]:
     if start == b"{":
         row = _object(line, "write one object a line: jq -c . FILE > lines.jsonl")
         if "event" in row and "level" in row:
-            return GATEWAY, gateway_lines.read_line, []
+            return GATEWAY, read_line, []
         if json_rows.litellm_payload(row) is not None:
             return LITELLM, lambda each: json_rows.read_litellm(_object(each)), []
         return PLAIN_JSON, lambda each: json_rows.read_plain(_object(each)), []
@@ -147,7 +195,7 @@ def _format_of(line: bytes) -> tuple[str, _Read, list[str]]:
             "the file is the gateway's log as text, without prompt lengths; redirect its standard output to a file, "
             "so that the log is JSON"
         )
-    read, columns = csv_rows.reader_of(head)
+    read, columns = reader_of(head)
     return CSV, lambda each: read(_text(each)), columns
 
 
@@ -210,3 +258,169 @@ def _lines(readline: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
             rest = readline(_LINE_BYTES_MAX + 1)
         if line.strip():
             yield number, line
+
+
+HEADS: Final = "arrival,model,prompt_tokens,replica,ttft_ms"
+"""The head line to write."""
+
+_SEPARATORS: Final = (",", ";", "\t")
+_ARRIVAL: Final = ("arrival", "arrived", "arrived_at", "arrival_s", "at_s", "time", "timestamp", "start", "start_time")
+_TTFT: Final = {"ttft_ms": 1e-3, "ttft_s": 1.0, "ttft": None, "first_token_ms": 1e-3, "first_token_s": 1.0}
+_MODEL: Final = ("model",)
+_TOKENS: Final = ("prompt_tokens", "input_tokens", "tokens")
+_REPLICA: Final = ("replica", "deployment", "provider", "backend", "host", "region")
+_TOTAL: Final = {"total_ms": 1e-3, "total_s": 1.0}
+_STATUS: Final = ("status", "status_code")
+_CANCELLED: Final = ("cancelled",)
+_UNHEDGEABLE: Final = ("unhedgeable",)
+_TRUE: Final = ("1", "true", "True", "yes")
+
+
+def reader_of(head: str) -> tuple[Callable[[str], LoggedRequest | Unused], list[str]]:
+    """Return the reader of the lines after a head line, and the names of the columns.
+
+    Raises:
+        LineError: The head line lacks a column.
+    """
+    separator = max(_SEPARATORS, key=head.count)
+    names = [name.strip().strip('"').lower().replace(" ", "_") for name in head.split(separator)]
+    if any(name.replace(".", "").isdecimal() for name in names):
+        raise LineError(f"the file has no head line; begin it with the names of the columns: {HEADS}")
+    arrival, ttft = _column(names, _ARRIVAL), _column(names, tuple(_TTFT))
+    missing = [wanted for wanted, column in (("arrival", arrival), ("ttft_ms or ttft_s", ttft)) if column is None]
+    if arrival is None or ttft is None:
+        raise LineError(f"the head line has no column {' and no '.join(missing)}, but {', '.join(names)}; name them so")
+    optional = (_MODEL, _TOKENS, _REPLICA, tuple(_TOTAL), _STATUS, _CANCELLED, _UNHEDGEABLE)
+    rest = [_column(names, wanted) for wanted in optional]
+    return _Rows(separator, names, arrival, ttft, rest).read, names
+
+
+class _Rows:
+    """Reads the lines of one file.
+
+    Args:
+        arrival, ttft: numbers of the columns.
+        rest: numbers of the optional columns, in the order of `reader_of`; None without one.
+    """
+
+    def __init__(
+        self, separator: str, names: Sequence[str], arrival: int, ttft: int, rest: Sequence[int | None]
+    ) -> None:
+        self._separator = separator
+        self._names = names
+        self._arrival, self._ttft = arrival, ttft
+        self._model, self._tokens, self._replica, self._total, self._status, self._cancelled, self._unhedgeable = rest
+
+    def read(self, line: str) -> LoggedRequest | Unused:
+        """Read one line.
+
+        Raises:
+            LineError: A cell is wrong.
+        """
+        cells = next(csv.reader([line], delimiter=self._separator))
+        if len(cells) != len(self._names):
+            raise LineError(
+                f"the line has {len(cells)} cells, and the head line {len(self._names)}; write equally many"
+            )
+        status = self._cell(cells, self._status)
+        if status.isdecimal() and int(status) >= HTTPStatus.BAD_REQUEST:
+            return Unused("failed")
+        if not cells[self._ttft].strip():
+            return Unused("no first token")
+        ttft, total = self._names[self._ttft], "" if self._total is None else self._names[self._total]
+        arrived_s = time_s(self._names[self._arrival], cells[self._arrival].strip())
+        waited_s = ttft_s(ttft, cells[self._ttft].strip(), _TTFT[ttft])
+        ended = self._cell(cells, self._total)
+        rest_s = max(0.0, ttft_s(total, ended, _TOTAL[total]) - waited_s) if ended else 0.0
+        return LoggedRequest(
+            arrived_s,
+            self._cell(cells, self._model),
+            self._cell(cells, self._replica),
+            tokens("prompt_tokens", self._cell(cells, self._tokens)),
+            waited_s,
+            rest_s,
+            cancelled=self._cell(cells, self._cancelled) in _TRUE,
+            hedgeable=self._cell(cells, self._unhedgeable) not in _TRUE,
+        )
+
+    def _cell(self, cells: Sequence[str], column: int | None) -> str:
+        return "" if column is None else cells[column].strip()
+
+
+def _column(names: Sequence[str], wanted: Sequence[str]) -> int | None:
+    return next((names.index(name) for name in wanted if name in names), None)
+
+
+_MS: Final = 1e-3
+_TIMED: Final = ("chat/completions", "completions", "responses", "messages")
+_GAVE_UP: Final = ("lost", "client_gone", "drained", "ttft_timeout")
+_NOT_FOR_REPLAY: Final = ("off", "one_replica")  # reasons that the replayed settings replace
+
+
+class _Tokens(msgspec.Struct):
+    prompt_tokens: int | None = None
+
+
+class _Attempt(msgspec.Struct):
+    replica: str
+    outcome: str
+    start_ms: float | None = None
+    end_ms: float | None = None
+    work_ms: float | None = None
+    ttft_ms: float | None = None
+    usage: _Tokens | None = None
+    charge: _Tokens | None = None
+
+
+class _Line(msgspec.Struct):
+    event: str
+    time: datetime | None = None
+    model: str = ""
+    api: str = ""
+    total_ms: float | None = None
+    queued_ms: float | None = None
+    gateway_ms: float | None = None
+    never_hedged: str | None = None
+    attempts: list[_Attempt] = []
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def read_line(line: bytes) -> LoggedRequest | Unused:
+    """Read one line.
+
+    Raises:
+        LineError: The line is none of the gateway's.
+    """
+    try:
+        found = _decode(line)
+    except msgspec.DecodeError as error:
+        raise LineError(f"the line is no line of the gateway's log ({error})") from error
+    if found.event != "request":
+        return Unused(f"other events ({found.event})" if found.event == "request_rejected" else "other events")
+    if found.time is None or found.total_ms is None or not found.attempts:
+        raise LineError("the line has no time, total_ms or attempts; replay whole lines of the log")
+    if found.api not in _TIMED:
+        return Unused("answers in one piece, such as embeddings")
+    return _request(found, found.attempts[0], found.time.timestamp() - found.total_ms * _MS)
+
+
+def _request(line: _Line, primary: _Attempt, arrived_s: float) -> LoggedRequest | Unused:
+    first_ms = primary.ttft_ms if primary.work_ms is None else primary.work_ms
+    if first_ms is None and (primary.outcome not in _GAVE_UP or primary.end_ms is None):
+        return Unused("the first replica failed or rejected the request")
+    waited_ms = primary.end_ms if first_ms is None else first_ms
+    assert waited_ms is not None
+    tokens = [each.prompt_tokens for each in (primary.usage, primary.charge) if each and each.prompt_tokens]
+    before_ms = (line.gateway_ms or 0.0) + (line.queued_ms or 0.0) + (primary.start_ms or 0.0)
+    return LoggedRequest(
+        arrived_s + before_ms * _MS,
+        line.model,
+        primary.replica,
+        float(tokens[0]) if tokens else 0.0,
+        checked_ttft("ttft_ms", waited_ms * _MS),
+        0.0 if first_ms is None or primary.end_ms is None else max(0.0, primary.end_ms - first_ms) * _MS,
+        cancelled=first_ms is None,
+        hedgeable=line.never_hedged is None or line.never_hedged in _NOT_FOR_REPLAY,
+    )

@@ -111,6 +111,10 @@ class TimedStream:
         for timer in self._timers:
             timer.cancel()
 
+    def finish(self) -> bool:
+        """Return False: an answer ends with its last event."""
+        return False
+
     def flush_headers(self) -> None:
         """Send the status ahead of the first token."""
         self.sink.on_headers(200, self.headers)

@@ -12,25 +12,35 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from attack_answers import documents, streams
 from attack_beside import two_clients
 from attack_bodies import answers, attacked_gateway, framing, limits, shapes
 from attack_memory import memory
 from attack_process import floods, output, pages
 from attack_rows import FULL, SHORT, Part, Row, Scale
+from attack_targets import targets
 
-_WITH_GATEWAY: Final = {"limits": limits, "framing": framing, "shapes": shapes, "answers": answers}  # one for all
+_WITH_GATEWAY: Final = {  # one for all
+    "limits": limits,
+    "framing": framing,
+    "targets": targets,
+    "shapes": shapes,
+    "answers": answers,
+}
 _ALONE: Final[Mapping[str, Part]] = {
     "pages": pages,
     "floods": floods,
     "output": output,
     "memory": memory,
     "two-clients": two_clients,
+    "documents": documents,
+    "streams": streams,
 }
-_LONG: Final = frozenset({"floods", "output"})  # a test for each change has the short form
+_LONG: Final = frozenset({"floods", "output", "documents"})  # a test for each change has the short form
 
 PARTS: Final = (*_WITH_GATEWAY, *_ALONE)
 SHORT_PARTS: Final = tuple(part for part in PARTS if part not in _LONG)
-_PART_S: Final = 300.0  # longest time of one part
+_PART_S: Final = 900.0  # longest time of one part
 
 
 async def attacked(names: Sequence[str], *, short: bool) -> list[Row]:

@@ -28,7 +28,7 @@ _WAIT_S: Final = 60.0
 
 
 @dataclass
-class _Round:
+class Watched:
     """Times to the first content and refusals in a round.
 
     Attributes:
@@ -59,9 +59,9 @@ async def two_clients(scale: Scale) -> list[Row]:
         arguments = (str(site.port), str(scale.body_bytes), str(scale.clients))
         hostile = await opened.enter_async_context(process("hostile_client", *arguments))
         for _ in range(rounds):
-            alone.append(await _watched(site.port, requests))
+            alone.append(await watched(site.port, requests))
             await hostile.ask("on")
-            beside.append(await _watched(site.port, requests))
+            beside.append(await watched(site.port, requests))
             ended = await hostile.ask("off")
             sent["bodies"] += ended["bodies"]
             sent.update(ended["statuses"])
@@ -69,7 +69,7 @@ async def two_clients(scale: Scale) -> list[Row]:
     total = 2 * rounds * (requests // _STREAMS) * _STREAMS
     many = f"{sent['bodies']} bodies of {scale.body_bytes / 1e6:g} MB, {scale.clients} idle, 52 announced, trailers"
     rows = [Row(f"beside {many}"[:80], "0 refused", f"{refused} of {total}", refused == 0)]
-    for name, of in (("median", _Round.median_s), ("p99", _Round.p99_s)):
+    for name, of in (("median", Watched.median_s), ("p99", Watched.p99_s)):
         pairs = [
             (of(one), of(other)) for one, other in zip(alone, beside, strict=True) if one.ttfts_s and other.ttfts_s
         ]
@@ -84,9 +84,9 @@ async def two_clients(scale: Scale) -> list[Row]:
     return rows
 
 
-async def _watched(port: int, requests: int) -> _Round:
+async def watched(port: int, requests: int) -> Watched:
     """Stream requests one after the other on each of some connections."""
-    seen = _Round()
+    seen = Watched()
     payload = request_bytes(json.dumps(ASK).encode(), headers={"authorization": f"Bearer {_WATCHED_KEY}"})
 
     async def stream() -> None:

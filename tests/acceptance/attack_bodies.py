@@ -57,7 +57,7 @@ def _chat(**fields: object) -> bytes:
     return json.dumps({**ASK, "stream": False, **fields}).encode()
 
 
-class _Probe:
+class Probe:
     """Another client, which sends one small request after the other.
 
     Attributes:
@@ -69,24 +69,25 @@ class _Probe:
         self._ending = False
 
     @contextlib.asynccontextmanager
-    async def running(self, site: Site) -> AsyncIterator[None]:
+    async def running(self, port: int, pause_s: float = 0.0) -> AsyncIterator[None]:
         """Send requests while inside; the last response may come after that, as the loop may still free a body."""
-        reader, writer = await connect(site.port)
+        reader, writer = await connect(port)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._ask(reader, writer))
+                tasks.create_task(self._ask(reader, writer, pause_s))
                 yield
                 self._ending = True
         finally:
             await _closed(writer)
 
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pause_s: float) -> None:
         loop = asyncio.get_running_loop()
         while not self._ending:
             began_s = loop.time()
             writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
             await reader.readuntil(b"}")
             self.longest_s = max(self.longest_s, loop.time() - began_s)
+            await asyncio.sleep(pause_s)
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
@@ -158,8 +159,8 @@ async def shapes(scale: Scale, site: Site) -> list[Row]:
         payload = request_bytes(body, f"/v1/{api.value}", headers={"authorization": "Bearer sk-hostile"})
         held_s, statuses = _WAIT_S, Counter[int]()
         for _ in range(1 if scale.short else 3):
-            probe = _Probe()
-            async with asyncio.timeout(_WAIT_S), probe.running(site), answer(site.port, payload) as got:
+            probe = Probe()
+            async with asyncio.timeout(_WAIT_S), probe.running(site.port), answer(site.port, payload) as got:
                 statuses[got.status] += 1
                 await got.body()
             held_s = min(held_s, probe.longest_s)

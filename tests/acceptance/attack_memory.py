@@ -9,7 +9,7 @@ from typing import Final
 from attack_rows import Row, Scale
 from gateway_fixture import fronting
 from raw_http import ASK, connect, request_bytes
-from streaming_bench.overhead.usage import process_usage
+from streaming_bench.research.overhead.usage import process_usage
 
 _BODIES: Final = 50
 _BODY_BYTES: Final = 9_800_000

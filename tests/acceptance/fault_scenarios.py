@@ -1,175 +1,187 @@
-"""Many streams under every kind of fault at once: each text follows from its request, so every wrong byte is found.
+"""Many answers under every kind of fault at once: each text follows from its request, so every wrong byte is found.
 
-Each kind of fault has a model with three replicas, two of which give the same answer. Every request has a prompt and a
-length of its own, and its client computes the answers that the replicas can give. Hedges race, some clients disconnect
-in the middle, and replicas write their bytes in odd ways. Units: seconds.
+Clients of four APIs ask for streams and for JSON (`fault_requests`) and compute the answers that the replicas can give
+(`fault_judge`). Hedges race, some clients disconnect in the middle, and replicas write their bytes in odd ways. Units:
+seconds.
 """
 
 import asyncio
 import contextlib
-import json
 import random
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from providers.base import Api
-from providers.simulated.faults import parse_faults
+from client_reads import Malformed
+from fault_judge import WRONG, result_of
+from fault_requests import FAULTS, POOLS, RECOVERIES, SEEDS, Asked, model_of, request_of
+from marked_texts import MarkedTexts
 from providers.simulated.profile import parse_profile
-from providers.simulated.replica import RawRequest, SimulatedReplica
 from providers.simulated.server import SimulatedServer
 from race_scenarios import spread
-from raw_http import Cut, answer, asking
-from recovering import WEATHER, Read, read
-from served import gateway
+from raw_http import Cut, answer
+from served import Served, gateway
 
-WRONG = ("mixed", "lost", "doubled", "silently cut")
-_EVENTS = (0, 1, 5, 11)  # after which a stream breaks
-_SHARE = "9%"  # of the attempts, for each of them
-_BEFORE = ("500", "503", "json_error", "empty", "done", "reset", "silence", "headers_silence")
-_BREAKS = ("cut_rst", "cut_fin", "cut_chunked", "cut_mid", "short", "error_frame", "error_event", "finish_error")
-_REFUSED = ("content_policy", "refusal", "content_filter:4")
-FAULTS: Mapping[str, Sequence[str]] = {
-    "429": ["429:1s 10%"],
-    **{fault: [f"{fault} 35%"] for fault in (*_BEFORE, *_REFUSED)},
-    **{fault: [f"{fault}:{events} {_SHARE}" for events in _EVENTS] for fault in _BREAKS},
-    "malformed": [f"malformed:{events}+malformed:{events + 1} {_SHARE}" for events in _EVENTS],
-    "stall": [f"stall:{events},30s {_SHARE}" for events in _EVENTS],
-}
 # After the fault in the order of edits: pieces of events are no events, lengths come last.
-_ODD_BYTES = ["pings 5%", "crlf 10%", "coalesce:4 10%", "split:7 20%", "chunk_extensions 10%", "length 5%", "close 5%"]
-_SEEDS = (0, 0, 1)  # of the replicas' texts
-_PROFILE: Mapping[str, object] = {"ttft": "uniform:2ms,40ms", "gap": "1ms", "headers": "at_once"}
+_ODD_BYTES = [
+    "pings 5%",
+    "fields 5%",
+    "crlf 10%",
+    "coalesce:4 10%",
+    "split:24 10%",
+    "informational 5%",
+    "chunk_extensions 10%",
+    "length 5%",
+    "close 5%",
+]
+_PROFILE: Mapping[str, object] = {"ttft": "uniform:2ms,40ms", "gap": "0ms | 30% 1ms", "headers": "at_once"}
 _TIMEOUTS = {
     "ttft_failover": "500ms",
     "ttft_max": "2s",
     "stall": "1s",
     "stall_tool_call": "1s",
+    "stall_thinking": "1s",
     "retry_after_max": "1s",
 }
 _HEDGE = {"policy": "static", "delay": "20ms", "hedge_delay_min": "1ms", "budget": "100%"}
-_AT_ONCE = 60
 _LEAVE = 0.02  # share of additional clients that disconnect in the middle
+_LEAVE_S_MAX = 0.06  # after which they do so
 _ANSWER_S_MAX = 30.0
-_WORDS = ("river", "stone", "cloud", "lamp", "seven", "north", "glass", "bread", "winter", "copper")
-_FORMS: Sequence[Mapping[str, object]] = ({}, {"tools": [WEATHER], "tool_choice": "required"}, {"n": 2})
+_IDLE_S_MAX = 10.0  # until all upstream requests are over
+_BUGS = ("Traceback", "never retrieved", "ignored", '"component_failed"')  # in the output of the gateway
 
 
-async def faulty(count: int, recovery: str, *, seed: int = 1) -> dict[str, Counter[str]]:
-    """Read this many streams; return the number of each result by kind of fault.
+@dataclass
+class Results:
+    """Results of many requests.
+
+    Attributes:
+        counts: by kind of fault, by shape, and by result.
+        examples: requests and answers of some wrong results, by a name.
+        troubles: bugs that the gateway reports, and what it leaves behind.
+    """
+
+    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    examples: dict[str, bytes] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+
+    def add(self, other: "Results") -> None:
+        """Add other results."""
+        self.counts += other.counts
+        self.examples |= other.examples
+        self.troubles += other.troubles
+
+    def by(self, column: int) -> dict[str, Counter[str]]:
+        """Return the number of each result by kind (0) or by shape (1)."""
+        table: dict[str, Counter[str]] = {}
+        for key, number in self.counts.items():
+            table.setdefault(key[column], Counter())[key[2]] += number
+        return table
+
+    @property
+    def wrong(self) -> int:
+        """Number of wrong results."""
+        return sum(number for (_, _, result), number in self.counts.items() if result in WRONG)
+
+
+async def faulty(kinds: Sequence[str], count: int, *, seed: int = 1, at_once: int = 100) -> Results:
+    """Read answers under these kinds of faults, with a gateway in a process of its own.
 
     Args:
-        count: number of streams that are read to their end.
-        recovery: mode of recovery.
-        seed: seed of requests.
+        kinds: kinds of faults.
+        count: number of answers for each kind, spread over APIs, streams and JSON, pools and recoveries.
+        seed: seed of requests and faults.
+        at_once: requests under way.
     """
-    rng, results = random.Random(seed), {kind: Counter[str]() for kind in FAULTS}
-    answers = [SimulatedReplica(parse_profile(_PROFILE), random.Random(1), each) for each in dict.fromkeys(_SEEDS)]
+    rng, results = random.Random(f"{seed} {kinds}"), Results()
     async with contextlib.AsyncExitStack() as opened:
-        models: list[dict[str, object]] = []
-        for number, (kind, rules) in enumerate(FAULTS.items()):
-            rows = []
-            for replica, text_seed in enumerate(_SEEDS):
-                server = SimulatedServer(parse_profile({**_PROFILE, "faults": [*rules, *_ODD_BYTES]}), text_seed)
-                await server.start()
-                opened.push_async_callback(server.close)
-                server.replica._rng.seed(f"{seed} {number} {replica}")  # the texts stay those of their seed
-                rows.append({"name": f"{number}-{replica}", "kind": "vllm", "base_url": server.url})
-            models.append({"name": kind, "replicas": rows, "recovery": recovery})
+        models, servers = [], dict[str, SimulatedServer]()
+        for kind in kinds:
+            for pool in POOLS:
+                rows, started = await _replicas(opened, kind, pool, seed)
+                servers |= started
+                models += [
+                    {"name": model_of(kind, pool, each), "replicas": rows, "recovery": each} for each in RECOVERIES
+                ]
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         config = {"models": models, "hedge": _HEDGE, "timeouts": _TIMEOUTS}
-        port = urlsplit(opened.enter_context(gateway(config, folder)).url).port or 0
+        with gateway(config, folder) as served:
+            port = urlsplit(served.url).port or 0
 
-        async def one(number: int) -> None:
-            kind = list(FAULTS)[number % len(FAULTS)]
-            request = _request(kind, number, rng)
-            if rng.random() < _LEAVE:
-                await _leave(port, request)
-            results[kind][await _result(port, request, answers)] += 1
+            async def one(number: int) -> None:
+                asked = request_of(kinds[number % len(kinds)], number // len(kinds), seed)
+                if rng.random() < _LEAVE:
+                    await _leave(port, asked, _LEAVE_S_MAX * rng.random())
+                await _ask(port, asked, results)
 
-        await spread(count, _AT_ONCE, one)
+            await spread(count * len(kinds), at_once, one)
+            results.troubles += await _left_behind(servers)
+        results.troubles += _reported(served, folder)
     return results
 
 
-def _request(kind: str, number: int, rng: random.Random) -> dict[str, object]:
-    """Return the body of a request whose answer no other request has."""
-    prompt = f"{number} {' '.join(rng.choices(_WORDS, k=6))}"
-    form = _FORMS[number // len(FAULTS) % len(_FORMS)]
-    body = {"model": kind, "messages": [{"role": "user", "content": prompt}], "max_tokens": rng.randrange(8, 25)}
-    return {**body, "stream": True, "temperature": 0, "stream_options": {"include_usage": True}, **form}
+async def _replicas(
+    opened: contextlib.AsyncExitStack, kind: str, pool: str, seed: int
+) -> tuple[list[dict[str, object]], dict[str, SimulatedServer]]:
+    """Start the replicas of a pool; return their rows of the configuration, and the replicas by name."""
+    rows: list[dict[str, object]] = []
+    servers = {}
+    faults = [*FAULTS[kind], *_ODD_BYTES, *(["no_stream"] if pool == "unstreamed" else [])]
+    other = list(FAULTS).index(kind) % len(POOLS[pool])  # the replica whose answers differ
+    for number, settings in enumerate(POOLS[pool]):
+        server = SimulatedServer(parse_profile({**_PROFILE, "faults": faults}), SEEDS[number == other])
+        await server.start()
+        opened.push_async_callback(server.close)
+        server.replica._rng.seed(f"{seed} {kind} {pool} {number}")  # the texts stay those of their seed
+        server.replica._generator = MarkedTexts(server.replica._generator)  # type: ignore[assignment]
+        rows.append({"name": f"{pool}-{number}", "base_url": server.url, **settings})
+        servers[f"{kind} {pool}-{number}"] = server
+    return rows, servers
 
 
-async def _leave(port: int, request: Mapping[str, object]) -> None:
-    """Send a request and disconnect after the first bytes of its answer."""
-    with contextlib.suppress(Cut):
-        async with asyncio.timeout(_ANSWER_S_MAX), answer(port, asking(**request)) as got:
-            await anext(got.pieces(), b"")
+async def _leave(port: int, asked: Asked, patience_s: float) -> None:
+    """Send a request and disconnect after a time."""
+    with contextlib.suppress(Cut, TimeoutError):
+        async with asyncio.timeout(patience_s), answer(port, asked.raw()) as got:
+            await got.body()
 
 
-async def _result(port: int, request: Mapping[str, object], answers: Sequence[SimulatedReplica]) -> str:
-    """Read one stream and judge it."""
+async def _ask(port: int, asked: Asked, results: Results) -> None:
+    """Read one answer and count its result; keep it if it is wrong."""
     body, status, ended = bytearray(), 0, True
     try:
-        async with asyncio.timeout(_ANSWER_S_MAX), answer(port, asking(**request)) as got:
+        async with asyncio.timeout(_ANSWER_S_MAX), answer(port, asked.raw()) as got:
             status = got.status
             async with contextlib.aclosing(got.pieces()) as pieces:
                 async for piece in pieces:
                     body += piece
     except (Cut, TimeoutError):
         ended = False
-    if not status:
-        return "lost"
-    if status != 200:
-        return f"error {status}" if ended and "error" in json.loads(body) else "lost"
-    fault = str(request["model"])
-    right = [_answer(replica, request) for replica in answers]
-    refused = [_answer(replica, request, fault) for replica in answers] if fault in _REFUSED else []
     try:
-        return judged(read(bytes(body)), right, refused, ended=ended)
-    except (ValueError, AssertionError):  # an event that is not JSON, or one after the last
-        return "mixed"
+        result, why = result_of(asked, status, bytes(body), ended=ended), ""
+    except Malformed as error:
+        result, why = "malformed", str(error)
+    results.counts[asked.kind, asked.shape, result] += 1
+    if result in WRONG:
+        name = f"{asked.kind}-{result}-{asked.marked.number}".replace(":", "-").replace(" ", "-")
+        note = f"{result}: {asked.shape}, status {status}, ended {ended}, {asked.marked} {why}\n\n"
+        results.examples[name] = note.encode() + asked.raw() + b"\n\n" + bytes(body)
 
 
-def _answer(replica: SimulatedReplica, request: Mapping[str, object], fault: str = "") -> Read:
-    """Return what a client reads of a replica's answer, with this fault if one is named."""
-    raw = RawRequest(Api.CHAT, json.dumps(request).encode(), streamed=True)
-    script = replica.script(raw, parse_faults(fault) if fault else (), 0.0, 0.0)
-    return read(b"".join(frame.raw for frame in (*script.prelude, *(step.frame for step in script.steps))))
+async def _left_behind(servers: Mapping[str, SimulatedServer]) -> list[str]:
+    """Return the replicas at which the gateway keeps requests whose clients are gone."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_IDLE_S_MAX):
+            while any(server.stats.in_flight for server in servers.values()):
+                await asyncio.sleep(0.01)
+    left = {name: server.stats.in_flight for name, server in servers.items() if server.stats.in_flight}
+    return [f"{number} requests are left behind at {name}" for name, number in left.items()]
 
 
-def judged(got: Read, right: Sequence[Read], refused: Sequence[Read], *, ended: bool) -> str:
-    """Return the result of one stream: "whole", "refused", "error", or one of WRONG.
-
-    Args:
-        got: the client's view.
-        right: the answers that replicas give without a fault.
-        refused: the refusals that they give.
-        ended: True if the body ended as HTTP requires.
-    """
-    finishes = [finish for each in got.finishes.values() for finish in each]
-    heads = {head for head in got.heads if any(head)}
-    if got.dones > 1 or len(finishes) > len(got.finishes) or any(count > 1 for count in got.roles.values()):
-        return "doubled"
-    if len(heads) > 1:
-        return "mixed"
-    if not any(_begins(got.texts, each.texts) for each in (*right, *refused)):
-        words, whole = _words(got), [_words(each) for each in right]
-        if not any(set(words) <= set(each) for each in whole):
-            return "mixed"
-        return "lost" if any(words <= each for each in whole) else "doubled"
-    if got.error is not None:
-        return "error" if ended and not got.dones else "silently cut"
-    for result, answers in (("whole", right), ("refused", refused)):
-        if ended and any(got.texts == each.texts and got.finishes == each.finishes for each in answers):
-            return result
-    return "silently cut" if ended else "lost"
-
-
-def _begins(got: Mapping[str, str], right: Mapping[str, str]) -> bool:
-    return all(right.get(place, "").startswith(text) for place, text in got.items())
-
-
-def _words(answer: Read) -> Counter[str]:
-    return Counter(word for text in answer.texts.values() for word in text.split())
+def _reported(served: Served, folder: Path) -> list[str]:
+    """Return the lines of a gateway's output that report a bug."""
+    log = (folder / "gateway.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line for line in (*served.stderr, *log) if any(sign in line for sign in _BUGS)]

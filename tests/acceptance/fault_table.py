@@ -188,6 +188,7 @@ FAULTS: Sequence[Fault] = (
     Fault("429 always for 7 s, single replica, a fallback", _SEVEN, None, ""),
     Fault("500 once", "500 once"),
     Fault("500 once, single replica", "500 once", None),
+    Fault("500 once, both replicas", "500 once", "500 once"),
     Fault("503 always", "503 always"),
     Fault("503 always, single replica, a fallback", "503 always", None, ""),
     Fault("503 always, both replicas", "503 always", "503 always"),

@@ -21,7 +21,8 @@ GOLDEN = ROOT / "tests" / "streaming_bench" / "golden"
 _FUZZ_S = 300
 _TAIL_CHARACTERS = 3000  # of the log of a step that failed
 _REWRITE = (
-    "import sys, pathlib; from streaming_bench.golden import write_golden; write_golden(pathlib.Path(sys.argv[1]))"
+    "import sys, pathlib; from streaming_bench.research.commands.update_golden import write_golden; "
+    "write_golden(pathlib.Path(sys.argv[1]))"
 )
 
 
@@ -69,6 +70,8 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "switchback": Step([[sys.executable, "tests/acceptance/switchback_truth.py"]], 3600),
         "replay": Step([[sys.executable, "tests/acceptance/replay_truth.py"]], 5400),
         "acceptance": Step([["scripts/acceptance"]], 1800),
+        "blame": Step([["scripts/acceptance", "blame"]], 600),
+        "deadlines": Step([["scripts/acceptance", "deadlines"]], 600),
         "faults": Step([["scripts/acceptance", "faults"]], 1200),
         "sharing": Step([["scripts/acceptance", "sharing"]], 900),
         "hosts": Step([["scripts/acceptance", "hosts"]], 900),

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from gateway.hedging.measure import Instrument
-from streaming_bench.simulation.proof import FIGURES, Coverage, KnownRun, coverage, known_run
+from streaming_bench.research.proof import FIGURES, Coverage, KnownRun, coverage, known_run
 from streaming_bench.simulation.scenario import Scenario, load, with_requests
 
 _LOW: Final = 0.91

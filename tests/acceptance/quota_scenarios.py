@@ -160,7 +160,7 @@ class _Weather(Scripted):
             [(0.001, "headers"), (ttft_s, text("a")), (ttft_s + 0.01, ConnectionCut("cut"))],
             status(0.01, 500),
             status(0.01, 400, "invalid_value"),
-            status(0.01, 401),
+            status(0.01, 401, "invalid_api_key"),
             [(0.01, ConnectError("refused"))],
             answer(ttft_s),
         )

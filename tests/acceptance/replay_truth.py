@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from streaming_bench.commands.simulate import run_log
 from streaming_bench.replay.donors import columns_of
 from streaming_bench.replay.estimates import half_width
 from streaming_bench.replay.frontier import BudgetRow, ReplayPlan, replay
 from streaming_bench.replay.reader import read_log
 from streaming_bench.report.stats import Estimate
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples, policy_settings
-from streaming_bench.simulation.run_log import run_log
 from streaming_bench.simulation.scenario import load, with_requests
 
 INDEPENDENT: Final = ("W1", "W2", "W3", "W4", "W6")

@@ -330,3 +330,45 @@ def test_nothing_is_written_after_the_client_has_gone() -> None:
 
     scene = played(play)
     assert (scene.transport.written, scene.response.completed) == ([], 0)
+
+
+@pytest.mark.parametrize("pieces", [[b"x" * 3_000_000], [b"x" * 200_000] * 15], ids=["one", "many"])
+def test_a_long_body_is_written_as_fast_as_the_client_reads(pieces: list[bytes]) -> None:
+    """A long body of known length leaves in pieces, one in each turn of the loop, and none while the client is slow."""
+    whole = b"".join(pieces)
+
+    async def play(scene: Play) -> None:
+        response = scene.response
+        response.start(200, [], len(whole))
+        for piece in pieces:
+            response.write(piece)
+        response.end()
+
+        def fill() -> None:
+            if len(scene.transport.written) == 4:
+                response.stall()
+
+        scene.transport.on_write = fill
+        await asyncio.sleep(1)
+        assert (len(scene.transport.written), response.is_over) == (4, False)
+        response.go_on()
+        assert not response.is_over
+
+    scene = played(play)
+    assert scene.body == whole
+    assert max(map(len, scene.transport.written)) <= 256 * 1024
+    assert (scene.response.is_over, scene.response.completed) == (True, 1)
+
+
+def test_a_client_that_leaves_in_a_long_body_gets_no_more() -> None:
+    """Nothing is written, and the response is not completed, after the connection is lost."""
+
+    async def play(scene: Play) -> None:
+        scene.response.start(200, [], 3_000_000)
+        scene.response.write(b"x" * 3_000_000)
+        scene.response.end()
+        scene.transport.on_write = scene.response.drop
+
+    scene = played(play)
+    assert len(scene.transport.written) == 2  # the head, and the first piece
+    assert scene.response.completed == 0

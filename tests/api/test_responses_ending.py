@@ -4,6 +4,8 @@ import json
 import sys
 from typing import Any
 
+import pytest
+
 from gateway.api.dialects.responses import ResponsesTerminator
 from gateway.errors import ShuttingDown, UpstreamFailed
 from providers.responses.writer import EventWriter
@@ -42,6 +44,17 @@ def test_line_ends_with_carriage_returns() -> None:
     writer = EventWriter()
     begun = writer.lifecycle("created", {"id": "resp_9", "model": "m", "output": []}) + writer.event("response.x", a=1)
     event = ended(begun.replace(b"\n", b"\r\n"))
+    assert (event["sequence_number"], event["response"]["id"]) == (2, "resp_9")
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_comments_have_no_number(line_end: bytes, *, joined: bool) -> None:
+    """A replica's comments around the events change neither the number nor the response, in one piece or in several."""
+    writer, ping = EventWriter(), b": ping\n\n"
+    raws = [ping, writer.lifecycle("created", {"id": "resp_9"}), ping, writer.event("response.x", a=1), ping]
+    pieces = [raw.replace(b"\n", line_end) for raw in raws]
+    event = ended(*([b"".join(pieces)] if joined else pieces))
     assert (event["sequence_number"], event["response"]["id"]) == (2, "resp_9")
 
 

@@ -1,8 +1,11 @@
 """`check-config` and the start line state whether requests can be hedged, and why not."""
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -170,3 +173,31 @@ def test_the_start_line_has_the_reason() -> None:
     )
     assert lines[1] == f"  m0: a, b; hedging cannot happen: a and b bill cancelled requests; {CURE}"
     assert lines[21] == "  and 3 more models, 2 of them without hedging"
+
+
+def calls(function: Callable[[], object]) -> int:
+    """The number of calls of Python functions in a call."""
+    count = 0
+
+    def on_event(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(on_event)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_each_model_costs_the_start_the_same() -> None:
+    """Further models are described in calls that grow with their number, not with its square."""
+    at = Addresses(Address("127.0.0.1", 1), None)
+    counts = []
+    for number in (50, 100, 150):
+        models = [{"name": f"m{index}", "replicas": replicas("vllm", "vllm")} for index in range(number)]
+        made = Settings.model_validate({"keys": KEYS, "models": models})
+        counts.append(calls(partial(lambda made: list(_introduction(made, at, None)), made)))
+    assert counts[2] - counts[1] < 1.2 * (counts[1] - counts[0])  # with the square of the number: 1.67 times

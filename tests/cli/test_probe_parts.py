@@ -154,6 +154,7 @@ class Left:
 
     aborted = False
     received = False
+    read_began_s = 0.0
 
     def pause(self) -> None:
         """Nothing to do."""
@@ -163,6 +164,9 @@ class Left:
 
     def abort(self) -> None:
         self.aborted = True
+
+    def finish(self) -> bool:
+        return False
 
 
 def cancelled(

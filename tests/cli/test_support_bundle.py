@@ -12,7 +12,7 @@ import pytest
 from gateway.__main__ import main
 from gateway.cli.admin_client import follow_admin
 from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
-from gateway.cli.support import archive, command
+from gateway.cli.support import command
 from gateway.cli.support.redaction import Redaction
 from providers.tolerant_json import dumps
 from unused_ports import unused_port
@@ -210,8 +210,7 @@ def test_sizes_are_bounded(
     """Long metrics lose their end, a long log its beginning; both are reported."""
     written(folder, admin)
     monkeypatch.setattr(Site, "size", 40_000)
-    for module in (archive, command):
-        monkeypatch.setattr(module, "FILE_BYTES_MAX", 20_000)
+    monkeypatch.setattr(command, "FILE_BYTES_MAX", 20_000)
     line = '{"time": "t", "level": "info", "event": "%d"}'
     (folder / "long.log").write_text("\n".join(line % number for number in range(2_000)))
     files = bundled("--log", "long.log")

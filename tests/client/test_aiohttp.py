@@ -1,4 +1,4 @@
-"""The races of the session for aiohttp, through sockets: the cases of the other transports."""
+"""The races of the session for aiohttp, through sockets; test_races.py has the cases of all transports."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,12 +10,10 @@ pytest.importorskip("aiohttp")
 
 import aiohttp
 
-from aiohttp_client import CALL, SOON, chat, in_flight, run
-from client_replicas import SILENT, Replicas, ScriptedReplica, replicas
-from gateway.client.config import HedgeConfig
-from ttft_gateway import HedgingSession, StatsSnapshot
+from aiohttp_client import CALL, SOON, SessionKit, chat, in_flight, run
+from client_replicas import Replicas, replicas
+from ttft_gateway import HedgingSession
 
-NO_ANSWERS = ("empty", "only_done", "error_event", "error_500", "error_400", "limited", "reset", "dies")
 CHAT = "/chat/completions"
 
 
@@ -26,63 +24,9 @@ def site() -> Iterator[Replicas]:
         yield running
 
 
-def race(replica: ScriptedReplica, config: HedgeConfig = SOON, **options: Any) -> tuple[str, StatsSnapshot]:
-    """Stream one completion that is late when it has reached the replica; return its text and the counts."""
-
-    async def work(session: HedgingSession) -> tuple[str, StatsSnapshot]:
-        return await chat(session, replica.url, **options), session.stats.snapshot()
-
-    return run(work, replica, config)
-
-
-@pytest.mark.parametrize("behaviour", SILENT)
-def test_a_silent_primary_loses_and_is_closed(site: Replicas, behaviour: str) -> None:
-    """The first content wins, whatever came before it, and the loser's connection is closed at once."""
-    replica = site.add(behaviour, "quick")
-    text, counts = race(replica)
-    assert text == "Hello"
-    assert replica.seen[0].closed.wait()
-    assert (counts.requests, counts.hedges, counts.hedge_wins) == (1, 1, 1)
-    assert counts.targets[f"127.0.0.1:{replica.port}"].lost == 1
-
-
-@pytest.mark.parametrize("behaviour", SILENT)
-def test_a_silent_backup_loses_and_is_closed(site: Replicas, behaviour: str) -> None:
-    """A primary that answers after its backup was sent wins, and the backup's connection is closed at once."""
-    replica = site.add("late:quick", behaviour)
-    text, counts = race(replica)
-    assert text == "Hello"
-    assert replica.seen[1].closed.wait()
-    assert (counts.hedges, counts.hedge_wins, counts.primary_wins) == (1, 0, 1)
-
-
-@pytest.mark.parametrize("behaviour", NO_ANSWERS)
-def test_an_attempt_without_an_answer_never_wins(site: Replicas, behaviour: str) -> None:
-    """An error, an empty stream or a reset, of the primary or of the backup, leaves the race to the other one."""
-    text, counts = race(site.add("patient:quick", behaviour))
-    assert (text, counts.primary_wins, counts.hedge_wins) == ("Hello", 1, 0)
-    text, counts = race(site.add(f"late:{behaviour}", "patient:quick"))
-    assert (text, counts.primary_wins, counts.hedge_wins) == ("Hello", 0, 1)
-
-
-def test_the_primarys_error_is_reported_if_all_fail(site: Replicas) -> None:
-    """After every attempt has failed, the caller gets the primary's error."""
-    with pytest.raises(aiohttp.ClientResponseError, match="500"):
-        race(site.add("late:error_500", "patient:error_400"))
-
-
-def test_an_error_without_a_backup_is_passed_on(site: Replicas) -> None:
-    """Before a backup was sent, errors reach the caller unchanged."""
-    replica = site.add("error_400")
-    with pytest.raises(aiohttp.ClientResponseError, match="400"):
-        race(replica, HedgeConfig(warmup_delay=3600.0))
-    assert len(replica.seen) == 1
-
-
 def test_a_compressed_stream_is_raced(site: Replicas) -> None:
     """The content of a compressed stream wins, decompressed by aiohttp or left as it is."""
-    replica = site.add("late_headers", "packed")
-    assert race(replica)[0] == "Hello"
+    assert SessionKit().chat(site.add("late_headers", "packed"))[0] == "Hello"
     again = site.add("late_headers", "packed")
 
     async def work(session: HedgingSession) -> bytes:

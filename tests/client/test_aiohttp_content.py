@@ -13,7 +13,8 @@ pytest.importorskip("aiohttp")
 import aiohttp
 from aiohttp.http_exceptions import LineTooLong
 
-from gateway.client.aiohttp_content import Ending, RacedContent
+from gateway.client.aiohttp_content import RacedContent
+from gateway.client.racing import Ending
 from gateway.hedging.outcomes import Outcome
 
 LINES = b"".join(b"data: %d\r\n\r\n" % (number * 7919) for number in range(20))
@@ -29,7 +30,7 @@ class Protocol:
     def resume_reading(self, *, resume_parser: bool = True) -> None: ...
 
 
-class Recorded(Ending):
+class Recorded(Ending[Any]):
     """Records the end of an answer."""
 
     def __init__(self) -> None:

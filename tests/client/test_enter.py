@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from gateway.client.asked import Asked
-from gateway.client.racing import Entrant, Racing
+from ttft_gateway import HedgingTransport
 
 _URLS = [
     f"{scheme}://{host}{path}"
@@ -27,26 +27,26 @@ _NAMES = ("x-ttft-hedge", "X-Stainless-Retry-Count", "Idempotency-Key", "accept"
 _VALUES = ("on", "off", "0", " 0", "1", "")
 
 
-def _read(racing: Racing, method: str, url: str, headers: list[tuple[str, str]]) -> Asked | None:
+def _read(transport: HedgingTransport, method: str, url: str, headers: list[tuple[str, str]]) -> Asked | None:
     """Return what a transport reads from a request; None if it is passed on."""
     body = b'{"model":"m","input":"a","messages":[{"role":"user","content":"a"}],"stream":true}'
-    racing.hedger.rand = lambda: 0.5
-    entered = racing.enter(httpx.Request(method, url, headers=headers, content=body))
-    return entered.asked if isinstance(entered, Entrant) else None
+    transport.hedger.rand = lambda: 0.5
+    entered = transport.enter(httpx.Request(method, url, headers=headers, content=body))
+    return None if entered is None else entered.asked
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_request_is_read_as_by_a_new_transport(seed: int) -> None:
     """Requests with any URLs and headers, more than are remembered, are read as if each were the first one."""
-    rng, racing = random.Random(seed), Racing(None, (), None, "content")
+    rng, transport = random.Random(seed), HedgingTransport()
     for _ in range(200):
         headers = [(name, rng.choice(_VALUES)) for name in rng.choices(_NAMES, k=rng.randrange(4))]
         request = rng.choice(("GET", "POST")), rng.choice(_URLS), headers
-        assert _read(racing, *request) == _read(Racing(None, (), None, "content"), *request)
+        assert _read(transport, *request) == _read(HedgingTransport(), *request)
 
 
 def test_of_several_headers_the_last_one_counts() -> None:
     """The switch is read in any case; a request with `off` first and `on` last may be hedged."""
-    racing = Racing(None, (), None, "content")
-    assert _read(racing, "GET", "http://a", [("X-TTFT-Hedge", "off"), ("x-ttft-hedge", "ON")]) is not None
-    assert _read(racing, "GET", "http://a", [("X-TTFT-Hedge", "on"), ("x-ttft-hedge", "Off")]) is None
+    transport = HedgingTransport()
+    assert _read(transport, "GET", "http://a", [("X-TTFT-Hedge", "off"), ("x-ttft-hedge", "ON")]) is not None
+    assert _read(transport, "GET", "http://a", [("X-TTFT-Hedge", "on"), ("x-ttft-hedge", "Off")]) is None

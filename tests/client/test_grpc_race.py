@@ -9,16 +9,15 @@ pytest.importorskip("grpc")
 
 import grpc
 
-from gateway.client.asked import Asked, Event
-from gateway.client.attempt import ClientAttempt
+from gateway.client.async_race import AsyncRace
 from gateway.client.config import HedgeConfig
-from gateway.client.grpc_async_race import Answer, GrpcRace
-from gateway.client.grpc_status import failure_of, forbids
-from gateway.client.hedger import Hedger
-from gateway.hedging.contract import RequestFacts
+from gateway.client.grpc_async import Answer, RpcAttempts
+from gateway.client.grpc_policy import GrpcPolicy, failure_of
+from gateway.client.stats import Stats
 from gateway.hedging.outcomes import Outcome
 from running import run_virtual
 
+METHOD = "/p.S/M"
 CONFIG = HedgeConfig(warmup_delay=2.0, budget_percent=100.0)
 Script = list[tuple[float, Any]]
 """For each attempt the seconds that it takes, and its response or error."""
@@ -44,7 +43,7 @@ class Call:
     async def read(self) -> Any:
         """Return the result or raise it."""
         await asyncio.sleep(self._takes_s)
-        if isinstance(self._result, Exception):
+        if isinstance(self._result, BaseException):
             raise self._result
         return self._result
 
@@ -53,21 +52,26 @@ class Site:
     """A hedger on the time of the loop, and the calls of its RPCs."""
 
     def __init__(self, config: HedgeConfig = CONFIG) -> None:
-        self.hedger = Hedger(config, clock=lambda: asyncio.get_running_loop().time(), rand=lambda: 0.5)
+        self._policy = GrpcPolicy("a", {METHOD}, config, Stats(), ())
+        self.hedger = self._policy.hedgers[METHOD]
+        self.hedger.clock, self.hedger.rand = asyncio.get_running_loop().time, lambda: 0.5
         self.left_s: list[float | None] = []
         self.calls: list[Call] = []
 
-    async def rpc(self, script: Script, timeout_s: float | None = None) -> Answer:
+    async def rpc(self, script: Script, timeout_s: float | None = None) -> Answer[Any]:
         """Run one RPC."""
-        race = self.hedger.race(Asked(("grpc://a:", "/p.S/M"), RequestFacts(coin=0.5), Event.HEADERS))
+        first = len(self.calls)
 
-        async def start(attempt: ClientAttempt, left_s: float | None) -> Call:
-            self.left_s.append(left_s)
-            self.calls.append(Call(*script[attempt.number]))
+        async def send(details: grpc.aio.ClientCallDetails) -> Any:
+            self.left_s.append(details.timeout)
+            self.calls.append(Call(*script[len(self.calls) - first]))
             return self.calls[-1]
 
-        answer = await GrpcRace(self.hedger, race, start, Call.read, timeout_s, set()).run(race.begin())
-        race.close()
+        details = grpc.aio.ClientCallDetails(METHOD, timeout_s, None, None, None)
+        entered = self._policy.enter(METHOD, timeout_s)
+        attempts: Any = RpcAttempts(self._policy, details, entered, send, lambda call: call.read(), b"")
+        answer: Answer[Any] = await AsyncRace(attempts, set()).run()
+        entered[0].close()
         await asyncio.sleep(0)
         return answer
 
@@ -96,7 +100,7 @@ def test_of_two_messages_at_one_instant_the_second_is_cancelled() -> None:
         site = Site()
         answer = await site.rpc([(3.0, b"primary"), (1.0, b"backup")])
         assert answer.first in (b"primary", b"backup")
-        assert [call.is_cancelled for call in site.calls] == [answer.attempt.number != 0, answer.attempt.number != 1]
+        assert [call.is_cancelled for call in site.calls] == [answer.first != b"primary", answer.first != b"backup"]
 
     run_virtual(main())
 
@@ -142,23 +146,15 @@ def test_a_server_that_forbids_attempts_gets_none() -> None:
     run_virtual(main())
 
 
-def test_a_cancelled_call_is_cancelled_for_its_caller() -> None:
-    """An RPC whose only call was cancelled elsewhere, such as by the channel's end, ends as cancelled."""
-
-    class Cancelled(Call):
-        async def read(self) -> Any:
-            raise asyncio.CancelledError
+def test_a_call_that_is_cancelled_elsewhere_leaves_the_race_to_the_other_one() -> None:
+    """A call that ends with its channel never wins; alone, it is the answer, and its caller gets the cancellation."""
 
     async def main() -> None:
         site = Site()
-        race = site.hedger.race(Asked(("grpc://a:", "/p.S/M"), RequestFacts(), Event.HEADERS))
-
-        async def start(_attempt: ClientAttempt, _left_s: float | None) -> Call:
-            return Cancelled(1.0, None)
-
-        with pytest.raises(asyncio.CancelledError):
-            await GrpcRace(site.hedger, race, start, lambda call: call.read(), None, set()).run(race.begin())
-        race.close()
+        answer = await site.rpc([(3.0, asyncio.CancelledError()), (2.0, b"backup")])
+        assert (answer.first, site.hedges) == (b"backup", 1)
+        answer = await site.rpc([(1.0, asyncio.CancelledError())])
+        assert (answer.call, type(answer.error)) == (site.calls[-1], asyncio.CancelledError)
 
     run_virtual(main())
 
@@ -183,4 +179,4 @@ def test_codes(
 ) -> None:
     """A code and a pushback have one meaning each."""
     found = failure_of(code, pushback)
-    assert (found.outcome, found.retry_after_s, forbids(pushback)) == (outcome, wait_s, is_forbidden)
+    assert (found.outcome, found.retry_after_s, found.is_final) == (outcome, wait_s, is_forbidden)

@@ -1,5 +1,6 @@
 """The race of an RPC over a synchronous channel, without a server and without time: events at the same instant."""
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,10 @@ pytest.importorskip("grpc")
 
 import grpc
 
-from gateway.client.alarm import Alarm, Appointment
 from gateway.client.asked import Asked, Event
-from gateway.client.attempt import ClientAttempt
 from gateway.client.config import HedgeConfig
-from gateway.client.grpc_sync_race import SyncGrpcRace
-from gateway.client.hedger import Hedger
+from gateway.client.grpc_sync_race import Alarm, Appointment, SyncGrpcRace
+from gateway.client.hedger import ClientAttempt, Hedger
 from gateway.hedging.contract import RequestFacts
 
 CONFIG = HedgeConfig(warmup_delay=2.0, budget_percent=100.0)
@@ -98,9 +97,10 @@ class Site:
         self.calls: list[Call] = []
         self.on_start: dict[int, Callable[[], Any]] = {}
         race = self.hedger.race(Asked(("grpc://a:", "/p.S/M"), RequestFacts(coin=0.5), Event.HEADERS))
+        race.deadline_s = math.inf if timeout_s is None else timeout_s
         self._due: list[Callable[[], None]] = []
         alarm: Any = self
-        self.race = SyncGrpcRace(self.hedger, race, alarm, self._start, timeout_s, is_stream=False)
+        self.race = SyncGrpcRace(race, alarm, self._start, is_stream=False)
         self.race.begin(race.begin())
 
     def after(self, _delay_s: float, function: Callable[[], None]) -> Appointment:

@@ -13,8 +13,8 @@ import trustme
 
 from client_kits import SOON
 from client_replicas import SILENT, Replicas, replicas
-from gateway.client.racing import Overtaken
-from gateway.client.sockets import Watch, bind, raced
+from gateway.client.race import Overtaken
+from gateway.client.sockets import Watch, current, raced
 from ttft_gateway import AsyncHedgingTransport, HedgingTransport
 
 CALL: Any = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
@@ -75,23 +75,25 @@ def test_a_handshake_that_never_ends_can_be_interrupted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"https://127.0.0.1:{server.getsockname()[1]}"
 
-        def stop() -> None:
-            watch.stop()
+        class Stopping(Watch):
+            due_s = 0.0
 
-        watch = Watch(lambda: 0.0, 0.0, stop)
-        bind(watch)
+            def on_due(self) -> None:
+                self.stop()
+
+        watch = current.watch = Stopping(lambda: 0.0)
         try:
             with pytest.raises(Overtaken):
                 inner.handle_request(httpx.Request("GET", url))
         finally:
-            bind(None)
+            current.watch = None
             watch.close()
         assert inner._pool.connections == []
 
 
 def test_a_wait_is_interrupted_by_another_thread() -> None:
     """A thread that waits for nothing but the end of its race wakes when another one ends it."""
-    watch = Watch(lambda: 0.0, 3600.0)
+    watch = Watch(lambda: 0.0)
     watch.listen()
     stopper = threading.Thread(target=watch.stop)
     stopper.start()

@@ -1,5 +1,6 @@
-"""The rules of hedging transports on sockets: which requests are hedged, where they go, and with which keys."""
+"""The rules of hedging transports on sockets; test_aiohttp_rules.py has those for methods and first events."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from checkout import ROOT
 from client_kits import KITS, PROMPT, Kit, Session
 from client_replicas import Replicas, ScriptedReplica, replicas
 from gateway.client.config import HedgeConfig
-from ttft_gateway import Stats, Target
+from ttft_gateway import AsyncHedgingTransport, Stats, Target
 
 AT_ONCE = HedgeConfig(warmup_delay=0.0, min_delay=0.0, budget_percent=100.0)
 BOTH = pytest.mark.parametrize("kit", [KITS["httpx"], KITS["httpx async"]], ids=["httpx", "httpx async"])
@@ -38,17 +39,6 @@ def _send(kit: Kit, replica: ScriptedReplica, method: str, path: str = "/chat/co
 
 
 @BOTH
-def test_a_call_with_the_switch_off_gets_no_backup(kit: Kit, site: Replicas) -> None:
-    """`x-ttft-hedge: off` is obeyed and not sent on."""
-    replica, stats = site.add("quick"), Stats()
-    headers = {"x-ttft-hedge": "off"}
-    response = _send(kit, replica, "POST", json=CALL, headers=headers, config=AT_ONCE, stats=stats)
-    assert b"Hel" in response.content
-    assert [seen.headers.get("x-ttft-hedge") for seen in replica.seen] == [None]
-    assert stats.snapshot().hedges == 0
-
-
-@BOTH
 def test_a_retry_of_the_sdk_is_not_hedged_again(kit: Kit, site: Replicas) -> None:
     """Three tries of an SDK bring at most one backup, that of the first one."""
     replica = site.add("error_500", headers=b"retry-after-ms: 1\r\n")
@@ -58,53 +48,6 @@ def test_a_retry_of_the_sdk_is_not_hedged_again(kit: Kit, site: Replicas) -> Non
     counts = [seen.headers["x-stainless-retry-count"] for seen in replica.seen]
     assert (counts.count("1"), counts.count("2")) == (1, 1)
     assert stats.snapshot().hedges <= 1
-
-
-@BOTH
-def test_an_answer_in_one_piece_is_not_hedged(kit: Kit, site: Replicas) -> None:
-    """The time of an answer without a stream is that of its length."""
-    replica, stats = site.add("whole"), Stats()
-    body = {"model": "m", "messages": PROMPT}
-    assert b"whole" in _send(kit, replica, "POST", json=body, config=AT_ONCE, stats=stats).content
-    assert (len(replica.seen), stats.snapshot().hedges) == (1, 0)
-
-
-@BOTH
-def test_embeddings_are_raced_on_headers(kit: Kit, site: Replicas) -> None:
-    """An embedding may be computed twice, and comes at once or late."""
-    replica = site.add("late_headers", "vectors")
-    response = _send(kit, replica, "POST", "/embeddings", json={"model": "m", "input": "text"})
-    assert response.json()["data"][0]["embedding"] == [0.5]
-    assert replica.seen[0].closed.wait()
-
-
-@BOTH
-@pytest.mark.parametrize("backup", ["plain", "missing"])
-def test_a_get_is_raced_on_headers(kit: Kit, site: Replicas, backup: str) -> None:
-    """A method without effects is hedged at any address, and a 404 is an answer."""
-    replica = site.add("late_headers", backup)
-    assert _send(kit, replica, "GET", "/files").status_code == (200 if backup == "plain" else 404)
-    assert replica.seen[0].closed.wait()
-
-
-@BOTH
-def test_another_method_needs_a_key_and_the_switch(kit: Kit, site: Replicas) -> None:
-    """A request with effects is sent once, unless the call allows a backup and has an idempotency key."""
-    on, key = {"x-ttft-hedge": "on"}, {"idempotency-key": "k"}
-    for headers in ({}, on, key):
-        replica = site.add("plain")
-        _send(kit, replica, "POST", "/orders", content=b"{}", headers=headers, config=AT_ONCE)
-        assert len(replica.seen) == 1
-    replica = site.add("late_headers", "plain")
-    assert _send(kit, replica, "POST", "/orders", content=b"{}", headers=on | key).content == b"hello"
-    assert [seen.headers["idempotency-key"] for seen in replica.seen] == ["k", "k"]
-
-
-@BOTH
-def test_the_first_event_may_be_the_headers(kit: Kit, site: Replicas) -> None:
-    """With `first="headers"`, a stream with headers wins before its content."""
-    replica = site.add("late_headers", "quick")
-    assert b"Hel" in _send(kit, replica, "POST", json=CALL, first="headers").content
 
 
 @BOTH
@@ -214,3 +157,23 @@ def test_a_forked_child_shares_no_connection_and_no_counts(site: Replicas) -> No
     )
     assert sorted(done.stdout.split("\n")) == ["", "hello 1", "hello 2"]
     assert replica.accepted == 2
+
+
+def test_a_caller_that_goes_leaves_no_failed_answer_open(site: Replicas) -> None:
+    """While a backup is awaited, the answer of a primary that has failed is closed with its caller's request."""
+    replica = site.add("late:error_500", "late_headers")
+    transport = AsyncHedgingTransport(AT_ONCE, transport=httpx.AsyncHTTPTransport(verify=False))
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=transport, timeout=60.0) as client:
+            transport.hedger.clock = lambda: 1.0 if replica.seen else 0.0
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(client.get(f"{replica.url}/files"))
+                while not any(target.errors for target in transport.stats.snapshot().targets.values()):
+                    await asyncio.sleep(0.001)
+                task.cancel()
+            while transport._tasks:
+                await asyncio.sleep(0)
+            assert transport._inner._pool.connections == []
+
+    asyncio.run(main())

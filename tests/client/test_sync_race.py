@@ -5,12 +5,11 @@ from typing import Any
 
 import httpx
 
-from gateway.client.asked import ask
 from gateway.client.config import HedgeConfig
-from gateway.client.hedger import Hedger
-from gateway.client.racing import Entrant
-from gateway.client.sockets import _current
+from gateway.client.httpx_sync import HttpxSender
+from gateway.client.sockets import current
 from gateway.client.sync_race import SyncRace
+from ttft_gateway import HedgingTransport
 
 _CONFIG = HedgeConfig(warmup_delay=0.5, warmup_requests=100_000, budget_percent=100.0, max_hedges=2)
 _TIME_LIMIT_S = 60.0
@@ -33,7 +32,7 @@ class _Replica(httpx.BaseTransport):
         self._requests += 1
         number = self._requests
         if number == 1:
-            watch = _current.watch
+            watch = current.watch
             assert watch is not None
             self.now_s = 1.0
             assert not watch.wait(None, 0, 0.0)
@@ -51,38 +50,33 @@ class _Race:
     def __init__(self, race: Any, replica: _Replica) -> None:
         self._race = race
         self._replica = replica
-        self._decisions = 0
-        self.sync_race: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._race, name)
 
     def late(self) -> Any:
-        self._decisions += 1
         backup = self._race.late()
-        if self._decisions == 2:
+        if backup is not None and backup.number == 2:
             self._replica.may_fail.set()
             pause = threading.Event()
-            while not self.sync_race._main.is_over:
+            while self._race._attempts[1].outcome is None:
                 pause.wait(0.001)
         return backup
 
 
 def test_a_backup_that_is_sent_while_the_last_one_fails_is_awaited() -> None:
-    """The second backup wins although the first one ended the wait, and nothing is left in the policy."""
+    """The second backup wins although the first one has failed, and nothing is left in the policy."""
     replica = _Replica()
-    hedger = Hedger(_CONFIG, clock=lambda: replica.now_s)
-    request = httpx.Request("GET", "http://replica/")
-    asked = ask("GET", "http://replica:80", b"/", [], b"", 0.5)
-    race: Any = _Race(hedger.race(asked), replica)
-    entrant = Entrant(request, asked, None, race)
+    transport = HedgingTransport(_CONFIG)
+    transport.hedger.clock, transport.adapter = lambda: replica.now_s, HttpxSender(replica)
+    entrant: Any = transport.enter(httpx.Request("GET", "http://replica/"))
+    race = entrant.race = _Race(entrant.race, replica)
     threads: set[threading.Thread] = set()
-    race.sync_race = SyncRace(replica, hedger, entrant, "content", threads)
-    opened = race.sync_race.run()
-    assert (opened.attempt.number, opened.response.status_code) == (2, 200)
+    opened = SyncRace(entrant, threads).run()
+    assert (race.winner.number, opened.response.status_code) == (2, 200)
     opened.body.close()
     race.close()
     for thread in list(threads):
         thread.join(_TIME_LIMIT_S)
-    [population] = hedger._populations.values()
+    [population] = transport.hedger._populations.values()
     assert [each.in_flight for each in population.pool.replicas] == [0] * len(population.pool.replicas)

@@ -194,6 +194,8 @@ def check_body(media: str, content: dict[str, Any], text: str) -> None:
 
 HASTY = {"upstream_timeout", "request_timeout"}  # had of a gateway that waits for nothing
 OTHERWISE = {
+    "forbidden",
+    "context_length_exceeded",
     "internal_error",
     "gateway_shutting_down",
     "limits_unavailable",
@@ -203,6 +205,7 @@ OTHERWISE = {
 BYTES: dict[str, bytes] = {  # code -> bytes that get it
     "invalid_http": b"HELLO\r\n\r\n",
     "headers_too_large": b"GET /healthz HTTP/1.1\r\nx-long: %b\r\n\r\n" % (b"a" * 500_000),
+    "uri_too_long": b"GET /%b HTTP/1.1\r\nhost: gateway\r\n\r\n" % (b"%41" * 3_000),
     "request_timeout": (
         b"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer %b\r\ncontent-length: 9\r\n\r\n"
         % KEY.encode()
@@ -268,7 +271,7 @@ def test_an_error_example_is_what_is_answered(served: Served, hasty: Served, err
 
 
 @pytest.mark.parametrize(
-    ("model", "status", "key", "code"), [("limited", 429, "429", "rate_limit_exceeded"), ("teapot", 418, "4XX", None)]
+    ("model", "status", "key", "code"), [("limited", 429, "429", "upstream_rate_limited"), ("teapot", 418, "4XX", None)]
 )
 def test_an_error_of_a_replica_is_passed_on(
     served: Served, model: str, status: int, key: str, code: str | None

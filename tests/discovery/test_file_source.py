@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from gateway.config.discovered import PoolPlace
+from gateway.config.discovered import sources as listed_sources
 from gateway.config.errors import ConfigError
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import Replicas, Settings
 from gateway.discovery import sources
-from gateway.discovery.sources import SourceFailed, source_of
+from gateway.discovery.sources import Source, SourceFailed, source_of
 from running import run_real
 
 PLACE = PoolPlace("m", 0)
@@ -27,11 +28,17 @@ def settings(file: Path, **more: object) -> Settings:
     )
 
 
+def source_in(file: Path) -> Source:
+    """The source of that model."""
+    made = settings(file)
+    return source_of(listed_sources(made)[PLACE], made, PLACE, {})
+
+
 def answers(file: Path, *steps: Callable[[], object]) -> list[str]:
     """Ask after each step; return the names of the replicas, or the fault."""
 
     async def main() -> list[str]:
-        source = source_of(settings(file), PLACE, {})
+        source = source_in(file)
         got = []
         for step in steps:
             step()
@@ -93,7 +100,7 @@ def test_it_is_not_read_without_a_change(tmp_path: Path, monkeypatch: pytest.Mon
     file.write_text(A)
 
     async def main() -> None:
-        source = source_of(settings(file), PLACE, {})
+        source = source_in(file)
         [first] = await source.ask()
         await source.ask()
         assert len(reads) == 1
@@ -109,7 +116,7 @@ def test_a_file_that_is_being_written_is_read_to_its_end(tmp_path: Path) -> None
     file.write_text(A)
 
     async def main() -> None:
-        source = source_of(settings(file), PLACE, {})
+        source = source_in(file)
         asyncio.get_running_loop().call_later(0.005, file.write_text, A + B)
         assert len(await source.ask()) == 2
 
@@ -127,7 +134,7 @@ def test_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return hanging[-1]
 
     async def main() -> None:
-        source = source_of(settings(file), PLACE, {})
+        source = source_in(file)
         with monkeypatch.context() as patch:
             patch.setattr(sources, "on_thread", hang)
             for _ in range(3):

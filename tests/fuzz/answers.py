@@ -128,7 +128,8 @@ def _frames(protocol: WireProtocol, call: Call, answer: bytes) -> list[Frame]:
         except ProtocolError:  # the upstream said what cannot be told in this API: the attempt fails
             return frames
         _check(frames[-1])
-        assert reader.complete or not reader.closed or not frames[-1].raw  # a close of its own kind, which is a cut
+        if frames[-1].kind is FrameKind.DONE and not reader.complete:  # no end of an answer
+            return frames[:-1]
         if reader.closed or frames[-1].kind is FrameKind.ERROR:
             return frames
     last = reader.close() if reader.complete else None
@@ -139,7 +140,8 @@ def _assembled(assembler: Assembler, frames: Sequence[Frame]) -> None:
     """Whatever came makes one JSON object, or none in a way that is expected."""
     for frame in frames:
         if frame.raw and frame.kind is not FrameKind.ERROR:
-            assembler.add(frame.raw)
+            with suppress(ProtocolError):  # the attempt fails
+                assembler.add(frame.raw)
     with suppress(*NO_ANSWER):
         assert isinstance(json.loads(assembler.body()), dict)
 

@@ -9,8 +9,8 @@ from typing import Final
 from unittest import mock
 
 from fuzz.answers import WAYS
-from gateway.errors import BadRequest
 from gateway.inbound import large
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from providers.base import Api, Call
@@ -75,8 +75,8 @@ def _parsed(api: Api, body: bytes) -> Call | None:
     """The call, None where it is refused in few words."""
     try:
         return parse(api, body, (), _BOUNDS, frozenset()).call
-    except BadRequest as error:
-        told_bytes = len(error.body())
+    except InvalidRequest as error:
+        told_bytes = len(f"{error.message}{error.param}".encode())
     assert told_bytes < _TOLD_MAX
     return None
 

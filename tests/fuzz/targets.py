@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fuzz import answers, bodies, connections, events, exchanges, limits
+from fuzz import answers, bodies, connections, events, exchanges, limits, replies
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 
@@ -28,6 +28,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "events": Target(events.check, events.WORDS),
     "exchanges": Target(exchanges.check, exchanges.WORDS),
     "limits": Target(limits.check, limits.WORDS),
+    "replies": Target(replies.check, replies.WORDS),
 }
 
 

@@ -10,7 +10,15 @@ import pytest
 from fuzz.pieces import changed
 from fuzz.targets import TARGETS, corpus
 
-_CHANGED = {"answers": 600, "bodies": 600, "connections": 40, "events": 600, "exchanges": 600, "limits": 600}
+_CHANGED = {
+    "answers": 600,
+    "bodies": 600,
+    "connections": 40,
+    "events": 600,
+    "exchanges": 600,
+    "limits": 600,
+    "replies": 600,
+}
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -15,7 +15,7 @@ import pytest
 
 from checkout import DOCS
 from fuzz import answers
-from gateway.errors import BadRequest
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from providers.base import Api
@@ -51,7 +51,7 @@ def test_any_request_is_sent_or_refused_in_words(api: Api) -> None:
                 for protocol in answers.WAYS[api]:
                     with suppress(Unsupported):
                         json.loads(in_one_piece(protocol.build(call, "up", stream=api is not Api.EMBEDDINGS)))
-            except BadRequest:
+            except InvalidRequest:
                 continue
             except Exception as error:
                 raise AssertionError(f"{place} is {other!r} in {body}") from error

@@ -198,8 +198,13 @@ def test_foreign_pages_cannot_switch() -> None:
     foreign = {"host": "127.0.0.1:8081", "origin": "https://example.com"}
     assert site.refusal("POST", "/admin/hedging", off, foreign) == (403, "forbidden")
     assert site.off == set()
+    unnamed = {"host": "127.0.0.1:8081", "sec-fetch-site": "same-site"}
+    assert site.refusal("POST", "/admin/hedging", off, unnamed) == (403, "forbidden")
+    assert site.off == set()
     own = {"host": "127.0.0.1:8081", "origin": "http://127.0.0.1:8081"}
     assert site.ask("POST", "/admin/hedging", off, own).status == 200
+    proxied = {"host": "127.0.0.1:8081", "origin": "https://admin.example", "sec-fetch-site": "same-origin"}
+    assert site.ask("POST", "/admin/hedging", off, proxied).status == 200
 
 
 def test_replicas_are_taken_out_and_in() -> None:

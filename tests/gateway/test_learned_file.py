@@ -1,6 +1,7 @@
 """The file of learned state: written whole, read once, and never the reason for a failed request."""
 
 import asyncio
+import math
 import os
 import re
 from collections.abc import Callable
@@ -28,24 +29,34 @@ from running import run_real
 class Process:
     """One run of a gateway, as far as it concerns the file."""
 
-    def __init__(self, file: Path | None, contents: int = 0) -> None:
+    def __init__(self, file: Path | None, contents: int = 0, models: str = "m") -> None:
         self.events: list[Event] = []
-        self.pool: Pool = pool(None, None)
+        self.pools: dict[str, Pool] = {name: pool(None, None) for name in models}
+        for each in self.pools.values():
+            self._use(each, contents)
+        built = {name: Model(name, [each], default_timeouts()) for name, each in self.pools.items()}
+        self.dropped: list[tuple[str, str]] = []
+
+        def drop(name: str, reason: str) -> None:
+            self.dropped.append((name, reason))
+
+        state = OwnState(lambda: built, drop)
+        self.learned = LearnedFile(None if file is None else str(file), state, self.events.append, drop)
+
+    @staticmethod
+    def _use(used: Pool, contents: int) -> None:
         loop = asyncio.get_running_loop()
         for number in range(contents):
             now_s = loop.time() - 1.0
-            attempt = send(self.pool, number % 2, now_s)
+            attempt = send(used, number % 2, now_s)
             attempt.content_s = now_s + 0.2
-            self.pool.on_content(attempt, attempt.content_s)
-            self.pool.on_end(attempt, Outcome.FINISHED, attempt.content_s, None)
-        models = {"m": Model("m", [self.pool], default_timeouts())}
-        state = OwnState(lambda: models)
-        self.learned = LearnedFile(None if file is None else str(file), state, self.events.append)
+            used.on_content(attempt, attempt.content_s)
+            used.on_end(attempt, Outcome.FINISHED, attempt.content_s, None)
 
     @property
     def is_warm(self) -> bool:
         """True if the first request is hedged by learned values."""
-        return self.pool.learning.plan("a", asyncio.get_running_loop().time()) is not None
+        return self.pools["m"].learning.plan("a", asyncio.get_running_loop().time()) is not None
 
 
 def written(file: Path) -> None:
@@ -99,15 +110,14 @@ def changed(**changes: Any) -> Callable[[bytes], bytes]:
     ("change", "why", "is_replaced"),
     [
         (lambda content: content[: len(content) // 2], "the file is damaged", True),
-        (lambda content: content.replace(b'"contents":40', b'"contents":-1'), "the file is damaged", True),
-        (lambda content: re.sub(b'"samples":[0-9]+', b'"samples":7', content), "the state of pool is damaged", True),
+        (changed(saved_s=1e10), "the time in the file is in the future", True),
         (lambda content: content[:40] + b"[" * 100_000, "the file is damaged", True),
         (changed(version=0), "the file has version 0 instead of 1", True),
         (changed(version=2, models=[]), "the file has version 2 instead of 1", True),
         (lambda _: b"models: []\n", "the file has other content and is not overwritten", False),
         (changed(format="another"), "the file has other content and is not overwritten", False),
     ],
-    ids=["cut", "negative", "contradiction", "deep", "older", "newer", "yaml", "json"],
+    ids=["cut", "future", "deep", "older", "newer", "yaml", "json"],
 )
 def test_a_file_that_cannot_be_used(
     tmp_path: Path, change: Callable[[bytes], bytes], why: str, *, is_replaced: bool
@@ -129,6 +139,65 @@ def test_a_file_that_cannot_be_used(
 
     run_real(main())
     assert (file.read_bytes() != broken) is is_replaced
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "warm", "named"),
+    [
+        (b'"contents":40', b'"contents":-1', "n", ["pool"]),
+        (b'"contents":40', b'"contents":1' + b"0" * 30, "n", ["pool"]),
+        (b'"samples":[0-9]+', b'"samples":7', "n", ["pool"]),
+        (b'"levels":{[^}]*', b'"levels":{"a":21.0', "n", ["pool"]),
+        (b'"age_s":[^,]+', b'"age_s":null', "n", ["pool"]),
+        (b'"reports":0', b'"reports":-1', "mn", ["the tokens of m"]),
+        (b'{"tokens":', b'{"coins":', "n", ["the model m"]),
+    ],
+)
+def test_a_damaged_part_costs_itself(tmp_path: Path, old: bytes, new: bytes, warm: str, named: list[str]) -> None:
+    """It is named, and the state of another model is used; the next file has no damage."""
+    file = tmp_path / "learned.json"
+    written(file)
+    content = msgspec.json.decode(file.read_bytes())
+    model = file.read_bytes().partition(b'"models":{"m":')[2].removesuffix(b"}}")
+    content["models"] = {
+        "m": msgspec.Raw(re.sub(old, new, model, count=1)),
+        "n": msgspec.Raw(model),
+    }
+    file.write_bytes(msgspec.json.encode(content))
+
+    async def main() -> None:
+        process = Process(file, models="mn")
+        await process.learned.restore()
+        now_s = asyncio.get_running_loop().time()
+        assert [name for name in "mn" if process.pools[name].learning.plan("a", now_s) is not None] == list(warm)
+        assert [name for name, _ in process.dropped] == named
+        [event] = process.events
+        assert isinstance(event, LearnedRestored)
+        assert (event.pools, event.cold) == (len(warm), 2 - len(warm))
+        await process.learned.save()
+
+    run_real(main())
+    assert read(file)[0] is ("m" in warm)
+
+
+def test_state_out_of_range_is_not_written(tmp_path: Path) -> None:
+    """The pool that has it is left out, and named; levels are written as the nearest ones in range."""
+    file = tmp_path / "learned.json"
+
+    async def main() -> None:
+        process = Process(file, contents=40, models="mn")
+        process.pools["m"].learning.predictor._levels["a"] = 50.0
+        await process.learned.save()
+        assert not process.dropped
+        process.pools["n"].learning._contents = -1
+        process.pools["n"].learning.predictor._levels["a"] = math.nan
+        await process.learned.save()
+        assert [name for name, _ in process.dropped] == ["pool"]
+
+    run_real(main())
+    saved = msgspec.json.decode(file.read_bytes())["models"]
+    assert saved["m"]["pools"]["pool"]["learning"]["predictor"]["levels"]["a"] == 20.0
+    assert saved["n"]["pools"] == {}
 
 
 def test_an_empty_file_is_no_file(tmp_path: Path) -> None:

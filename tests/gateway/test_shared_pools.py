@@ -10,7 +10,7 @@ from gateway.pool.pool import Pool
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.hub import ShareHub
-from gateway.share.words import Answered, Ask
+from gateway.share.words import Answered, Ask, keep_silent
 from gateway.shared_pools import SharedPools
 from pooled import pool, send
 from running import run_virtual
@@ -40,7 +40,9 @@ class Process:
         self.switched: list[tuple[str | None, bool]] = []
         self.pool: Pool = pool(None, None)
         runtime = Runtime(loop, self.events.append, random.Random(1).random, TimerQueue(loop))
-        self.shared = SharedPools(Engine(hub, head), runtime, lambda name, on: self.switched.append((name, on)))
+        self.shared = SharedPools(
+            Engine(hub, head), runtime, lambda name, on: self.switched.append((name, on)), keep_silent
+        )
         self.use(self.pool)
         self.shared.start()
 

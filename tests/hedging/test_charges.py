@@ -47,6 +47,7 @@ CASES = [
     (Outcome.DRAINED, Ended(events=7), Billed.USED, (900, 0, 7, True)),
     (Outcome.TTFT_TIMEOUT, Ended(), Billed.USED, PROMPT_ONLY),
     (Outcome.CUT, Ended(events=7, error="cut"), Billed.USED, (900, 0, 7, True)),
+    (Outcome.SILENT, Ended(events=7, error="timeout"), Billed.USED, (900, 0, 7, True)),
     # failed before any content: the prompt, unless it cannot have been processed
     (Outcome.FAILED, Ended(error="empty"), Billed.USED, PROMPT_ONLY),
     (Outcome.FAILED, Ended(error="error_frame"), Billed.USED, PROMPT_ONLY),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import BadRequest
 from gateway.inbound import arrays, chat, embeddings, field_errors, large, request, responses
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import NumberLimits
 from hostile_bodies import SHAPES
 from providers.base import Api
@@ -34,8 +34,8 @@ def test_little_is_built_from_a_hostile_body(shape: str, monkeypatch: pytest.Mon
     try:
         request.parse(api, body, (), NumberLimits(16, 1_000_000), frozenset())
         seen = 200
-    except BadRequest as error:
-        seen = error.status
+    except InvalidRequest:
+        seen = 400
     finally:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -48,7 +48,7 @@ def test_keys_are_counted_before_they_are_kept(monkeypatch: pytest.MonkeyPatch) 
     """A body of nothing but keys is rejected without decoding all of them; one of many colons is not."""
     _, _, make = SHAPES["many keys at the top level"]
     monkeypatch.setattr(request, "_read_top", None)
-    with pytest.raises(BadRequest, match="over 200 keys"):
+    with pytest.raises(InvalidRequest, match="over 200 keys"):
         request._top_level(make(_BYTES))
     monkeypatch.undo()
     assert len(request._top_level(b'{"a":"%b","\\u00e9":{"x":1},"b":[{"y":2}]}' % (b":" * _BYTES))) == 3
@@ -58,7 +58,7 @@ def test_keys_are_counted_before_they_are_kept(monkeypatch: pytest.MonkeyPatch) 
 def test_objects_are_counted_before_they_are_built(field: str, maximum: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """An array of too many objects is rejected after its first items; strings with many braces are not counted."""
     raws = request._read_top(b'{"%b":[%b]}' % (field.encode(), b",".join([b"{}"] * (maximum + 1000))))
-    with pytest.raises(BadRequest, match=f"over {maximum} items"):
+    with pytest.raises(InvalidRequest, match=f"over {maximum} items"):
         arrays.check_objects(raws)
     assert arrays._left == []
     arrays.check_objects(request._read_top(b'{"%b":[%b]}' % (field.encode(), b",".join([b"{}"] * maximum))))
@@ -102,7 +102,7 @@ def test_prompts_of_a_large_array_are_counted_without_building_them(case: str, m
     body = f'{{"model":"m","prompt":{prompt}}}'.encode()
     with contextlib.ExitStack() as raises:
         if isinstance(wanted, str):
-            raises.enter_context(pytest.raises(BadRequest, match=re.escape(wanted)))
+            raises.enter_context(pytest.raises(InvalidRequest, match=re.escape(wanted)))
         parsed = request.parse(Api.COMPLETIONS, body, (), NumberLimits(16, 1_000_000), frozenset())
         assert parsed.call.choices == wanted
 
@@ -121,7 +121,7 @@ def test_prompts_of_a_large_array_are_counted_without_building_them(case: str, m
 )
 def test_a_large_field_has_a_message_too(fields: str, param: str | None, message: str) -> None:
     """The error of a field that is not decoded again names it, its type or the path in it."""
-    with pytest.raises(BadRequest) as error:
+    with pytest.raises(InvalidRequest) as error:
         request.parse(next(iter(SHAPES.values()))[0], f"{{{fields}}}".encode(), (), NumberLimits(16, 99), frozenset())
     assert error.value.param == param
     assert message in error.value.message
@@ -147,6 +147,6 @@ def test_a_hostile_body_is_passed_over_a_few_times(shape: str, monkeypatch: pyte
     monkeypatch.setattr(responses, "_decode", counting(responses._decode))
     kinds = {each: kind._replace(decode=counting(kind.decode)) for each, kind in large._KINDS.items()}
     monkeypatch.setattr(large, "_KINDS", kinds)
-    with contextlib.suppress(BadRequest):
+    with contextlib.suppress(InvalidRequest):
         request.parse(api, body, (), NumberLimits(16, 1_000_000), frozenset())
     assert passes <= (1.1 if status == 200 else 3.1)

@@ -8,6 +8,7 @@ import pytest
 from gateway.api.dialects.messages import MessagesTerminator, error_body
 from gateway.errors import BadRequest, GatewayError, RequestTimeout, ShuttingDown, UnknownModel, UpstreamFailed
 from gateway.hedging.outcomes import Denial
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import Inbound, parse, parse_count
 from providers.base import Api
@@ -70,7 +71,7 @@ def test_what_is_hedged(more: dict[str, Any], hedged: bool) -> None:
 )
 def test_what_is_wrong(body: dict[str, Any], param: str) -> None:
     """A field that cannot be served is named."""
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(InvalidRequest) as refused:
         read(body)
     assert refused.value.param == param
 
@@ -80,7 +81,7 @@ def test_what_is_counted() -> None:
     raw = json.dumps({"model": "m", "messages": [USER], "system": "S"}).encode()
     assert parse_count(raw, ()) == ("m", b'"S"' + json.dumps([USER]).encode())
     for broken in (b"{}", b"[", b'{"model":"m"}', b'{"model":"m","messages":[{"role":"user"}]}', b"[" * 100_000):
-        with pytest.raises(BadRequest):
+        with pytest.raises(InvalidRequest):
             parse_count(broken, ())
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import BadRequest
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.field_errors import MESSAGES_MAX, PROMPTS_MAX
 from gateway.inbound.request import _READERS, KEYS_MAX
 from inbound_bodies import MESSAGES, chat, completions, read, refused, told
@@ -176,7 +176,7 @@ def test_a_wrong_prompt_is_named(name: str) -> None:
     assert [error.param, error.code] == expected
 
 
-def _prompt_error(member: str) -> BadRequest:
+def _prompt_error(member: str) -> InvalidRequest:
     return told(completions(member) if member else completions(), Api.COMPLETIONS)
 
 
@@ -188,6 +188,7 @@ HEADERS = {  # header, value -> code
     "target without a unit": (b"x-ttft-target", b"3", "invalid_value"),
     "target of nothing": (b"x-ttft-target", b"0ms", "invalid_value"),
     "target that is no duration": (b"x-ttft-target", b"soon", "invalid_value"),
+    "deadline that is no duration": (b"x-ttft-deadline", b"800", "invalid_value"),
 }
 
 
@@ -271,7 +272,14 @@ def test_a_target_is_read(value: bytes, target_s: float) -> None:
 
 def test_long_headers_are_cut_in_messages() -> None:
     """An error never echoes more than 80 characters of a header."""
-    for header in (b"content-type", b"content-encoding", b"x-ttft-hedge", b"x-ttft-target", b"x-ttft-usage"):
+    for header in (
+        b"content-type",
+        b"content-encoding",
+        b"x-ttft-hedge",
+        b"x-ttft-target",
+        b"x-ttft-deadline",
+        b"x-ttft-usage",
+    ):
         assert 81 * "x" not in told(chat(), headers=[(header, LONG.encode())]).message
 
 
@@ -291,7 +299,7 @@ PIECES = st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b"\\ud800", b"{",
     api=st.sampled_from(list(_READERS)),
 )
 def test_bytes_of_any_kind_raise_nothing_else(sample: bytes, at: int, drop: int, piece: bytes, api: Api) -> None:
-    """Any bytes are parsed or get a `GatewayError`, whose body can be encoded."""
+    """Any bytes are parsed or get an `InvalidRequest`, whose message can be encoded."""
     at %= len(sample) + 1
     error = refused(sample[:at] + piece + sample[at + drop :], api)
-    assert error is None or json.loads(error.body())["error"]["type"] == "invalid_request_error"
+    assert error is None or error.message.encode()

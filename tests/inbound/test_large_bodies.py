@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import BadRequest
 from gateway.inbound import large, request
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.request import Inbound
 from inbound_bodies import read
 from providers.base import Api
@@ -45,7 +45,7 @@ def _outcome(body: bytes, api: Api) -> tuple[Inbound, bytes] | tuple[str, str | 
     """The parsed request and an upstream body, or the error."""
     try:
         inbound = read(body, api)
-    except BadRequest as error:
+    except InvalidRequest as error:
         return error.message, error.param, error.code
     return inbound, in_one_piece(build(inbound.call, "up", stream=True, ask_usage=True))
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.errors import BadRequest
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.large import SIZE_MIN
 from gateway.inbound.request import parse, skim
 from inbound_bodies import BOUNDS, MESSAGES, chat
@@ -43,7 +43,7 @@ def test_a_body_is_read_as_by_the_parser(name: str) -> None:
 def _parsed(api: Api, body: bytes) -> tuple[object, ...] | str:
     try:
         inbound = parse(api, body, (), BOUNDS, frozenset(), default_model="-")
-    except BadRequest as error:
+    except InvalidRequest as error:
         return str(error)
     call = inbound.call
     read = (call.model, call.streaming, call.include_usage, call.choices, call.max_tokens, call.repeatable)
@@ -53,7 +53,7 @@ def _parsed(api: Api, body: bytes) -> tuple[object, ...] | str:
 def _skimmed(api: Api, body: bytes) -> tuple[object, ...] | str:
     try:
         fields, prompt_bytes = skim(api, body, BOUNDS, "-")
-    except BadRequest as error:
+    except InvalidRequest as error:
         return str(error)
     read = (fields.model, fields.streaming, fields.include_usage, fields.choices, fields.max_tokens, fields.hedgeable)
     return (*read, fields.stored, prompt_bytes)

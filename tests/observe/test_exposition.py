@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from checkout import DOCS
 from gateway.learned_file import file_values
 from gateway.observe import exposition
+from gateway.observe.dropped import DroppedState
 from gateway.observe.instruments import Instruments
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import ProcessValues
@@ -184,6 +185,7 @@ def test_every_metric_is_documented() -> None:
         *proof.values(),
         *file_values(None),
         *SpanCounts().values(),
+        *DroppedState(lambda _: None, lambda: 0.0).values(),
     ]
     metrics = Metrics(lambda: [pool("llama"), DRAINING], lambda: ADMISSION, lambda: values, lambda: FOUND)
     for piece in exposition._slices(run_virtual(metrics.scrape())):

@@ -43,6 +43,7 @@ from gateway.process_events import (
     ReplicaSwitched,
     ShareAway,
     ShareBack,
+    StateDropped,
     WorkerChanged,
 )
 from gateway.traces import Trace
@@ -69,6 +70,7 @@ RARE: list[Event] = [
     WorkerChanged(1.0, 2, 4211, ready=False, reason="was ended by SIGKILL"),
     ShareAway(1.0, 4, "share", 0.225, "no reply"),
     ShareBack(1.0, 4, 2.5),
+    StateDropped(1.0, "share", "the loads of a in llama", "Expected `float` <= 100000.0 - at `$[0]`"),
     HedgingMeasured(1.0, "llama", 5.0, 9000, 500, 50, (40.0, 30.0, 55.0), None, None, None, 9000, 0.5, None),
 ]
 DOCS = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
@@ -229,6 +231,7 @@ def test_rare_events() -> None:
         ("warning", "worker_changed"),
         ("warning", "share_away"),
         ("warning", "share_back"),
+        ("warning", "state_dropped"),
         ("info", "hedging_measured"),
     ]
 
@@ -302,6 +305,51 @@ def test_nothing_breaks_a_line(upstream_id: str, error: str, model: str) -> None
         if not text:
             found = msgspec.json.decode(line)
             assert (found["model"], found["attempts"][0]["upstream_request_id"]) == (model, upstream_id[:200])
+
+
+_TOKEN = re.compile(
+    r'(?:(?P<name>[a-z_]+)=)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s"=\\|()]+))|(?P<bar>\|)'
+    r'|\((?:"(?P<quoted_remark>(?:[^"\\]|\\.)*)"|(?P<remark>[^"=\\()]+))\)'
+)
+FORGING = (
+    AWKWARD | st.text('a ="\\|()\n\t{}:,') | st.sampled_from(["x never_hedged=quota", "a (b)", "| b won", "", "="])
+)
+
+
+def _tokens(line: bytes) -> list[tuple[str, str]]:
+    """Read a text line back: name and value of each field; "" for a word, "|" and "()" for bars and remarks."""
+    found, at, text = [], 0, line.decode().removesuffix("\n")
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        assert token is not None, text[at:]
+        quoted = token["quoted"] if token["quoted"] is not None else token["quoted_remark"]
+        value = token["plain"] or token["remark"] or "" if quoted is None else msgspec.json.decode(f'"{quoted}"')
+        kind = "|" if token["bar"] else "()" if token[0].startswith("(") else token["name"] or ""
+        found.append((kind, value))
+        assert text[token.end() : token.end() + 1] in (" ", "")
+        at = token.end() + 1
+    return found
+
+
+@given(FORGING, FORGING, FORGING, FORGING)
+def test_text_is_read_back(error: str, model: str, replica: str, reason: str) -> None:
+    """Every value of a text line can be read back, and none adds a word or a field."""
+    attempt = replace(PRIMARY, replica=replica, error=error, reason=reason)
+    event = replace(REQUEST, model=model, key_name=model, error=error, denied_why=reason, attempts=(attempt,))
+    plain_attempt = replace(PRIMARY, replica="r", error="e", reason="w")
+    plain = replace(REQUEST, model="m", key_name="m", error="e", denied_why="w", attempts=(plain_attempt,))
+    lines = Lines(text=True)
+    lines.log.on_events([event, plain, BreakerChanged(REQUEST.at_s, model, replica, reason)])
+    cut = {"e": error[:200], "m": model, "r": replica, "w": reason}
+    found, wanted, breaker = map(_tokens, lines.written)
+    free = {"error", "key", "()", ""}
+    whole = iter([error[:200], error])  # of the request, and of the attempt, which is not cut here
+    expected = [
+        (kind, next(whole) if kind == "error" else cut.get(value, value) if kind in free else value)
+        for kind, value in wanted
+    ]
+    assert found == expected
+    assert breaker[4:] == [("model", model), ("replica", replica), ("state", reason)]
 
 
 def test_upstream_words_are_cut() -> None:

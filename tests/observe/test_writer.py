@@ -4,8 +4,10 @@ import errno
 import fcntl
 import os
 import select
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +117,66 @@ def test_a_full_disk_is_reported(fits: int, pipe: tuple[int, int], monkeypatch: 
     writer.close()
     assert [error.strerror for error in errors] == ["No space left on device"]
     assert writer.lost == 3
+
+
+_ENDLESS = """
+import sys
+from gateway.observe.writer import LineWriter
+fd, lock, size = map(int, sys.argv[1:])
+writer = LineWriter(fd, lambda lines: b"", lock=lock if lock >= 0 else None)
+while writer.write(b"a" * (size - 1) + b"\\n"):
+    pass
+sys.stdin.read()
+"""
+
+
+def _killed_at_a_full_pipe(pipe: tuple[int, int], size: int, lock: int = -1) -> bytes:
+    """Return what a killed process leaves in an unread pipe to which it was writing lines of this size."""
+    reading, writing = pipe
+    fds = (writing, *([lock] if lock >= 0 else []))
+    argv = [sys.executable, "-c", _ENDLESS, str(writing), str(lock), str(size)]
+    with subprocess.Popen(argv, cwd=ROOT, pass_fds=fds, stdin=subprocess.PIPE) as process:
+        while _unread(reading) < 50_000:  # 16 pages, none of them quite full
+            select.select([], [], [], 0.001)
+        process.kill()
+    return _read(reading, _unread(reading))
+
+
+def _unread(fd: int) -> int:
+    return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0])
+
+
+def test_a_killed_process_leaves_whole_lines(pipe: tuple[int, int]) -> None:
+    """A process that is killed while its reader has stopped leaves no part of a line in the pipe."""
+    left = _killed_at_a_full_pipe(pipe, 900)
+    assert left.endswith(b"\n")
+    assert set(left.splitlines()) == {b"a" * 899}
+
+
+def test_another_process_ends_the_line_of_a_killed_one(pipe: tuple[int, int], tmp_path: Path) -> None:
+    """A line that a pipe does not take at once may be cut; the next writer of the group begins a new line."""
+    reading, writing = pipe
+    with (tmp_path / "lock").open("w+b") as lock:
+        left = _killed_at_a_full_pipe(pipe, 200_000, lock.fileno())
+        assert set(left) == set(b"a")
+        for expected in (b"\nb\n", b"c\n"):
+            writer = LineWriter(writing, _loss_line, lock=lock.fileno())
+            writer.write(expected.strip() + b"\n")
+            assert _read(reading, len(expected)) == expected
+            writer.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [(b"", b""), (b"whole\n", b"whole\n"), (b'{"half', b'{"half\n')])
+def test_the_first_line_in_a_file_is_a_line_of_its_own(before: bytes, after: bytes, tmp_path: Path) -> None:
+    """A file that an earlier process left in the middle of a line goes on with a new line."""
+    path = tmp_path / "log"
+    path.write_bytes(before)
+    with path.open("ab", buffering=0) as file:
+        writer = LineWriter(file.fileno(), _loss_line)
+        for line in (b"first\n", b"second\n"):
+            writer.write(line)
+        writer.close()
+    assert path.read_bytes() == after + b"first\nsecond\n"
 
 
 _WRITING = """

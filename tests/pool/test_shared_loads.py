@@ -207,3 +207,21 @@ def test_the_usual_replica_of_a_prefix_is_the_same_at_all() -> None:
         assert sorted(expected) == [500.0, 1_000.0, 1_000.0]
     first, second = ([pool.loads.uncached(facts, replica, 0.2) for replica in pool.replicas] for pool in together.pools)
     assert first == second
+
+
+def test_rejections_are_judged_by_each_gateway_and_acquitted_by_all() -> None:
+    """A breaker that is open because of rejections is no failure for the others; an answer elsewhere acquits."""
+    together = Together(3)
+    for pool in together.pools[:2]:
+        judge = pool.rejections(pool.replicas[0])
+        for number in range(3):
+            judge.on_rejected(number, "key", (judge,), 1.0, disproved=False)
+    together.settle(1.0)
+    fail(together.pools[2], 0, 1.2)
+    together.settle(1.2)
+    assert states(together) == [BreakerState.OPEN, BreakerState.OPEN, BreakerState.CLOSED]
+    answer(together.pools[2], send(together.pools[2], 0, 2.0), 2.1)
+    together.settle(2.1)
+    for pool in together.pools[:2]:
+        assert pool.rejections(pool.replicas[0]).requests == {}
+        assert pool.replicas[0].breaker.allows(2.8)

@@ -38,7 +38,6 @@ REFERENCE: Final = (
     "docs/logs.md",
     "docs/metrics.md",
     "docs/providers.md",
-    "docs/renamed.md",
     "docs/runbook.md",
     "docs/simulated-replica.md",
 )

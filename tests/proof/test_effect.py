@@ -8,7 +8,7 @@ from gateway.hedging.measure import Instrument
 from gateway.proof.effect import direct_effect
 from gateway.proof.report import report
 from gateway.proof.tally import Group, Tally
-from streaming_bench.simulation.proof import FIGURES, coverage, known_run
+from streaming_bench.research.proof import FIGURES, coverage, known_run
 from streaming_bench.simulation.scenario import load, with_requests
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from openai_calls import WHOLE
+from providers.errors import ProtocolError
 from providers.openai.chat import OpenAIChat
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1753000000, "model": "m"}
@@ -35,6 +36,13 @@ def message_of(*deltas: dict[str, Any]) -> Any:
     return assembled(*(delta(**fields) for fields in deltas), delta(finish="stop"))["choices"][0]["message"]
 
 
+@pytest.mark.parametrize("data", [b"not json", b"[1]", b'{"choices":[],"logprobs":"\xff"}'])
+def test_an_event_that_cannot_be_read_is_no_part_to_leave_out(data: bytes) -> None:
+    """An event that the reader has passed on, and that is no JSON object, fails the assembling."""
+    with pytest.raises(ProtocolError):
+        assembled(b"data: %b\n\n" % data)
+
+
 def test_a_text_answer() -> None:
     """Text is joined, head and usage are kept, nulls stay null, and keys keep the upstream's order."""
     top = {"service_tier": "default", "system_fingerprint": "fp_1", "usage": None, "obfuscation": "xy"}
@@ -51,8 +59,6 @@ def test_a_text_answer() -> None:
             **top,
         ),
         b": comment\n\n",
-        b"data: not json\n\n",
-        b"data: [1]\n\n",
         b"",
         *(delta(content=text) for text in ('{"a"', ": 1", "}")),
         delta(finish="stop"),

@@ -34,12 +34,19 @@ def test_the_usage_chunk_stays_where_it_is_wanted() -> None:
     assert usage == OpenAIChat().reader(WHOLE).read(usage).raw
 
 
+DONE = b"data: [DONE]\n\n"
+
+
 @pytest.mark.parametrize(
     ("n", "events", "complete"),
     [
         (1, [text("x")], False),
         (1, [text("x", finish="stop")], True),
-        (1, [b"data: [DONE]\n\n"], True),
+        (1, [DONE], False),
+        (1, [text("x"), DONE], False),
+        (2, [text("x", finish="stop"), text("x", 1), DONE], False),
+        (2, [event(choices=[{"index": 1, "delta": {"role": "assistant"}}]), text("x", finish="stop"), DONE], False),
+        (2, [text("x", finish="stop"), DONE], True),  # a server that ignores `n`
         (1, [text("x", finish="")], False),
         (2, [text("x", finish="stop"), text("x", finish="stop")], False),
         (2, [text("x", finish="stop"), text("x", 1), text("x", 1, "length")], True),
@@ -49,7 +56,7 @@ def test_the_usage_chunk_stays_where_it_is_wanted() -> None:
     ],
 )
 def test_complete(*, n: int, events: list[bytes], complete: bool) -> None:
-    """An answer is complete when every choice has finished or the closing event was seen."""
+    """An answer is complete when every choice has finished; with the closing event, every one that has begun."""
     reader = OpenAIChat().reader(call_of({"model": "m", "stream": True, "n": n}))
     for each in events:
         assert not reader.complete

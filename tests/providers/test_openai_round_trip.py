@@ -115,8 +115,9 @@ CHUNKS = st.fixed_dictionaries(
 def test_no_json_breaks_anything(values: list[object]) -> None:
     """Any JSON, as events or as a body, is classified, and the body assembled from it is JSON."""
     events = [b"data: " + json.dumps(value).encode() + b"\n\n" for value in values]
-    assert isinstance(assembled(events), dict)
     reader = OpenAIChat().reader(STREAMED)
+    chunks = [event for event, value in zip(events, values, strict=True) if isinstance(value, dict)]
+    assert isinstance(assembled(chunks), dict)
     for event, value in zip(events, values, strict=True):
         reader.read(event)
         assert reader.read_body(json.dumps(value).replace("delta", "message").encode())

@@ -3,15 +3,15 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
 from openai_calls import STREAMED
-from providers.base import Api, Frame, FrameKind, Headers, HttpSink, Request, Stream, WireProtocol
-from providers.errors import BadStatus, ConnectionCut, ProtocolError, RequestModeRejected, UpstreamError
+from played_http import Client, RecordingSink
+from providers.base import Api, FrameKind, Headers, HttpSink, Stream, WireProtocol
+from providers.errors import BadStatus, ConnectionCut, ProtocolError, RequestModeRejected
 from providers.openai.chat import OpenAIChat
 from providers.response_stream import Bounds
 from providers.responses.protocol import OpenAIResponses
@@ -20,69 +20,6 @@ from providers.upstream import HttpEndpoint
 from running import run_virtual
 
 SSE: Headers = [(b"content-type", b"text/event-stream")]
-
-
-class Exchange:
-    """The client's stream for a request."""
-
-    aborted = False
-    received = False
-
-    def pause(self) -> None:
-        """Nothing to stop."""
-
-    def resume(self) -> None:
-        """Nothing to go on with."""
-
-    def abort(self) -> None:
-        """Keep that it was aborted."""
-        self.aborted = True
-
-
-@dataclass
-class Client:
-    """An HTTP client that is played by the test."""
-
-    sinks: list[HttpSink] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
-    exchange: Exchange = field(default_factory=Exchange)
-
-    def send(self, request: Request, sink: HttpSink) -> Exchange:
-        """Keep the sink."""
-        self.requests.append(request)
-        self.sinks.append(sink)
-        return self.exchange
-
-
-@dataclass
-class RecordingSink:
-    """A sink that keeps everything, unless it is broken; `told` is what was pushed, in the pieces of the pushes."""
-
-    frames: list[Frame] = field(default_factory=list)
-    told: list[tuple[FrameKind, bytes, int]] = field(default_factory=list)
-    ends: list[UpstreamError | None] = field(default_factory=list)
-    broken: bool = False
-
-    def on_headers(self, status: int, headers: Headers) -> None:
-        """Of no interest here."""
-
-    def on_content(self, raw: bytes, events: int) -> None:
-        """Keep them."""
-        self._keep(Frame(FrameKind.CONTENT, raw), events)
-
-    def on_frame(self, frame: Frame) -> None:
-        """Keep it."""
-        self._keep(frame, 1)
-
-    def _keep(self, frame: Frame, events: int) -> None:
-        if self.broken:
-            raise ZeroDivisionError
-        self.frames.append(frame)
-        self.told.append((frame.kind, frame.raw, events))
-
-    def on_end(self, error: UpstreamError | None) -> None:
-        """Keep it."""
-        self.ends.append(error)
 
 
 def _open(protocol: WireProtocol) -> tuple[Client, HttpSink, RecordingSink, Stream]:
@@ -123,6 +60,7 @@ _PIECES = st.one_of(
 @given(st.lists(_PIECES, max_size=12), st.data())
 def test_runs_are_the_same_events(events: list[bytes], data: st.DataObject) -> None:
     """However the bytes come, the sink gets what it would get from a reader that reads every event."""
+    events = [b": a stream\n\n", *events]  # the first byte shows that the body is one
     whole = b"".join(events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
 

@@ -179,13 +179,14 @@ def test_the_whole_request_has_a_limit() -> None:
 
 
 def test_a_clients_own_deadline_is_kept() -> None:
-    """The SDK's timeout limits a whole answer, or a stream's wait for each keep-alive."""
+    """The caller's deadline limits a whole answer, or each silence of a stream; its read timeout the keep-alives."""
     drip: list[Step] = [(float(i), text("x")) for i in range(1, 700)]
     patient = RequestFacts(deadline_s=30.0)
     assert run_race(Scripted(drip), facts=patient, streaming=False).end_s == pytest.approx(30, abs=0.01)
     assert run_race(Scripted(drip), facts=patient).end_s == pytest.approx(600, abs=0.01)
+    reading = RequestFacts(deadline_s=20.0, read_timeout_s=5.0)
+    assert run_race(Scripted(answer(10)), facts=reading).client.alive_s == pytest.approx([4, 8])
     impatient = RequestFacts(deadline_s=5.0)
-    assert run_race(Scripted(answer(10)), facts=impatient).client.alive_s == pytest.approx([4, 8])
     told = run_race(Scripted(SILENT), Scripted(answer(1.0)), hedge=OFF, facts=impatient, streaming=False)
     assert told.report.ttft_s == pytest.approx(3.5, abs=0.01)
 

@@ -53,7 +53,7 @@ def used(outcome: Outcome) -> str:
         ([DOWN, QUICK, QUICK], "b", "a c"),  # failover
         ([QUICK, QUICK, QUICK], "a b c", "d"),  # a fallback has the rest
         ([DOWN, QUICK, QUICK], "b c", "a a d"),  # the quick retry of the only replica left, then the fallback
-        ([DOWN, DOWN, DOWN], "d", "a b c"),
+        ([DOWN, DOWN, DOWN], "d", "a b c a"),  # and the first one again, after a pause
     ],
 )
 def test_nothing_new_is_sent(scripts: list[list[Step]], out: str, expected: str) -> None:

@@ -12,7 +12,7 @@ from gateway.hedging.plan import Policy
 from gateway.limits.budget import RetryBudget
 from gateway.pool.pool import Pool
 from gateway.race.failures import FailureClass, RetryHint, classify
-from gateway.routing.replicas import OPEN_S, BreakerState, Replica
+from gateway.routing.replicas import OPEN_S, Replica
 from pooled import Seen
 from providers.base import Frame, FrameKind
 from providers.errors import BadStatus
@@ -28,6 +28,8 @@ REFUSAL = Frame(FrameKind.REFUSAL, b"<no>")
 BARE = (400, 402, 403, 404, 405, 410, 413, 421, 422, 424, 426, 431, 451, 499)
 BLAMED = FailureClass(Outcome.CLIENT_ERROR, answers=True)
 UNCLEAR = FailureClass(Outcome.UNCLEAR_4XX, answers=True, hint=RetryHint.CONFIRM)
+OBJECTED = FailureClass(Outcome.UNCLEAR_4XX, answers=True, hint=RetryHint.SIBLING)
+OURS = FailureClass(Outcome.UNCLEAR_4XX, ours=True)
 PASSED = {400, 413, 415, 422}
 
 
@@ -40,7 +42,8 @@ def test_another_replica_answers_the_request(code: int) -> None:
         (Outcome.WRONG_4XX, Role.PRIMARY),
         (Outcome.FINISHED, Role.FAILOVER),
     ]
-    assert result.pools[0].replicas[0].breaker.failures == 1
+    rejections = [result.pools[0].rejections(replica) for replica in result.pools[0].replicas]
+    assert [len(each.requests) for each in rejections] == [1, 0]
 
 
 @pytest.mark.parametrize("code", BARE)
@@ -108,11 +111,14 @@ def test_a_caller_whose_prompts_are_too_large_for_one_replica_harms_nobody() -> 
     replica = Replica("a", Scripted())
     pool = Pool("m", [replica], OFF)
     pool.on_content(Seen(replica, 0.0, content_s=1.0), 1.0)
-    changes = [pool.rejections(replica).on_disproved(2.0, by_request=True) for _ in range(9)]
-    assert changes == [None] * 9
-    pool.on_content(Seen(replica, 0.0, content_s=2.0), 2.0)
-    changes = [pool.rejections(replica).on_disproved(3.0, by_request=True) for _ in range(12)]
-    assert changes == [None] * 11 + [BreakerState.OPEN]
+    assert [pool.rejections(replica).is_answering(now_s) for now_s in (1.0, 10.9, 11.0)] == [True, True, False]
+
+    def prepare(pools: list[Pool]) -> None:
+        pools[0].rejections(pools[0].replicas[0]).on_content(0.0)
+
+    result = run_race(Scripted(bare_status(0.01, 413)), Scripted(QUICK), hedge=OFF, prepare=prepare)
+    assert result.report.attempts[0].outcome is Outcome.WRONG_4XX
+    assert result.pools[0].rejections(result.pools[0].replicas[0]).requests == {}
 
 
 def test_a_clear_error_after_an_unclear_one_is_the_answer() -> None:
@@ -143,11 +149,14 @@ def test_the_third_proof_opens_the_breaker() -> None:
     """A replica that rejects what others answer is out after three requests, and its breaker's change is reported."""
 
     def prepare(pools: list[Pool]) -> None:
-        pools[0].replicas[0].breaker.failures = 2
+        judge = pools[0].rejections(pools[0].replicas[0])
+        for number in range(2):
+            judge.on_rejected(number, "key", (judge,), 0.0, disproved=True)
 
     result = run_race(Scripted(bare_status(0.01, 402)), Scripted(QUICK), hedge=OFF, prepare=prepare)
     [changed] = [event for event in result.events if isinstance(event, BreakerChanged)]
     assert (changed.replica, changed.state) == ("a", "open")
+    assert result.report.attempts[0].outcome is Outcome.MISCONFIGURED
 
 
 def test_a_rejecting_replica_is_probed_ever_less_often() -> None:
@@ -165,28 +174,24 @@ def test_a_rejecting_replica_is_probed_ever_less_often() -> None:
     assert [round(wait_s / OPEN_S) for wait_s in waits_s] == [2, 3, 3]
 
 
-def test_one_caller_never_opens_a_breaker_three_callers_do() -> None:
-    """Unclear rejections count by key: 100 prompts of one caller are one, a complete answer forgets them."""
-    replica = Replica("a", Scripted())
-    pool = Pool("m", [replica], OFF)
-    attempt = Seen(replica, 0.0)
-    for number in range(100):
-        assert pool.rejections(attempt.replica).on_unclear("team-a", float(number)) is None
-    assert pool.rejections(attempt.replica).on_unclear("team-b", 100.0) is None
-    assert pool.rejections(attempt.replica).on_unclear("team-c", 101.0) is BreakerState.OPEN
-
-
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         (BadStatus("", status=400, kind="invalid_request_error"), FailureClass(Outcome.CLIENT_ERROR, answers=True)),
         (BadStatus("", status=400, kind="BadRequestError"), FailureClass(Outcome.CLIENT_ERROR, answers=True)),
         (BadStatus("", status=422, param="temperature"), FailureClass(Outcome.CLIENT_ERROR, answers=True)),
-        (BadStatus("", status=400, kind="invalid_request_error", param="model"), FailureClass(Outcome.MISCONFIGURED)),
-        (BadStatus("", status=401, kind="auth_error"), FailureClass(Outcome.MISCONFIGURED)),
-        (BadStatus("", status=401), FailureClass(Outcome.MISCONFIGURED)),
+        (BadStatus("", status=400, kind="invalid_request_error", param="model"), OBJECTED),
+        (BadStatus("", status=404, kind="invalid_request_error"), OBJECTED),
+        (BadStatus("", status=403, kind="permission_error"), OBJECTED),
+        (BadStatus("", status=405, code="not_allowed"), OBJECTED),
+        (BadStatus("", status=424, kind="external_connector_error"), OBJECTED),
+        (BadStatus("", status=404, kind="not_found_error", param="file_id"), BLAMED),
+        (BadStatus("", status=409, kind="conflict_error"), OBJECTED),
+        (BadStatus("", status=409), FailureClass(Outcome.FAILED, hint=RetryHint.SAME)),
+        (BadStatus("", status=401, kind="auth_error"), OURS),
+        (BadStatus("", status=401), OURS),
         (BadStatus("", status=413), FailureClass(Outcome.UNCLEAR_4XX, answers=True, hint=RetryHint.CONFIRM)),
-        (BadStatus("", status=402, code="402x"), FailureClass(Outcome.MISCONFIGURED)),
+        (BadStatus("", status=402, code="402x"), OURS),
         (BadStatus("", status=424, kind="generation"), FailureClass(Outcome.FAILED, hint=RetryHint.SAME)),
         (BadStatus("", status=403), FailureClass(Outcome.UNCLEAR_4XX)),
     ],

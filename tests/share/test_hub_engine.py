@@ -1,12 +1,13 @@
 """The engine of one host, over a channel between two processes."""
 
+import math
 from collections.abc import Callable
 
 import msgspec
 
 from gateway.share.hub import ShareHub
 from gateway.share.hub_engine import METHOD, HubEngine, answers_of
-from gateway.share.words import Ask, BucketAnswer, BucketAsk, NewsAsk, Reply, SlotsAsk
+from gateway.share.words import Ask, BucketAnswer, BucketAsk, GaugeAnswer, Lost, NewsAsk, Reply, SlotsAnswer, SlotsAsk
 
 
 class Channel:
@@ -37,6 +38,32 @@ def test_heads_share_the_hub_of_another_process() -> None:
         assert isinstance(bucket, BucketAnswer)
         granted.append((reply.heads, bucket.granted, len(reply.answers)))
     assert granted == [(1, 6.0, 3), (2, 4.0, 3), (2, 0.0, 3)]
+
+
+def test_a_damaged_ask_costs_its_own_answer() -> None:
+    """The other asks of its batch are answered, and it is reported."""
+    dropped: list[str] = []
+    hub, replies = ShareHub(), list[Reply | None]()
+    asks: list[Ask] = [SlotsAsk("s", 2, -1, 1), BucketAsk("k", math.inf, 60.0), BucketAsk("k", 10.0, 60.0, 6.0)]
+    HubEngine(Channel(answers_of(hub, "1", lambda: 5.0, lambda name, _: dropped.append(name)))).ask(
+        asks, replies.append
+    )
+    [reply] = replies
+    assert reply is not None
+    assert [type(answer) for answer in reply.answers] == [Lost, Lost, BucketAnswer]
+    assert dropped == ["ask", "ask"]
+
+
+def test_a_damaged_reply_is_a_lost_batch() -> None:
+    """It is reported, whatever its bytes are."""
+    dropped: list[str] = []
+    replies: list[Reply | None] = []
+    for reply in (Reply([SlotsAnswer(1, -2, 4)]), Reply([], 10**9), Reply([GaugeAnswer(-1, {})])):
+        engine = HubEngine(Channel(lambda _, reply=reply: reply))  # type: ignore[misc]
+        engine.drop = lambda name, _: dropped.append(name)
+        engine.ask([], replies.append)
+    assert replies == [None] * 3
+    assert dropped == ["reply"] * 3
 
 
 def test_a_lost_call_is_a_lost_batch() -> None:

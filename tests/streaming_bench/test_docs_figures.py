@@ -14,7 +14,7 @@ IMAGES = DOCS / "images"
 def test_the_plots_of_the_docs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command draws every plot of docs/hedging.md, also from short runs."""
     pytest.importorskip("matplotlib")
-    figures = import_module("streaming_bench.commands.docs_figures")
+    figures = import_module("streaming_bench.research.commands.docs_figures")
     monkeypatch.setattr(figures, "REQUESTS", 300)
     figures.run(argparse.Namespace(folder=tmp_path, argv=["figures"]))
     drawn = {path.name for path in tmp_path.glob("*.png")}

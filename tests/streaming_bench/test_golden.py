@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming_bench import golden
 from streaming_bench.__main__ import main
+from streaming_bench.research.commands import update_golden as golden
 
 RECORDED = Path(__file__).parent / "golden"
 Rows = dict[str, dict[str, float]]

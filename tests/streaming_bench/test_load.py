@@ -1,12 +1,13 @@
 """Planned traffic: lengths, times, traces, and the maximum cost before the first request."""
 
+import importlib.util
 import random
 from pathlib import Path
 
 import pytest
 
 from providers.simulated.quantities import UnitError
-from streaming_bench.__main__ import COMMANDS, RENAMED, main
+from streaming_bench.__main__ import COMMANDS, RESEARCH, main
 from streaming_bench.errors import BenchError
 from streaming_bench.load.plan import TraceEntry, TrafficPlan, estimate_cost, in_blocks, plan_requests, read_trace
 from streaming_bench.load.token_distribution import prompt_text, shared_text, token_distribution
@@ -166,13 +167,26 @@ def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[s
     assert "compare" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_an_old_command_names_its_successor(old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The former name of a command ends with status 2 and the new name."""
+@pytest.mark.parametrize("name", [*COMMANDS, *RESEARCH])
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command of the list exists and describes itself."""
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([name, "--help"])
+    assert f"ttft-bench {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", RESEARCH)
+def test_an_installed_bench_names_the_checkout(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the folder of research, its commands are not listed, and each ends with status 2 and where to run it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SystemExit, match=r"^2$"):
-        main([old, "--help"])
-    assert f'"{old}" was renamed to "{new}"' in capsys.readouterr().err
-    assert new in COMMANDS
+        main([name])
+    assert f"{name} repeats measurements of the documentation; run it in a checkout" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--help"])
+    assert name not in capsys.readouterr().out
 
 
 def test_a_run_without_answers_has_no_tables(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,14 @@ from streaming_bench.report.optional_plots import INSTALL
 from streaming_bench.report.records import Record, Run, write_runs
 from streaming_bench.report.results import Results
 
-_DRAWING = ("report.charts", "report.plots", "commands.load", "commands.compare", "commands.report", "commands.sweep")
+_DRAWING = (
+    "report.charts",
+    "report.plots",
+    "commands.load",
+    "commands.compare",
+    "commands.report",
+    "research.commands.sweep",
+)
 
 
 @pytest.fixture(autouse=True)

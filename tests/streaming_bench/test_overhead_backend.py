@@ -3,7 +3,7 @@
 import asyncio
 
 from running import run_virtual
-from streaming_bench.overhead.backend import TokenPacer, _Connection
+from streaming_bench.research.overhead.backend import TokenPacer, _Connection
 
 _REQUEST = b'POST / HTTP/1.1\r\ncontent-length: 18\r\n\r\n{"max_tokens": 20}'
 

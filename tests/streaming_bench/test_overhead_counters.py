@@ -10,11 +10,11 @@ from subprocess import PIPE
 import pytest
 
 from streaming_bench.errors import BenchError
-from streaming_bench.overhead import counters, instructions
-from streaming_bench.overhead.client import LoadResult, StreamLoad
-from streaming_bench.overhead.counters import callgrind_command, callgrind_counter, hardware_counter
-from streaming_bench.overhead.instructions import CountedProcess
-from streaming_bench.overhead.processes import ProxyProcess
+from streaming_bench.research.overhead import counters, instructions
+from streaming_bench.research.overhead.client import LoadResult, StreamLoad
+from streaming_bench.research.overhead.counters import callgrind_command, callgrind_counter, hardware_counter
+from streaming_bench.research.overhead.instructions import CountedProcess
+from streaming_bench.research.overhead.processes import ProxyProcess
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are found in /proc")
 

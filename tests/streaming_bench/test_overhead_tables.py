@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from streaming_bench.overhead import __main__ as command
-from streaming_bench.overhead import cost_table, peers, proxies, rows
-from streaming_bench.overhead.client import LoadResult
-from streaming_bench.overhead.peers import PeerFigures
-from streaming_bench.overhead.rows import Cost, CostRow, CostSample
+from streaming_bench.research.overhead import __main__ as command
+from streaming_bench.research.overhead import cost_table, peers, proxies, rows
+from streaming_bench.research.overhead.client import LoadResult
+from streaming_bench.research.overhead.peers import PeerFigures
+from streaming_bench.research.overhead.rows import Cost, CostRow, CostSample
 
 ROWS = [CostRow("requests", "us", 120.0, 80.0, 100.0, 20.0), CostRow("memory", "MB", 64.0)]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from streaming_bench.__main__ import main
-from streaming_bench.peers import contest
-from streaming_bench.peers.delays import baseten_hedges
-from streaming_bench.peers.routewise import PeerError, RoutewiseProcess
 from streaming_bench.progress import quiet
+from streaming_bench.research.peers import contest
+from streaming_bench.research.peers.contest import baseten_hedges
+from streaming_bench.research.peers.routewise import PeerError, RoutewiseProcess
 from streaming_bench.simulation.scenario import load, with_requests
 
 PYTHON = Path(os.environ.get("TTFT_PEERS_PYTHON", sys.executable))

@@ -8,12 +8,12 @@ import pytest
 
 from streaming_bench.report.records import Record, Run
 from streaming_bench.report.stats import Estimate
-from streaming_bench.simulation.sweeps import DriftRow
+from streaming_bench.research.sweeps import DriftRow
 
 pytest.importorskip("matplotlib")
 figure: Any = import_module("matplotlib.figure")
 plots = import_module("streaming_bench.report.plots")
-sweep = import_module("streaming_bench.commands.sweep")
+sweep = import_module("streaming_bench.research.commands.sweep")
 figures = import_module("streaming_bench.report.figures")
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming_bench.compare import parallel_calls
-from streaming_bench.golden import golden_lab
 from streaming_bench.progress import quiet
-from streaming_bench.published import fan_out, micro, python_port, sources, studies, threshold_lab
-from streaming_bench.published.retries import RetryRule, retried_s
-from streaming_bench.published.side_by_side import ReproducedRow, deviation, gains, grid
+from streaming_bench.research.commands.update_golden import golden_lab
+from streaming_bench.research.published import fan_out, micro, python_port, sources, studies, threshold_lab
+from streaming_bench.research.published.side_by_side import ReproducedRow, deviation, gains, grid
+from streaming_bench.research.published.studies import RetryRule, retried_s
 
 LAB = Path(__file__).parent / "golden" / "lab"
 

@@ -11,8 +11,7 @@ import pytest
 from streaming_bench.errors import BenchError
 from streaming_bench.replay import reader
 from streaming_bench.replay.logged import LoggedRequest
-from streaming_bench.replay.reader import read_log
-from streaming_bench.replay.stretches import STRETCH, Stretches
+from streaming_bench.replay.reader import STRETCH, Stretches, read_log
 
 AT_S = 1_770_000_000.25
 GATEWAY: dict[str, Any] = {

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("matplotlib")
-reproduce: Any = import_module("streaming_bench.commands.reproduce")
-drawings: Any = import_module("streaming_bench.published.drawings")
+reproduce: Any = import_module("streaming_bench.research.commands.reproduce")
+drawings: Any = import_module("streaming_bench.research.published.drawings")
 results: Any = import_module("streaming_bench.report.results")
-sources: Any = import_module("streaming_bench.published.sources")
-side_by_side: Any = import_module("streaming_bench.published.side_by_side")
+sources: Any = import_module("streaming_bench.research.published.sources")
+side_by_side: Any = import_module("streaming_bench.research.published.side_by_side")
 
 PLOTS = {
     "three-servers --seeds 1 --requests 600": ["requests-per-second", "response-times"],
@@ -38,7 +38,7 @@ def test_the_plots_of_a_table_are_drawn(
 
 def test_the_diagrams_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The article's figures and the picture of a hedge, which is also an animation."""
-    diagrams: Any = import_module("streaming_bench.published.diagrams")
+    diagrams: Any = import_module("streaming_bench.research.published.diagrams")
     monkeypatch.setattr(diagrams, "FRAMES", 3)
     folder = results.Results(tmp_path, ["reproduce", "diagrams"], None)
     diagrams.draw_all(folder)

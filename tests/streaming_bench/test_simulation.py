@@ -8,7 +8,7 @@ import pytest
 
 from gateway.routing.strategies import Routing
 from streaming_bench.__main__ import main
-from streaming_bench.golden import KEYS, golden_rows
+from streaming_bench.research.commands.update_golden import KEYS, golden_rows
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.scenario import load, names, with_requests
 

@@ -10,8 +10,8 @@ import pytest
 from streaming_bench.__main__ import main
 from streaming_bench.progress import quiet
 from streaming_bench.report.results import read_manifest
-from streaming_bench.simulation import sweeps
-from streaming_bench.simulation.sweeps import SweepSize
+from streaming_bench.research import sweeps
+from streaming_bench.research.sweeps import SweepSize
 
 TINY = SweepSize(400, (7,), 0.01)
 
@@ -61,7 +61,7 @@ def test_window_lengths_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sweep_fills_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder has tables as CSV and Markdown, plots as PNG and SVG, and a manifest of them."""
     pytest.importorskip("matplotlib")
-    command = import_module("streaming_bench.commands.sweep")
+    command = import_module("streaming_bench.research.commands.sweep")
     monkeypatch.setattr(command, "QUICK", TINY)
     monkeypatch.setattr(command, "_QUICK_BUDGETS", (0.1,))
     monkeypatch.setattr(sweeps, "DRIFT_POLICIES", {"adaptive": None, "static 6 ms": 0.006})

@@ -10,7 +10,7 @@ import aiohttp
 
 from client_replicas import ScriptedReplica
 from gateway.client.config import HedgeConfig
-from ttft_gateway import HedgingSession
+from ttft_gateway import HedgingSession, StatsSnapshot
 
 SOON = HedgeConfig(warmup_delay=0.02, budget_percent=100.0)
 CALL = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
@@ -61,3 +61,17 @@ async def chat(session: HedgingSession, url: str, **options: Any) -> str:
                     raise aiohttp.ClientPayloadError(event["error"]["message"])
                 parts += [choice["delta"].get("content") or "" for choice in event["choices"]]
     return "".join(parts)
+
+
+class SessionKit:
+    """The session in the tests of all transports (`client_kits.Kit`)."""
+
+    error = aiohttp.ClientResponseError
+
+    def chat(self, replica: ScriptedReplica, config: HedgeConfig = SOON) -> tuple[str, StatsSnapshot]:
+        """Stream one completion that is late when it has reached the replica; return its text and the counts."""
+
+        async def work(session: HedgingSession) -> tuple[str, StatsSnapshot]:
+            return await chat(session, replica.url), session.stats.snapshot()
+
+        return run(work, replica, config)

@@ -205,7 +205,7 @@ CASES = (
         {f'ttft_gateway_attempts_total{{{_REPLICA},outcome="misconfigured",role="primary"}}': "_x17 1x20"},
         _attempts("misconfigured", 0),
         _OF_REPLICA,
-        "replica r1 of llama rejects the key or the model name of the gateway",
+        "replica r1 of llama rejects the key, the account or the model name of the gateway",
         at=20,
     ),
     Case(
@@ -314,6 +314,20 @@ CASES = (
         {f"ttft_gateway_log_lines_lost_total{{{_GATEWAY}}}": _constant(20)},
         _AT_GATEWAY,
         "gateway a:8081 has lost 100 log lines in 5 minutes",
+    ),
+    Case(
+        "TtftSpansLost",
+        {f"ttft_gateway_spans_lost_total{{{_GATEWAY}}}": _rising(20)},
+        {f"ttft_gateway_spans_lost_total{{{_GATEWAY}}}": _constant(20)},
+        _AT_GATEWAY,
+        "gateway a:8081 has lost 200 spans in 10 minutes",
+    ),
+    Case(
+        "TtftStateDropped",
+        {f'ttft_gateway_state_dropped_total{{{_GATEWAY},source="share"}}': "0x8 3x100"},
+        {f'ttft_gateway_state_dropped_total{{{_GATEWAY},source="share"}}': _constant(3)},
+        {**_AT_GATEWAY, "source": "share"},
+        "gateway a:8081 has dropped damaged state from share",
     ),
     Case(
         "TtftLearnedFileFails",

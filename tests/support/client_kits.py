@@ -32,6 +32,8 @@ class Kit:
         client: makes a client with the transport.
     """
 
+    error = openai.APIStatusError
+
     def __init__(
         self, transport: Callable[..., Any], inner: Callable[..., Any], client: Callable[..., Any], *, is_async: bool
     ) -> None:

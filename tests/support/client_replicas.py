@@ -219,14 +219,16 @@ def writing(*parts: bytes, silent: bool = False, dies: bool = False) -> Answer:
     return answer
 
 
-def _packed(*parts: bytes) -> Answer:
-    """An answer that writes a stream's events, compressed."""
-    pack = zlib.compressobj(wbits=31)
-    pieces = [pack.compress(part) + pack.flush(zlib.Z_SYNC_FLUSH) for part in parts]
-    plain = writing(*pieces, pack.flush())
+def _packed(*parts: bytes, times: int = 1) -> Answer:
+    """An answer that writes a stream's events, compressed once or several times."""
+    pieces = list(parts)
+    for _ in range(times):
+        pack = zlib.compressobj(wbits=31)
+        pieces = [pack.compress(piece) + pack.flush(zlib.Z_SYNC_FLUSH) for piece in pieces] + [pack.flush()]
+    plain, coding = writing(*pieces), b", ".join([b"gzip"] * times)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: bytes) -> None:
-        await plain(reader, writer, headers + b"content-encoding: gzip\r\n")
+        await plain(reader, writer, headers + b"content-encoding: %b\r\n" % coding)
 
     return answer
 
@@ -286,6 +288,9 @@ CHAT: Mapping[str, Answer] = {
     "vectors": whole(b"200 OK", json.dumps(_VECTORS).encode()),
     "plain": whole(b"200 OK", b"hello", b"text/plain"),
     "packed": _packed(ROLE, delta(content="Hel"), delta(content="lo"), FINISH),
+    "packed_twice": _packed(ROLE, delta(content="Hel"), delta(content="lo"), FINISH, times=2),
+    "pings": writing(b": ping\n\n", b": ping\n\n"),
+    "no_content": writing(ROLE, FINISH),
     "empty_head": whole(b"200 OK", b"", b"text/plain"),
     "moved": whole(b"307 Temporary Redirect", b"", b"text/plain"),
     "missing": whole(b"404 Not Found", b"none", b"text/plain"),

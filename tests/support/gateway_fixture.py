@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -96,6 +96,7 @@ async def serving(
     model: Mapping[str, object] | None = None,
     kind: str = "simulated",
     own: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
+    beside: Sequence[Mapping[str, object]] = (),
     **settings: object,
 ) -> AsyncIterator[Site]:
     """A gateway and its replicas while inside.
@@ -104,7 +105,7 @@ async def serving(
         profiles: each replica's name and behaviour, in the form of `simulated_profile.KEYS`.
         fallback: the same for replicas that are used only when those have failed.
         alike: replicas draw the same and say the same to the same prompt.
-        models, process, model, kind, own, settings: see `fronting`.
+        models, process, model, kind, own, beside, settings: see `fronting`.
     """
     every = {**profiles, **(fallback or {})}
     replicas = {
@@ -117,7 +118,7 @@ async def serving(
             opened.push_async_callback(server.close)
         pools = [{name: replicas[name].url for name in pool} for pool in (profiles, fallback) if pool]
         site = await opened.enter_async_context(
-            fronting(*pools, models=models, process=process, model=model, kind=kind, own=own, **settings)
+            fronting(*pools, models=models, process=process, model=model, kind=kind, own=own, beside=beside, **settings)
         )
         site.replicas = replicas
         yield site
@@ -131,6 +132,7 @@ async def fronting(
     model: Mapping[str, object] | None = None,
     kind: str = "simulated",
     own: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
+    beside: Sequence[Mapping[str, object]] = (),
     **settings: object,
 ) -> AsyncIterator[Site]:
     """A gateway while inside.
@@ -142,6 +144,7 @@ async def fronting(
         model: settings of each model; without them broken streams stay so.
         kind: of the replicas.
         own: settings of single replicas, by name.
+        beside: further models, as they would stand in a file.
         settings: top-level settings as they would stand in a file.
     """
     rows = [
@@ -154,7 +157,8 @@ async def fronting(
         "admin_listen": "off",
         **settings,
         "models": [
-            {"name": name, **rows[0], "fallbacks": rows[1:], **(model or {"recovery": "off"})} for name in names
+            *({"name": name, **rows[0], "fallbacks": rows[1:], **(model or {"recovery": "off"})} for name in names),
+            *beside,
         ],
     }
     with tempfile.TemporaryDirectory() as folder:

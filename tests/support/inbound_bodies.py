@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.errors import BadRequest, GatewayError
+from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import Inbound, parse
 from providers.base import Api, Headers
@@ -27,17 +27,17 @@ def completions(*members: str) -> str:
     return "{" + ",".join(('"model":"m"', *members)) + "}"
 
 
-def told(body: bytes | str, api: Api = Api.CHAT, headers: Headers = ()) -> BadRequest:
+def told(body: bytes | str, api: Api = Api.CHAT, headers: Headers = ()) -> InvalidRequest:
     """The error that a body gets."""
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(InvalidRequest) as caught:
         read(body, api, headers)
     return caught.value
 
 
-def refused(body: bytes | str, api: Api = Api.CHAT) -> GatewayError | None:
+def refused(body: bytes | str, api: Api = Api.CHAT) -> InvalidRequest | None:
     """The error that a body gets, if any."""
     try:
         read(body, api)
-    except GatewayError as error:
+    except InvalidRequest as error:
         return error
     return None

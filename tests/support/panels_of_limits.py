@@ -167,10 +167,13 @@ ROWS: Final[dict[str, Sequence[Panel]]] = {
             0,
         ),
         Panel(
-            "Lost log lines",
-            "Lines that could not be written.",
+            "Lost log lines and spans",
+            "Lines that could not be written, and spans that the receiver of traces has not accepted.",
             "none",
-            [Query(f"increase(ttft_gateway_log_lines_lost_total{{{JOB}}}{WINDOW})", "{{instance}}")],
+            [
+                Query(f"increase(ttft_gateway_log_lines_lost_total{{{JOB}}}{WINDOW})", "{{instance}} lines"),
+                Query(f"increase(ttft_gateway_spans_lost_total{{{JOB}}}{WINDOW})", "{{instance}} spans"),
+            ],
             0,
         ),
         Panel(
@@ -183,6 +186,18 @@ ROWS: Final[dict[str, Sequence[Panel]]] = {
                     f"sum({gauge('ttft_gateway_config_last_reload_successful', JOB)})",
                     "with the configuration of their file",
                 ),
+            ],
+            0,
+        ),
+        Panel(
+            "Damaged state",
+            "Parts that were received or read, and not used. Above 0, TtftStateDropped fires.",
+            "none",
+            [
+                Query(
+                    f"sum by (instance, source) (increase(ttft_gateway_state_dropped_total{{{JOB}}}{WINDOW}))",
+                    "{{instance}} {{source}}",
+                )
             ],
             0,
         ),

@@ -167,7 +167,8 @@ class World:
         attempt.usage = Usage(100, 50, hidden_reasoning=hidden) if retry_after_s is None else None
         state = self.pool.on_end(attempt, outcome, self.now_s, retry_after_s)
         if outcome is Outcome.UNCLEAR_4XX:
-            self.pool.rejections(attempt.replica).on_unclear(f"key {index}", self.now_s)
+            judge = self.pool.rejections(attempt.replica)
+            judge.on_rejected(index, f"key {index}", (judge,), self.now_s, disproved=hidden)
         return state
 
     def stated(self, value: tuple[int, float]) -> object:

@@ -110,8 +110,12 @@ async def connect(port: int, receive_bytes: int = 0) -> tuple[asyncio.StreamRead
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if receive_bytes:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    await loop.sock_connect(raw, ("127.0.0.1", port))
-    return await asyncio.open_connection(sock=raw, limit=2**16)
+    try:
+        await loop.sock_connect(raw, ("127.0.0.1", port))
+        return await asyncio.open_connection(sock=raw, limit=2**16)
+    except BaseException:  # a cancelled test closes it too
+        raw.close()
+        raise
 
 
 async def head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, began_s: float) -> Answer:

@@ -180,6 +180,7 @@ def run(
     during: Callable[[Race, RecordingClient], None] | None = None,
     fallback: Profile | None = None,
     sides: Sequence[str] = (),
+    deadline_s: float | None = None,
 ) -> Told:
     """Send one request to replicas, the first choice first.
 
@@ -195,6 +196,7 @@ def run(
         during: called right after the start.
         fallback: a replica in a pool of its own.
         sides: their boundaries.
+        deadline_s: deadline of the caller.
     """
 
     async def main() -> Told:
@@ -220,7 +222,7 @@ def run(
         inbound = parse(api, json.dumps(request).encode(), [], NumberLimits(16, 100_000), frozenset())
         client = _Client(streaming=True)
         model = Model("m", pools, timeouts or default_timeouts(), recovery=mode, recoverers=_RECOVERERS)
-        facts = RequestFacts(prompt_tokens=10, hedge_off=inbound.hedge_off)
+        facts = RequestFacts(prompt_tokens=10, hedge_off=inbound.hedge_off, deadline_s=deadline_s)
         caller = Caller("req_1", "key", loop.time())
         race = Race(model, inbound.call, facts, client, caller, heard.runtime)
         race.start()

@@ -68,7 +68,7 @@ def bare_status(at_s: float, code: int) -> list[Step]:
 
 @dataclass(eq=False)
 class ScriptedStream:
-    """One open request; `closed_s` is when its connection was closed by us."""
+    """One open request; `closed_s` is when its connection was closed by us, `whole` after the step "whole"."""
 
     sink: Sink
     opened_s: float
@@ -77,6 +77,7 @@ class ScriptedStream:
     ended: bool = False
     paused: bool = False
     aborts: int = 0
+    whole: bool = False
 
     def pause(self) -> None:
         self.paused = True
@@ -90,6 +91,14 @@ class ScriptedStream:
             timer.cancel()
         if not self.ended and self.closed_s is None:
             self.closed_s = asyncio.get_running_loop().time()
+
+    def finish(self) -> bool:
+        if self.ended or not self.whole:
+            return False
+        self.abort()
+        self.ended = True
+        self.sink.on_end(None)
+        return True
 
 
 class Scripted:
@@ -111,7 +120,9 @@ class Scripted:
     def _act(self, stream: ScriptedStream, action: str | Frame | UpstreamError | None) -> None:
         if stream.closed_s is not None or stream.ended:
             return
-        if action == "headers":
+        if action == "whole":
+            stream.whole = True
+        elif action == "headers":
             stream.sink.on_headers(200, [(b"x-request-id", b"up-1")])
         elif isinstance(action, Frame):
             stream.sink.on_frame(action)

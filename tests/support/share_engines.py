@@ -29,31 +29,34 @@ class ServerEngine:
     Args:
         path: unix socket of the server.
         version: wire version; another one than 1 is the same library under other names.
+
+    Attributes:
+        client: a client of the server.
     """
 
     def __init__(self, path: Path, version: int = 1) -> None:
-        self._server = redis.Redis(unix_socket_path=str(path), protocol=2)
+        self.client = redis.Redis(unix_socket_path=str(path), protocol=2)
         self._version = f"ttft{version}"
         library = LIBRARY.replace("VERSION = 1", f"VERSION = {version}").replace("ttft1", self._version)
         assert _CLOCK in library
-        self._server.function_load(library.replace(_CLOCK, "call('MGET', 'clock:s', 'clock:us')"), replace=True)
+        self.client.function_load(library.replace(_CLOCK, "call('MGET', 'clock:s', 'clock:us')"), replace=True)
 
     def answer(self, now_s: float, head: str, asks: Sequence[Ask]) -> Reply:
         """Execute a batch of a head."""
         micros = round(now_s * 1e6)
-        pipe = self._server.pipeline(transaction=False)
+        pipe = self.client.pipeline(transaction=False)
         pipe.mset({"clock:s": micros // 1_000_000, "clock:us": micros % 1_000_000})
         pipe.fcall(f"{self._version}_ask", 1, f"{self._version}:{{test}}:heads", head, *pack(asks))
         return unpack(asks, cast("list[list[bytes]]", pipe.execute())[1])
 
     def lose(self) -> None:
         """Lose all data, but not the functions."""
-        self._server.flushall()
+        self.client.flushall()
 
     def keys(self) -> dict[str, int]:
         """Return the TTL in seconds of every key; -1 for none."""
-        return {str(key): self._server.ttl(key) for key in self._server.keys("ttft*")}
+        return {str(key): self.client.ttl(key) for key in self.client.keys("ttft*")}
 
     def close(self) -> None:
         """Close the connection."""
-        self._server.close()
+        self.client.close()

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gateway.share.hub import ShareHub
-from gateway.share.words import Answered, Ask, Reply
+from gateway.share.words import Answered, Ask, Drop, Reply, keep_silent
 
 
 class EngineHost:
@@ -83,6 +83,7 @@ class HostedEngine:
     def __init__(self, host: EngineHost, head: str) -> None:
         self._host = host
         self._head = head
+        self.drop: Drop = keep_silent
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
         """Send a batch."""

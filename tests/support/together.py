@@ -40,7 +40,7 @@ class Together:
         old, new = self.pools[head], pool(None, None, None)
         new.learning.adopt_state(old.learning, [replica.name for replica in new.replicas])
         self.pools[head] = new
-        self._parts[head] = shared_parts([([new], self.retries[head])], {})
+        self._parts[head] = shared_parts([([new], self.retries[head])], {}, self._parts[head])
 
     def exchange(self, now_s: float, heads: Sequence[int] | None = None, period_s: float = PERIOD_S) -> None:
         """Let each gateway, or some, ask once and get the answer at once."""

@@ -40,6 +40,18 @@ def test_a_server_that_cannot_stream_serves_all(*, streaming: bool) -> None:
     run_real(main())
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_crowd_at_a_server_that_cannot_stream_is_served(*, streaming: bool) -> None:
+    """The first requests, which nothing is known for yet, need no retry budget, however many there are."""
+
+    async def main() -> None:
+        async with serving({"a": {"ttft": "50ms", "tokens": 5, "faults": ["no_stream"]}}) as site:
+            texts = await asyncio.gather(*(_text(site, stream=streaming) for _ in range(40)))
+            assert all(len(text) > 5 for text in texts)
+
+    run_real(main())
+
+
 def _without_options(asked: list[dict[str, Any]]) -> Script:
     """A server that knows no `stream_options`; keeps the bodies it was sent."""
 

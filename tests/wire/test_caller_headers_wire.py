@@ -89,6 +89,45 @@ def test_named_headers_are_passed_to_the_replica() -> None:
     run_real(main())
 
 
+@pytest.mark.parametrize(
+    ("connection", "hidden"),
+    [
+        (["x-tenant"], {"x-tenant"}),
+        (["close, X-TENANT ,\ttraceparent"], {"x-tenant", "traceparent"}),
+        (["x-tenant", "keep-alive"], {"x-tenant"}),
+        (["keep-alive", "anthropic-beta, x-request-id"], {"anthropic-beta", "x-request-id"}),
+        (["keep-alive"], set()),
+        (["Keep-Alive, Upgrade"], set()),
+        (["close"], set()),
+        (["x-tenant-b, , tenant"], set()),
+        ([], set()),
+    ],
+)
+def test_headers_of_the_connection_stay_at_the_gateway(connection: list[str], hidden: set[str]) -> None:
+    """A replica receives no header whose name is listed in a `Connection` header of the caller (RFC 9110, 7.6.1)."""
+    received: list[bytes] = []
+    given = {"x-tenant": "blue", "traceparent": _PARENT, "anthropic-beta": "b-1", "x-request-id": "call-1"}
+
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append((await read_request(reader))[0])
+        writer.write(b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+
+    async def main() -> None:
+        lines = "".join(f"Connection: {value}\r\n" for value in connection).encode()
+        payload = request_bytes(_WHOLE, headers=given).replace(b"\r\n", b"\r\n" + lines, 1)
+        async with scripted(replica) as server:
+            urls = {"a": f"http://127.0.0.1:{server.port}/v1"}
+            async with (
+                fronting(urls, kind="vllm", pass_headers=["x-tenant"]) as site,
+                answer(site.port, payload) as got,
+            ):
+                assert (got.status, got.headers["x-request-id"]) == (500, "call-1")
+        lacking = {name for name, value in given.items() if f"\r\n{name}: {value}\r\n".encode() not in received[0]}
+        assert lacking == hidden
+
+    run_real(main())
+
+
 @pytest.mark.parametrize("name", ["authorization", "Cookie", "x-goog-api-key", "x-auth-token", "proxy-authorization"])
 def test_no_credential_can_be_passed(name: str) -> None:
     """The configuration rejects names of headers that carry credentials."""

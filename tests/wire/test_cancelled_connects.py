@@ -13,7 +13,7 @@ import trustme
 
 from gateway.cli.event_loop import AsyncioLoop
 from http_clients import client_of
-from providers.base import Stream
+from providers.base import HttpStream
 from providers.transport.connection import Connection
 from providers.transport.tls import TlsTransport
 from running import run_on
@@ -39,7 +39,7 @@ def test_an_abort_while_a_connection_opens_leaves_none(
     authority.issue_cert("localhost").configure_cert(served)
     authority.configure_trust(trusting)
     has_tls = kind.startswith("tls")
-    aborted: list[Stream] = []
+    aborted: list[HttpStream] = []
     protocol = TlsTransport if kind == "tls, socket open" else Connection
     made: Callable[[Any, asyncio.BaseTransport], None] = protocol.connection_made
 

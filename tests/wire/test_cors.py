@@ -57,13 +57,13 @@ def test_a_listed_page_may_ask_and_read(path: str) -> None:
 
 
 def test_another_page_may_not_read() -> None:
-    """A response to another origin, or to none, only names the header that it depends on."""
+    """A page of another origin gets an error that it cannot read; without an origin the header is named only."""
 
     async def main() -> None:
         async with serving(_REPLICA, cors_origins=["https://app.example"]) as site:
             for origin in ("https://evil.example", "https://app.example.evil", "http://app.example", "null"):
                 page = {"origin": origin}
-                assert await _cors(site.port, headers=page) == (200, {"vary": "origin"})
+                assert await _cors(site.port, headers=page) == (403, {"vary": "origin"})
                 assert await _cors(site.port, CHAT, "OPTIONS", {**page, **_PREFLIGHT}) == (405, {"vary": "origin"})
             assert await _cors(site.port) == (200, {"vary": "origin"})
             assert (await _cors(site.port, "/", "OPTIONS"))[0] == 204  # HAProxy's check
@@ -76,7 +76,8 @@ def test_off_by_default() -> None:
 
     async def main() -> None:
         async with serving(_REPLICA) as site:
-            assert await _cors(site.port, headers=_PAGE) == (200, {})
+            assert await _cors(site.port, headers=_PAGE) == (403, {})
+            assert await _cors(site.port) == (200, {})
             assert await _cors(site.port, CHAT, "OPTIONS", {**_PAGE, **_PREFLIGHT}) == (405, {})
 
     run_real(main())

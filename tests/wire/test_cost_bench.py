@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from streaming_bench.errors import BenchError
-from streaming_bench.overhead import instructions, peers, processes, proxies, rows, starts
-from streaming_bench.overhead.backend import STEPPED
-from streaming_bench.overhead.client import StreamLoad, send
-from streaming_bench.overhead.counters import CounterReader, hardware_counter
-from streaming_bench.overhead.processes import KEY, Machine, ProxyProcess, backend, gateway, limited_settings
-from streaming_bench.overhead.rows import measure
+from streaming_bench.research.overhead import instructions, peers, processes, proxies, rows, starts
+from streaming_bench.research.overhead.backend import STEPPED
+from streaming_bench.research.overhead.client import StreamLoad, send
+from streaming_bench.research.overhead.counters import CounterReader, hardware_counter
+from streaming_bench.research.overhead.processes import KEY, Machine, ProxyProcess, backend, gateway, limited_settings
+from streaming_bench.research.overhead.rows import measure
 
 _TASK_CLOCK = (1, 1)  # PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK: exists in virtual machines, too
 _SMALL = StreamLoad(4, 3, key=KEY)

@@ -45,8 +45,7 @@ def test_floods_at_the_limit_of_open_files(tmp_path: Path) -> None:
         assert code == ExitCode.OK
         output += gateway.said
         assert b"LOADED" in output, output
-        assert b"READ" not in output, output
-        assert b"Traceback" not in output, output
+        assert [line for line in output.splitlines() if b"READ" in line or b"Traceback" in line] == []
         assert output.count(b'"accepting":false') == 1
         assert len([line for line in output.splitlines() if not line.startswith(b"{")]) < 20
 

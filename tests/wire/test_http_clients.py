@@ -13,11 +13,13 @@ import pytest
 import trustme
 
 from http_clients import CLIENTS, REUSES, client_of
-from providers.base import Stream
+from providers.base import HttpStream
 from providers.errors import ConnectError, ConnectionCut, OutOfResources, ProtocolError
 from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, CHUNKED, OK, Recorder, answering, exchange, read_request, serving, until
+
+_CHUNKS = b"\r\n2\r\nhi\r\n0\r\n\r\n"
 
 pytestmark = pytest.mark.parametrize("kind", CLIENTS)
 
@@ -115,6 +117,25 @@ def test_a_cut_answer_is_an_error(kind: str, answer: bytes, how: str) -> None:
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
         b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000 + b"\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        *(
+            b"HTTP/1.1 200 OK\r\n" + b"".join(b"Transfer-Encoding: %b\r\n" % value for value in codings) + _CHUNKS
+            for codings in (
+                [b"chunked", b"chunked"],
+                [b"identity", b"chunked"],
+                [b"gzip", b"chunked"],
+                [b"chunked", b"identity"],
+                [b"gzip, chunked"],
+                [b"chunked, chunked"],
+                [b"chunked, identity"],
+                [b",chunked"],
+                [b"identity"],
+                [b"xchunked"],
+                [b"chunked;a=b"],
+                [b'"chunked"'],
+                [b"\x0bchunked"],
+                [b""],
+            )
+        ),
     ],
 )
 def test_what_is_not_http_is_refused(kind: str, answer: bytes) -> None:
@@ -183,7 +204,7 @@ def test_aborting_closes_the_socket_and_silences_the_sink(kind: str) -> None:
         begun = answering(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi")
         async with serving(begun) as server, client_of(kind, server) as client:
             sink = Recorder()
-            stream: Stream = client.send(ASK, sink)
+            stream: HttpStream = client.send(ASK, sink)
             await sink.first.wait()
             stream.abort()
             stream.abort()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from http_clients import CLIENTS, REUSES, client_of
-from providers.base import Request, Stream
+from providers.base import HttpStream, Request
 from providers.errors import ConnectionCut
 from running import run_real
 from scripted_http import ASK, CHUNKED, OK, Recorder, answering, exchange, read_request, serving, until
@@ -66,7 +66,7 @@ def test_an_answer_that_ended_while_paused_ends_when_resumed(kind: str) -> None:
     """Whoever pauses in the last piece of an answer hears of its end, at the latest when resuming; so does the next."""
 
     class Pausing(Recorder):
-        stream: Stream
+        stream: HttpStream
 
         def on_body(self, data: bytes) -> None:
             super().on_body(data)

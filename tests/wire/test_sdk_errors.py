@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import openai
 import pytest
 
+from gateway.race import retry_plan
 from gateway_fixture import serving
 from race_scenarios import Settings
 from running import run_real
@@ -34,8 +35,9 @@ CASES = (
     Case("status:422", openai.UnprocessableEntityError, 422, None),
     Case("early_413", openai.APIStatusError, 413, "request_too_large"),
     Case("status:418", openai.APIStatusError, 418, None),
+    Case("status:403", openai.PermissionDeniedError, 403, None),
     # its trouble is passed on when nothing else can be tried
-    Case("429", openai.RateLimitError, 429, "rate_limit_exceeded"),
+    Case("429", openai.RateLimitError, 429, "upstream_rate_limited"),
     Case("status:408", openai.APIStatusError, 408, None),
     Case("status:409", openai.ConflictError, 409, None),
     Case("500", openai.InternalServerError, 500, None),
@@ -43,7 +45,6 @@ CASES = (
     Case("status:529", openai.InternalServerError, 529, None),
     # its key and its name for the model are the gateway's business
     Case("401", openai.InternalServerError, 502, "upstream_misconfigured"),
-    Case("status:403", openai.InternalServerError, 502, "upstream_misconfigured"),
     Case("404", openai.InternalServerError, 502, "upstream_misconfigured"),
     # what is no answer
     Case("empty", openai.InternalServerError, 502, "upstream_cut"),
@@ -70,8 +71,12 @@ async def _raises(client: openai.AsyncOpenAI, model: str, case: Case) -> None:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_every_failure_has_its_class(subtests: pytest.Subtests, *, silent: bool) -> None:
+def test_every_failure_has_its_class(
+    subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch, *, silent: bool
+) -> None:
     """A failure before the first token has a real status, streamed or not, and the fields of an OpenAI error."""
+    for pause in ("_ROUND_S_MIN", "_ROUND_S_SPREAD", "_RETRY_S_SPREAD"):
+        monkeypatch.setattr(retry_plan, pause, 0.0)
     cases = [case for case in CASES if (case.code == "upstream_timeout") is silent]
     timeouts = {"ttft_failover": "200ms", "ttft_max": "300ms"} if silent else {}
 
@@ -140,7 +145,7 @@ def test_the_sdk_does_not_repeat_what_the_gateway_has_tried() -> None:
             await client.chat.completions.create(model="m", messages=HELLO)
 
     broken: Settings = {**GOOD, "faults": ["500"]}
-    assert _count({"a": broken, "b": broken}, ask) == 2
+    assert _count({"a": broken, "b": broken}, ask) == 4  # of each replica one more after a pause
 
 
 def test_the_sdk_waits_as_long_as_the_upstream_says() -> None:

@@ -222,6 +222,53 @@ def test_a_receiver_that_is_not_there(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert "a-secret" not in text
 
 
+_ENDLESS_HEAD = b"HTTP/1.1 200 OK\r\nx-endless: "
+_ENDLESS_BODY = b"HTTP/1.1 200 OK\r\ncontent-length: 9999999999\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "part", "reason"),
+    [
+        (_ENDLESS_BODY, bytes(65_536), "its answer is larger than 65536 bytes"),
+        (_ENDLESS_BODY, b"x", "no whole answer within 0.2 s"),
+        (_ENDLESS_HEAD, b"x", "no whole answer within 0.2 s"),
+    ],
+    ids=["large", "slow body", "slow head"],
+)
+def test_an_answer_without_end(
+    head: bytes, part: bytes, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of an answer without end the gateway reads a little for a short time; the spans are counted as lost."""
+    monkeypatch.setattr(otlp, "_RETRY_S", 0.001)
+    monkeypatch.setattr(otlp, "_TIMEOUT_S", 0.2 if len(part) == 1 else WAIT_S)
+    written = 0
+
+    async def answer_without_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await read_request(reader)
+        writer.write(head)
+        while not writer.is_closing():
+            writer.write(part)
+            written += len(part)
+            await writer.drain()
+            await asyncio.sleep(0.01 if len(part) == 1 else 0)
+
+    async def main() -> None:
+        async with scripted(answer_without_end) as receiver:
+            endpoint = f"http://127.0.0.1:{receiver.port}"
+            async with serving({"a": {}}, tracing={"endpoint": endpoint, "sample": "100%"}) as site:
+                assert site.gateway is not None
+                counts = site.gateway._tracing.counts
+                await _ask(site)
+                site.gateway._hub.flush()
+                await until(partial(_is, counts, 2))
+
+    run_real(main())
+    (text,) = [record.getMessage() for record in caplog.records if record.name.startswith("gateway")]
+    assert text == f"spans are lost, because the receiver at `tracing.endpoint` does not accept them: {reason}"
+    assert written < 20_000_000  # what the buffers of two sockets hold
+
+
 def test_a_reload_changes_the_receiver(tmp_path: Path) -> None:
     """After a reload spans go to the new receiver, with the new share; without the section nothing is traced."""
     file = tmp_path / "gateway.yaml"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from providers.base import Stream
+from providers.base import HttpStream
 from providers.errors import ConnectionCut
 from providers.transport.connection import Exchange
 from providers.transport.http1 import WireClient
@@ -65,7 +65,7 @@ def test_a_connection_whose_answer_ended_while_paused_is_read_again() -> None:
     """Whoever pauses in the last piece of an answer never resumes; the next request on the connection does not hang."""
 
     class Pausing(Recorder):
-        stream: Stream
+        stream: HttpStream
 
         def on_body(self, data: bytes) -> None:
             super().on_body(data)

@@ -65,6 +65,21 @@ def test_calls_and_notices_arrive_in_order() -> None:
     run_real(main())
 
 
+def test_an_answer_that_cannot_be_used_ends_no_channel(caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver that fails is logged, and the next call is answered."""
+
+    def fail(answer: bytes | None) -> None:
+        msgspec.msgpack.decode(answer or b"", type=int)
+
+    async def main() -> None:
+        async with two_ends({"text": lambda _: "text"}) as (ours, _):
+            ours.call("text", None, fail, 5.0)
+            assert decoded(await ours.ask("text")) == "text"
+
+    run_real(main())
+    assert [record.getMessage() for record in caplog.records] == ["an answer of a worker channel was not used"]
+
+
 def test_a_call_without_an_answer_ends(caplog: pytest.LogCaptureFixture) -> None:
     """A deadline, an unknown method, a failing method, and an answer that cannot be encoded all give None, once."""
 

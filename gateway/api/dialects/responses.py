@@ -1,16 +1,19 @@
 """Ends a failed stream of the Responses API with `response.failed`.
 
 The event continues the stream's sequence numbers and contains the response as it was created, so the first and the
-latest event are kept; if there were no events, the response is the gateway's own. Units: Unix seconds in `created_at`.
+latest numbered event are kept, not comments; if there were none, the response is the gateway's own. Units: Unix seconds
+in `created_at`.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from gateway.errors import GatewayError
-from gateway.race.phases import last_event
 
+_NUMBER: Final = b'"sequence_number"'  # JSON escapes quotes, so that no text of an answer has it
 _CODES: Final = {429: "rate_limit_exceeded"}  # the API's own codes; every other error here is a "server_error"
 
 
@@ -36,14 +39,17 @@ class ResponsesTerminator:
 
     def note(self, raw: bytes) -> None:
         """See `StreamTerminator.note`."""
-        self._latest = last_event(raw)
+        at = raw.rfind(_NUMBER)
+        if at < 0:
+            return
+        self._latest = _event_at(raw, at)
         if not self._first:
-            self._first = raw.partition(b"\n\n")[0]
+            self._first = _event_at(raw, raw.find(_NUMBER))
 
     def error(self, error: GatewayError) -> bytes:
         """See `StreamTerminator.error`."""
-        created = _read(self._first.replace(b"\r", b"").split(b"\n\n", 1)[0]).response
-        last = _read(self._latest.replace(b"\r", b"").rstrip(b"\n").rsplit(b"\n\n", 1)[-1]).sequence_number
+        created = next((event.response for event in _read(self._first)), None)
+        last = max((event.sequence_number or 0 for event in _read(self._latest)), default=-1)
         answer = {
             "id": f"resp_{self._request_id}",
             "object": "response",
@@ -57,13 +63,19 @@ class ResponsesTerminator:
                 "param": error.param,
             },
         }
-        event = {"type": "response.failed", "sequence_number": 0 if last is None else last + 1, "response": answer}
+        event = {"type": "response.failed", "sequence_number": last + 1, "response": answer}
         return b"event: response.failed\ndata: %s\n\n" % _encode(event)
 
 
-def _read(event: bytes) -> _Numbered:
-    """Read an event's number and its response; neither if the event cannot be read."""
-    try:
-        return _decode(event.partition(b"data:")[2])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Numbered()
+def _event_at(raw: bytes, at: int) -> bytes:
+    """Return the event at a position; with CRLF line ends perhaps with others."""
+    end = raw.find(b"\n\n", at)
+    return raw[raw.rfind(b"\n\n", 0, at) + 1 : end if end >= 0 else None]
+
+
+def _read(events: bytes) -> Iterator[_Numbered]:
+    """Read the numbered events among these, without those that cannot be read."""
+    for event in events.replace(b"\r", b"").split(b"\n\n"):
+        if _NUMBER in event:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                yield _decode(event.partition(b"data:")[2])

@@ -4,6 +4,7 @@ The format is that of docs.litellm.ai/docs/proxy/configs, /docs/routing and /doc
 never in the lines or in the findings. Units: LiteLLM's timeouts are seconds.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,7 +14,6 @@ from gateway.cli.importing.deployment import NAME, Deployment, Json, default_var
 from gateway.cli.importing.litellm_settings import OTHER_ROUTING, ROUTING, WHY_NOT, section, taken, timeouts
 from gateway.cli.importing.report import Finding, Report, references
 from gateway.cli.importing.source import ForeignFile
-from gateway.cli.importing.yaml_text import COMMENT, yaml_lines
 from gateway.config.document import Loc
 
 _SECTIONS = ("litellm_settings", "router_settings", "general_settings")
@@ -294,3 +294,53 @@ def _unused(data: Json, report: Report) -> None:
         for key in section(data, where):
             if key not in taken(where):
                 report.skip((where, key), WHY_NOT.get(key, "there is no such setting"))
+
+
+COMMENT = "#"
+"""Key of a mapping whose value is a list of comment lines in front of the mapping."""
+
+_PLAIN = re.compile(
+    r"(?!(?:true|false|null|True|False|TRUE|FALSE|Null|NULL)$)[A-Za-z_$/][A-Za-z0-9_./$}{+-]*(?::[A-Za-z0-9_./$}{+-]+)*"
+)
+
+_DURATION = re.compile(r"[0-9]+(\.[0-9]+)?s")
+
+
+def yaml_lines(value: Mapping[str, object], indent: str = "") -> Iterator[str]:
+    """Yield the lines of a mapping."""
+    yield from _comments(value, indent)
+    for key, item in value.items():
+        if key != COMMENT:
+            yield from _entry(f"{indent}{_scalar(key)}:", item, indent)
+
+
+def _entry(start: str, item: object, indent: str) -> Iterator[str]:
+    if isinstance(item, dict):
+        yield start
+        yield from yaml_lines(item, f"{indent}  ")
+    elif isinstance(item, list) and any(isinstance(each, dict) for each in item):
+        yield start
+        for each in item:
+            yield from _comments(each, f"{indent}  ")
+            lines = yaml_lines({key: part for key, part in each.items() if key != COMMENT}, f"{indent}    ")
+            yield f"{indent}  - {next(lines).strip()}"
+            yield from lines
+    elif isinstance(item, list):
+        yield f"{start} [{', '.join(_scalar(each) for each in item)}]"
+    else:
+        yield f"{start} {_scalar(item)}"
+
+
+def _comments(value: Mapping[str, object], indent: str) -> Iterator[str]:
+    comments = value.get(COMMENT)
+    for line in comments if isinstance(comments, list) else ():
+        yield f"{indent}# {line}".rstrip()
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"{value}"
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) or _DURATION.fullmatch(text) else json.dumps(text, ensure_ascii=False)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from providers.anthropic.usage import Counts
 from providers.json_fields import dict_or_empty
-from providers.sse import data_of
-from providers.tolerant_json import dumps, loads
+from providers.sse import data_of, object_in
+from providers.tolerant_json import dumps
 
 Json = dict[str, object]
 
@@ -43,12 +43,13 @@ class ChatChunksFromMessages:
         self._calls = -1  # index of the last tool call
         self._no_arguments = False  # the open tool call has no arguments yet
         self._thinking: Json | None = None  # the open block of thinking, as it will be sent back
+        self._thoughts: list[str] = []  # pieces of its text
         self._ended = False
 
     def read(self, event: bytes) -> bytes:
         """See `Translator.read`."""
-        value = loads(data_of(event) or b"")
-        if not isinstance(value, dict) or self._ended:
+        value = None if self._ended else object_in(data_of(event))
+        if value is None:
             return b""
         match value.get("type"):
             case "message_start":
@@ -95,10 +96,10 @@ class ChatChunksFromMessages:
                 return self._chunk({"content": block["text"]}) if block.get("text") else b""
             case "thinking":
                 thinking = block.get("thinking") or ""
-                self._thinking = {**block, "thinking": thinking}
+                self._thinking, self._thoughts = {**block}, [str(thinking)]
                 return self._chunk({"reasoning_content": thinking}) if thinking else b""
             case "redacted_thinking":
-                self._thinking = dict(block)
+                self._thinking, self._thoughts = dict(block), []
             case "tool_use":
                 return self._call(block)
         return b""
@@ -118,7 +119,7 @@ class ChatChunksFromMessages:
                 return self._chunk({"content": text})
             case {"type": "thinking_delta", "thinking": str(text)} if text:
                 if self._thinking is not None:
-                    self._thinking["thinking"] = f"{self._thinking.get('thinking', '')}{text}"
+                    self._thoughts.append(text)
                 return self._chunk({"reasoning_content": text})
             case {"type": "signature_delta", "signature": str(signature)} if self._thinking is not None:
                 self._thinking["signature"] = f"{self._thinking.get('signature') or ''}{signature}"
@@ -133,6 +134,8 @@ class ChatChunksFromMessages:
             self._no_arguments = False
             return self._piece({"function": {"arguments": "{}"}})
         thought, self._thinking = self._thinking, None
+        if thought is not None and self._thoughts:
+            thought["thinking"] = "".join(self._thoughts)
         if thought is not None and (thought.get("signature") or thought.get("data")):
             return self._chunk({"thinking_blocks": [thought]})
         return b""

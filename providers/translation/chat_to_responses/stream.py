@@ -9,8 +9,8 @@ from typing import Final
 
 from providers.json_fields import dict_or_empty
 from providers.responses.writer import CALL_FIELDS
-from providers.sse import data_of
-from providers.tolerant_json import as_key, dumps, loads
+from providers.sse import data_of, object_in
+from providers.tolerant_json import as_key, dumps
 
 Fields = dict[str, object]
 
@@ -45,8 +45,8 @@ class ChatChunksFromResponses:
 
     def read(self, event: bytes) -> bytes:
         """See `Translator.read`."""
-        value = loads(data_of(event) or b"")
-        return b"".join(self._event(value)) if isinstance(value, dict) and not self._ended else b""
+        value = None if self._ended else object_in(data_of(event))
+        return b"".join(self._event(value)) if value is not None else b""
 
     def close(self) -> bytes:
         """See `Translator.close`: every complete answer has its terminal event."""

@@ -14,9 +14,10 @@ from providers.anthropic.usage import message_usage
 from providers.base import Usage
 from providers.errors import ProtocolError
 from providers.json_fields import dict_or_empty
+from providers.json_values import ITEMS_MAX
 from providers.openai.events import usage_of
-from providers.sse import data_of
-from providers.tolerant_json import dumps, loads
+from providers.sse import data_of, object_in
+from providers.tolerant_json import dumps
 from providers.translation.chat_to_messages.turns import tool_id
 
 Json = dict[str, object]
@@ -63,15 +64,14 @@ class MessageEventsFromChat:
         """See `Translator.read`.
 
         Raises:
-            ProtocolError: a piece of an earlier tool call came after a later call's, which blocks cannot express.
+            ProtocolError: there are over `ITEMS_MAX` tool calls, or a piece of an earlier one came after a later
+                call's, which blocks cannot express.
         """
         data = data_of(event) or b""
-        if self._ended:
-            return b""
         if data.startswith(b"[DONE]"):
             return self.close()
-        chunk = loads(data)
-        return b"".join(self._chunk(chunk)) if isinstance(chunk, dict) else b""
+        chunk = None if self._ended else object_in(data)
+        return b"".join(self._chunk(chunk)) if chunk is not None else b""
 
     def close(self) -> bytes:
         """See `Translator.close`."""
@@ -149,6 +149,8 @@ class MessageEventsFromChat:
         at = index if isinstance(index, int) else self._call + bool(name)
         known = self._calls.get(at)
         if known is None or (name and given_id and known and given_id != known):
+            if len(self._calls) == ITEMS_MAX:
+                raise ProtocolError(f"the upstream's answer has over {ITEMS_MAX} tool calls")
             at = at if known is None else max(self._calls) + 1  # some servers send index 0 for every call
             self._calls[at], self._call = given_id, at
             number = len(self._calls) - 1

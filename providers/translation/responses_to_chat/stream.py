@@ -8,11 +8,13 @@ does, and has `store: false`, because the answer is not stored. Pure.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from providers.errors import ProtocolError
 from providers.json_fields import dict_or_empty, list_or_empty
+from providers.json_values import ITEMS_MAX
 from providers.openai.events import usage_of
 from providers.responses.writer import CALL_FIELDS, EventWriter
-from providers.sse import data_of
-from providers.tolerant_json import as_key, loads
+from providers.sse import data_of, object_in
+from providers.tolerant_json import as_key
 from providers.translation.responses_to_chat.tool_groups import groups_by_name
 
 Fields = dict[str, object]
@@ -55,6 +57,9 @@ class ResponseEventsFromChat:
         self._output: list[Fields] = []
         self._open: Fields | None = None  # the open item
         self._part: Fields | None = None  # its open part, in messages and reasoning
+        self._texts: list[str] = []  # pieces of the part's text
+        self._arguments: dict[object, list[str]] = {}  # pieces of the calls' arguments, by ids of items
+        self._numbers: dict[object, int] = {}  # places of items in the output, by their ids
         self._call: object = None  # index of the last tool call in the chunks
         self._calls: dict[object, Fields] = {}
         self._groups: Mapping[object, tuple[str, str]] | None = None  # of the request's tools, read at the first call
@@ -67,8 +72,8 @@ class ResponseEventsFromChat:
         data = data_of(event) or b""
         if data.startswith(b"[DONE]"):
             return self.close()
-        chunk = loads(data)
-        return b"".join(self._chunk(chunk)) if isinstance(chunk, dict) and not self._ended else b""
+        chunk = None if self._ended else object_in(data)
+        return b"".join(self._chunk(chunk)) if chunk is not None else b""
 
     def close(self) -> bytes:
         """See `Translator.close`."""
@@ -121,8 +126,7 @@ class ResponseEventsFromChat:
             yield from self._end_part()
             yield self._begin_part(part)
         assert self._part is not None
-        field = _PART[part]
-        self._part[field] = f"{self._part[field]}{text}"
+        self._texts.append(text)
         extra = {}
         if part == "output_text":
             extra = {"logprobs": logprobs or []}
@@ -159,8 +163,8 @@ class ResponseEventsFromChat:
         field, name = CALL_FIELDS[str(item["type"])]
         more = call_fields.get(field)
         if isinstance(more, str) and more:
-            item[field] = f"{item[field]}{more}"
-            position = {"item_id": item["id"], "output_index": self._output.index(item)}
+            self._arguments.setdefault(item["id"], []).append(more)
+            position = {"item_id": item["id"], "output_index": self._numbers[item["id"]]}
             yield self._writer.event(f"response.{name}.delta", **position, delta=more)
 
     def _named(self, name: object) -> Fields:
@@ -182,13 +186,16 @@ class ResponseEventsFromChat:
         assert isinstance(content, list)
         return {
             "item_id": self._open["id"],
-            "output_index": self._output.index(self._open),
+            "output_index": self._numbers[self._open["id"]],
             "content_index": len(content) - 1,
         }
 
     def _begin(self, item: Fields) -> Iterator[bytes]:
         yield from self._end_item()
+        if len(self._output) == ITEMS_MAX:
+            raise ProtocolError(f"the upstream's answer has over {ITEMS_MAX} output items")
         self._open = item
+        self._numbers[item["id"]] = len(self._output)
         self._output.append(item)
         yield self._writer.event("response.output_item.added", output_index=len(self._output) - 1, item=item)
 
@@ -205,6 +212,7 @@ class ResponseEventsFromChat:
             return
         kind = str(self._part["type"])
         field = _PART[kind]
+        self._part[field], self._texts = "".join(self._texts), []
         extra = {"logprobs": self._part.get("logprobs", [])} if kind == "output_text" else {}
         yield self._writer.event(f"response.{kind}.done", **self._position(), **{field: self._part[field]}, **extra)
         yield self._writer.event("response.content_part.done", **self._position(), part=self._part)
@@ -220,7 +228,7 @@ class ResponseEventsFromChat:
     def _done(self, item: Fields, status: str) -> bytes:
         if item["type"] != "reasoning":
             item["status"] = status
-        return self._writer.event("response.output_item.done", output_index=self._output.index(item), item=item)
+        return self._writer.event("response.output_item.done", output_index=self._numbers[item["id"]], item=item)
 
     def _closing(self) -> Iterator[bytes]:
         """End everything that is open, then send the whole answer."""
@@ -234,7 +242,8 @@ class ResponseEventsFromChat:
             yield self._done(self._open, status)
         for item in self._calls.values():
             field, name = CALL_FIELDS[str(item["type"])]
-            position = {"item_id": item["id"], "output_index": self._output.index(item)}
+            item[field] = "".join(self._arguments.get(item["id"], ()))
+            position = {"item_id": item["id"], "output_index": self._numbers[item["id"]]}
             yield self._writer.event(f"response.{name}.done", **position, **{field: item[field]})
             yield self._done(item, status if item is last else "completed")
         details = {"reason": reason} if reason else None

@@ -9,7 +9,7 @@ import pytest
 
 from openai_calls import call_of
 from providers.base import Call, Frame, FrameKind, Headers, Stream
-from providers.errors import BadStatus, ConnectError, ConnectionCut, ErrorFrame, UpstreamError
+from providers.errors import BadStatus, ConnectError, ConnectionCut, EmptyAnswer, ErrorFrame, UpstreamError
 from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
@@ -127,7 +127,7 @@ def test_call_that_is_not_streamed_is_streamed_for_assembling() -> None:
         ("429:azure", ["headers", "end"], 429, BadStatus),
         ("500", ["headers", "end"], 500, BadStatus),
         ("empty", ["headers", "preamble", "end"], 200, ConnectionCut),
-        ("done", ["headers", "preamble", "done", "end"], 200, type(None)),
+        ("done", ["headers", "preamble", "end"], 200, EmptyAnswer),
         ("error_frame", ["headers", "preamble", "error", "end"], 200, ConnectionCut),
         ("json_error", ["headers", "error", "end"], 200, type(None)),
         ("no_done+cut_fin:1", ["headers", "preamble", "content", "end"], 200, ConnectionCut),

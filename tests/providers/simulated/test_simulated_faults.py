@@ -22,6 +22,9 @@ def kinds(script: Script) -> list[str]:
         ("finish_error:1", ["content", "error"], End.COMPLETE),
         ("empty", [], End.COMPLETE),
         ("done", ["done"], End.COMPLETE),
+        ("done:2", ["content", "content", "done"], End.COMPLETE),
+        ("failed_event:2", ["content", "content", "error"], End.COMPLETE),
+        ("cancelled_event", ["error"], End.COMPLETE),
         ("json_error", ["error"], End.COMPLETE),
         ("cut_rst:2", ["content", "content"], End.RST),
         ("cut_fin:99", ["content"] * 4, End.FIN),
@@ -134,10 +137,30 @@ def test_json_answer_to_a_stream() -> None:
     assert answer_of(play(replica_of(), fault="json_answer"))["choices"][0]["finish_reason"] == "stop"
 
 
+def test_silence_has_no_length_of_what_came() -> None:
+    """A response that stops after its head is not complete by its content-length."""
+    assert play(replica_of(), fault="headers_silence+length").framing is Framing.CHUNKED
+
+
 @pytest.mark.parametrize(("fault", "framing"), [("cut_fin", Framing.CLOSE), ("cut_chunked", Framing.CHUNKED)])
 def test_cut_by_fin_looks_complete_only_without_chunks(fault: str, framing: Framing) -> None:
     """The end of the connection is the body's end in one case, and a missing last chunk in the other."""
     assert play(replica_of(), fault=fault).framing is framing
+
+
+@pytest.mark.parametrize(
+    ("fault", "framing", "end"),
+    [
+        ("cut_rst", Framing.LENGTH, End.RST),
+        ("cut_mid", Framing.LENGTH, End.FIN),
+        ("cut_chunked", Framing.CHUNKED, End.FIN),
+        ("cut_fin", Framing.CLOSE, End.FIN),
+    ],
+)
+def test_cut_of_a_json_answer_has_each_framing(fault: str, framing: Framing, end: End) -> None:
+    """The length of a cut JSON response is stated, unknown until its last chunk, or never stated."""
+    script = play(replica_of(), stream=False, fault=fault)
+    assert (script.framing, script.end) == (framing, end)
 
 
 @pytest.mark.parametrize("fault", ["cut_rst", "cut_fin", "cut_chunked", "cut_mid"])
@@ -150,7 +173,8 @@ def test_cut_json_answer_is_half(fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", ["error_frame", "error_event", "finish_error", "json_error", "malformed", "empty", "done"]
+    "fault",
+    ["error_frame", "error_event", "finish_error", "failed_event:2", "json_error", "malformed", "empty", "done"],
 )
 def test_faults_of_events_apply_to_json(fault: str) -> None:
     """For JSON these faults give a body that is no completion, with the right length."""

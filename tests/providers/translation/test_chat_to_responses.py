@@ -203,6 +203,38 @@ def test_an_answer_as_chunks() -> None:
     assert without == chunks[:-1]
 
 
+REASONING: dict[str, Any] = {
+    "id": "rs_1",
+    "type": "reasoning",
+    "summary": [{"type": "summary_text", "text": "In short. "}, {"type": "summary_text", "text": "Or not. "}],
+    "content": [{"type": "reasoning_text", "text": "At length."}],
+}
+
+
+def test_reasoning_of_an_answer_in_one_piece() -> None:
+    """The reasoning of a JSON answer comes before its text, as deltas that add up to the item."""
+    answer = {**ANSWER, "output": [REASONING, ANSWER["output"][0]]}
+    chunks, _ = chunks_of(*events_of_answer(answer))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "In short. Or not. At length."
+    assert [delta["content"] for delta in deltas if delta.get("content")] == ["Hey"]
+    frame = protocol().whole(call_of({"model": "m", "messages": [USER]}), json.dumps(answer).encode())
+    assert json.loads(frame.raw)["choices"][0]["message"]["reasoning_content"] == "In short. Or not. At length."
+
+
+def test_reasoning_of_an_answer_as_its_own_events() -> None:
+    """The parts of a summary and of the content have their own events, inside those of the item."""
+    events = [json.loads(data_of(event) or b"") for event in events_of_answer({**ANSWER, "output": [REASONING]})]
+    assert [event["type"].removeprefix("response.") for event in events[2:-1]] == [
+        "output_item.added",
+        *(f"reasoning_summary_{each}" for each in ("part.added", "text.delta", "text.done", "part.done") * 2),
+        *("content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done"),
+        "output_item.done",
+    ]
+    assert events[2]["item"] == {**REASONING, "status": "in_progress", "summary": [], "content": []}
+    assert [event["summary_index"] for event in events if event["type"].endswith("summary_text.delta")] == [0, 1]
+
+
 def test_an_answer_in_one_piece() -> None:
     """A body is translated as its events are."""
     body = json.dumps(ANSWER).encode()

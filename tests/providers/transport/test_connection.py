@@ -48,3 +48,33 @@ def test_an_informational_answer_has_no_body(framing: bytes, is_fine: bool) -> N
     seen = read([b"HTTP/1.1 100 Continue\r\n" + framing + b"\r\n\r\n", _OK + b"content-length: 2\r\n\r\nok"])
     assert seen.closes == ["" if is_fine else "ProtocolError"]
     assert seen.body == (b"ok" if is_fine else b"")
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"content-length: 5\r\ntransfer-encoding: chunked",
+        b"transfer-encoding: chunked\r\ncontent-length: 5",
+        b"transfer-encoding: CHUNKED\r\ncontent-length: 2",
+        b"content-length: 2\r\ncontent-length: 2",
+        b"content-length: 2, 2",
+        b"content-length: +2",
+        b"transfer-encoding : chunked",
+        b"transfer-encoding:\r\n chunked",
+        b"x: a\r\n b\r\ncontent-length: 2",
+        b"x: a\rb\r\ncontent-length: 2",
+        b"x: a\nb: c\r\ncontent-length: 2",
+        b"x: a\0b\r\ncontent-length: 2",
+    ],
+)
+def test_a_head_of_two_meanings_is_refused(framing: bytes) -> None:
+    """Two servers could see two ends of this response, or two headers, so none of it is passed on."""
+    seen = read([_OK + framing + b"\r\n\r\n2\r\nok\r\n0\r\n\r\n"])
+    assert (seen.closes, seen.body) == (["ProtocolError"], b"")
+
+
+@pytest.mark.parametrize("coding", [b"chunked", b"Chunked", b"\tCHUNKED"])
+def test_chunks_are_read_in_any_case_of_letters(coding: bytes) -> None:
+    """A coding is compared without regard to case (RFC 9112, 7)."""
+    seen = read([_OK + b"Transfer-Encoding:" + coding + b"\r\n\r\n2\r\nok\r\n0\r\n\r\n"])
+    assert (seen.closes, seen.body) == ([""], b"ok")

@@ -1,0 +1,103 @@
+"""The table of the cost bench that is compared with the recorded one.
+
+Units: as in rows.py.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from streaming_bench.research.overhead import starts
+from streaming_bench.research.overhead.client import StreamLoad
+from streaming_bench.research.overhead.processes import (
+    KEY,
+    Backend,
+    Machine,
+    backend,
+    gateway,
+    limited_settings,
+    settings,
+)
+from streaming_bench.research.overhead.proxies import NGINX, nginx
+from streaming_bench.research.overhead.rows import (
+    GATEWAY,
+    SHORT,
+    CostRow,
+    SamplesByTarget,
+    added_ms,
+    cost_row,
+    measure_rounds,
+    median_cost,
+)
+from streaming_bench.research.overhead.usage import process_usage
+
+_PACED: Final = StreamLoad(streams=1000, tokens=60, gap_ms=50)
+_SECURE: Final = StreamLoad(streams=300, tokens=100, gap_ms=30)  # the handshakes of a thousand would load the back end
+_LARGE: Final = replace(SHORT, streams=16, prompt_bytes=100_000)
+_REPLICAS: Final = 3
+_PLAIN: Final = " without TLS"  # ends the name of a target beside one with TLS
+
+
+def rows(machine: Machine, count: int) -> Iterator[CostRow]:
+    """Measure all rows."""
+    with backend(_REPLICAS) as back:
+        yield from starts.rows(machine, back, count)
+        yield from _plain(machine, back, count)
+        if back.tls_ports:
+            yield from _secure(machine, back, count)
+
+
+def _plain(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
+    """Measure without TLS."""
+    with contextlib.ExitStack() as stack:
+        targets = {
+            GATEWAY: stack.enter_context(gateway(machine, settings(back.ports))),
+            "off": stack.enter_context(gateway(machine, settings(back.ports, policy="off"))),
+            "limited": stack.enter_context(gateway(machine, limited_settings(back.ports))),
+        }
+        yield CostRow("memory, idle", "MB", process_usage(targets[GATEWAY].pid).rss_mb)
+        beside = stack.enter_context(nginx(machine, back.ports))
+        if beside is not None:
+            targets[NGINX] = beside
+        short = measure_rounds(replace(SHORT, key=KEY), targets, back, count)
+        yield cost_row("64 streams of 20 tokens", "request", short)
+        yield cost_row("the same, hedging off", "request", short, "off")
+        yield cost_row("the same, keys, limits, prices, quotas", "request", short, "limited")
+        few = {name: targets[name] for name in (GATEWAY, NGINX) if name in targets}
+        yield cost_row("prompts of 100 kB", "request", measure_rounds(_LARGE, few, back, count))
+        paced = measure_rounds(_PACED, few, back, count)
+        yield cost_row("1,000 paced streams", "token", paced)
+        yield _memory_row("memory, 1,000 streams", paced)
+        added = added_ms(few, back, count)
+        for position, quantile in enumerate(("p50", "p99")):
+            theirs = added[NGINX][position] if NGINX in added else None
+            yield CostRow(f"added to the first token, {quantile}", "ms", added[GATEWAY][position], None, theirs)
+
+
+def _memory_row(name: str, samples: SamplesByTarget) -> CostRow:
+    theirs = max(each.rss_mb for each in samples[NGINX]) if NGINX in samples else None
+    return CostRow(name, "MB", max(each.rss_mb for each in samples[GATEWAY]), None, theirs)
+
+
+def _secure(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
+    """Measure with TLS to the replicas, and paced streams without TLS at the same time."""
+    with contextlib.ExitStack() as stack:
+        config = settings(back.tls_ports, tls=True)
+        secure = {GATEWAY: stack.enter_context(gateway(machine, config, back.certificate))}
+        plain = {GATEWAY + _PLAIN: stack.enter_context(gateway(machine, settings(back.ports)))}
+        for targets, ports, name in ((secure, back.tls_ports, NGINX), (plain, back.ports, NGINX + _PLAIN)):
+            beside = stack.enter_context(nginx(machine, ports, tls=targets is secure))
+            if beside is not None:
+                targets[name] = beside
+        yield cost_row("64 streams of 20 tokens, TLS upstream", "request", measure_rounds(SHORT, secure, back, count))
+        paced = measure_rounds(_SECURE, {**secure, **plain}, back, count)
+        yield cost_row("300 paced streams, TLS upstream", "token", paced)
+        ours, theirs = _more(paced, GATEWAY), _more(paced, NGINX) if NGINX in secure else None
+        yield CostRow("the same, more than without TLS", "us a token", ours, None, theirs)
+
+
+def _more(samples: SamplesByTarget, name: str) -> float:
+    """Return the CPU time of a token with TLS minus that without TLS."""
+    secure, plain = (median_cost(samples[each], "token").cpu_us for each in (name, name + _PLAIN))
+    return secure - plain

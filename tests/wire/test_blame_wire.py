@@ -1,0 +1,19 @@
+"""Blame over real sockets: the mistakes of one caller, and dead accounts, in the forms of all providers at once."""
+
+from pathlib import Path
+
+from blamed import blamed
+from error_forms import DEAD, MISTAKES
+from running import run_real
+
+
+def test_mistakes_harm_nobody_and_dead_accounts_leave(tmp_path: Path) -> None:
+    """No request of the careful caller is moved, no breaker opens by mistakes, and each dead account costs no error."""
+    seen = run_real(blamed(tmp_path, mistakes=8, careful=2, every_s=0.0))
+    for name in MISTAKES:
+        assert set(seen.careful[name]) <= {"a", "b"}
+        assert seen.changes[f"mistake.{name}"] == 0
+    assert {name: seen.dead[name] for name in DEAD} == dict.fromkeys(DEAD, 0)
+    assert max(seen.asked.values()) <= 3
+    assert seen.named == set(DEAD)
+    assert {seen.changes[f"dead.{name}"] for name in DEAD} == {1}

@@ -1,0 +1,116 @@
+"""Loads that were forged in a Redis server, by whoever can write to it: gateways keep serving, and can be observed."""
+
+import asyncio
+import contextlib
+import json
+import math
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import redis as client
+from msgspec.msgpack import encode
+
+import simulated_sockets
+from redis_server import RedisServer, redis_server
+from running import run_real
+from simulated_sockets import send
+from spawned import started, until
+from worker_site import Site
+
+FLEET: Final = "test"
+SECRET: Final = "sk-shared-0123456789abcdef"
+REQUESTS: Final = 40
+FAR: Final = 2**53
+KEY: Final = f"ttft1:{{{FLEET}}}:g:load1 m"
+
+
+def _row(level: int, *, in_flight: int = 0) -> list[int]:
+    """Return the sums of two gateways with a row."""
+    return [2, in_flight, 0, 0, 0, 0, 0, level, 0, 0, 0, 0]
+
+
+async def _site(stack: contextlib.AsyncExitStack, file: Path) -> Site:
+    gateway = await stack.enter_async_context(started("serve", "--config", str(file)))
+    await gateway.ready(gateway.process.stderr, b"admin at ")
+    admin = gateway.said.partition(b"admin at http://127.0.0.1:")[2].partition(b" ")[0]
+    return Site(gateway, int(admin), file)
+
+
+def _config(urls: Mapping[str, str], server: RedisServer, file: Path, learned: str) -> None:
+    replicas = [{"name": name, "kind": "simulated", "base_url": url} for name, url in urls.items()]
+    config = {
+        "listen": "127.0.0.1:0",
+        "admin_listen": "127.0.0.1:0",
+        "keys": [{"name": "team", "key": SECRET}],
+        "models": [{"name": "m", "replicas": replicas, "recovery": "off"}],
+        "share": {"url": f"redis://127.0.0.1:{server.port}", "fleet": FLEET},
+        "learned_file": str(file.with_name(learned)),
+    }
+    file.write_text(json.dumps(config), encoding="utf-8")
+
+
+async def _replicas_of(site: Site, count: int = REQUESTS) -> Counter[str]:
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    request = simulated_sockets.request_of("POST", "/v1/chat/completions", body, authorization=f"Bearer {SECRET}")
+    answers = await asyncio.gather(*(send(site.port, request) for _ in range(count)))
+    assert [answer.status for answer in answers] == [200] * count
+    return Counter(answer.headers["x-ttft-replica"] for answer in answers)
+
+
+async def _forge(server: RedisServer, rows: Mapping[str, object], sites: list[Site]) -> None:
+    """Write rows again and again until each gateway has dropped some, or for a hundred times."""
+    with client.Redis(port=server.port) as forger:
+        for _ in range(100):
+            forger.hset(KEY, "sums", encode(rows))
+            await asyncio.sleep(0.01)
+        dropped = [await site.metric('ttft_gateway_state_dropped_total{source="share"}') for site in sites]
+        assert all(dropped), dropped
+        forger.flushall()
+
+
+def test_forged_loads_cost_what_they_are_of(tmp_path: Path) -> None:
+    """The admin routes answer, all replicas get requests, the log has a line for each row, and a restart is warm."""
+
+    async def main(server: RedisServer) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            served = [await stack.enter_async_context(simulated_sockets.serving(0, ttft="5ms")) for _ in range(3)]
+            urls = {f"f{number}": each.url for number, each in enumerate(served, 1)}
+            sites = []
+            for name in ("one", "two"):
+                file = tmp_path / f"{name}.yaml"
+                _config(urls, server, file, f"{name}.json")
+                sites.append(await _site(stack, file))
+
+            async def both_count_both() -> bool:
+                return [await site.metric("ttft_gateway_share_heads") for site in sites] == [2, 2]
+
+            await until(both_count_both)
+            for site in sites:
+                await _replicas_of(site)
+            await _forge(server, {"f1": _row(-FAR), "f2": _row(FAR, in_flight=FAR), "f3": [2, *[math.inf] * 11]}, sites)
+            for site in sites:
+                assert len(await _replicas_of(site)) == 3
+                [model] = (await site.get("/admin/models"))["models"]
+                assert all(0.1 < replica["level"] < 10.0 for replica in model["pools"][0]["replicas"])
+                assert len((await site.get("/admin/models/m"))["pools"]) == 1
+                assert await site.metric("ttft_gateway_share_up") == 1
+                site.gateway.process.send_signal(signal.SIGINT)
+                code, output = await site.gateway.ended()
+                assert code == 0, output
+                events = [json.loads(line) for line in output.splitlines() if line.startswith(b"{")]
+                names = Counter(event["name"] for event in events if event["event"] == "state_dropped")
+                assert names, output
+                assert set(names.values()) == {1}
+                assert not [event for event in events if event["event"] == "component_failed"]
+            later = await _site(stack, sites[0].file)
+            assert await later.metric("ttft_gateway_learned_file_up") == 1
+            assert await later.metric('ttft_gateway_state_dropped_total{source="learned_file"}') == 0
+            later.gateway.process.send_signal(signal.SIGINT)
+            _, output = await later.gateway.ended()
+            assert b'"learned_restored"' in later.gateway.said + output
+
+    with redis_server(tmp_path) as server:
+        run_real(main(server))
