@@ -25,7 +25,7 @@ from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.deadlines import attempt_deadlines, recovery_deadlines
 from gateway.race.failures import FailureClass, RetryHint, asks_others, classify, limits_tokens
-from gateway.race.living import LivingLoser, let_live
+from gateway.race.living import LivingLoser, let_live, withhold
 from gateway.race.recovery import Recovery, can_recover
 from gateway.race.retry_plan import (
     FIRST_CHOICE,
@@ -38,7 +38,6 @@ from gateway.race.retry_plan import (
     beyond_boundary,
     why_started,
 )
-from gateway.race.withholding import withhold
 from gateway.routing.replicas import COOL_DOWN_S_MAX, BreakerState, Replica
 from providers.base import Call
 from providers.errors import Unsupported, UpstreamError

@@ -1,15 +1,20 @@
-"""Reads an attempt that has lost its race until its first token, and throws it away, to measure what the hedge saved.
+"""Measures what hedges save: a granted hedge is withheld, or the attempt that lost is read until its first token.
 
-It takes the race's place as the attempt's listener, so the race and its client are not affected. It ends at the first
-token, a failure, or the TTFT timeout of the attempt, whichever is first; a gateway that stops ends it at once.
+A loser that is read on has another listener than its race, so the race and its client are not affected. It ends at the
+first token, a failure, or the TTFT timeout of the attempt, whichever is first; a gateway that stops ends it at once.
+The credits of a withheld hedge stay spent; otherwise they would pay for another hedge.
 
 Units: seconds of the loop's clock.
 """
 
-from typing import Final, Protocol
+import math
+from typing import Final, NamedTuple, Protocol
 
 from gateway.events import Role
+from gateway.hedging.contract import Hedge, RequestFacts
 from gateway.hedging.measure import Instrument, Measured
+from gateway.hedging.outcomes import Denial
+from gateway.hedging.shadow import Shadow
 from gateway.race.attempt import Attempt
 from gateway.race.context import Runtime
 from gateway.race.timers import Wakeup
@@ -17,6 +22,57 @@ from providers.base import Headers
 from providers.errors import UpstreamError
 
 LIVING_MAX: Final = 1024  # of a process; further losers are cancelled
+
+
+class Withheld(NamedTuple):
+    """The decision on a granted hedge.
+
+    Attributes:
+        reason: reason for which it is not sent; None if it is.
+        measured: measurement of its saving; None without one.
+        shadow: the hedge that was not sent because the policy is `shadow`; None for any other.
+    """
+
+    reason: Denial | None = None
+    measured: Measured | None = None
+    shadow: Shadow | None = None
+
+
+_SENT: Final = Withheld()
+
+
+def withhold(
+    facts: RequestFacts,
+    late: Attempt,
+    number: int,
+    hedge: Hedge,
+    now_s: float,
+    runtime: Runtime,
+    *,
+    is_first: bool,
+) -> Withheld:
+    """Decide if a granted hedge is sent.
+
+    Args:
+        late: attempt for which the hedge was granted.
+        number: its index.
+        is_first: True for the first hedge of a request with no other attempt under way, which may be measured.
+    """
+    pool = late.pool
+    if pool.is_shadow:
+        waited_s = now_s - late.start_s
+        shadow = runtime.safely("shadow", pool.shadow, None, facts, late, number, hedge, waited_s, runtime.rand())
+        held = Withheld(Denial.SHADOW, shadow=shadow)
+    else:
+        timeout_s = late.deadlines.timeout_s
+        if not is_first or now_s >= timeout_s or timeout_s == math.inf:  # only times of first tokens are measured
+            return _SENT
+        measured = runtime.safely("measure", pool.measure, None, late, number, runtime.rand())
+        if measured is None or not measured.withheld:
+            return Withheld(measured=measured)
+        held = Withheld(Denial.HOLDOUT, measured)
+    runtime.safely("measure", pool.budget.settle, None, hedge.tickets)
+    return held
 
 
 class Owner(Protocol):

@@ -1,44 +1,72 @@
 """One request's race: primary, timer, backup; first content wins, losers are cancelled, every outcome is reported.
 
 A state machine (its table is lifecycle.py) with three callers: its attempts (content, failure, end), its timer, and
-the client (slow, gone, drained); `end_of_race.py` has its attributes and its end. Pools decide about hedges,
-`failures.next_step` about failures, `RetryPlan` and `Recovery` about the next replica. It uses neither sockets nor HTTP
-and no wire format; its clock is the event loop's, so the same code is the simulator on a virtual-time loop.
+the client (slow, gone, drained). Pools decide about hedges, `failures.next_step` about failures, `RetryPlan` and
+`Recovery` about the next replica. It uses neither sockets nor HTTP and no wire format; its clock is the event loop's,
+so the same code is the simulator on a virtual-time loop. No state of a race outlives its request, except while an
+attempt is measured.
 
 Units: seconds of the loop's clock.
 """
 
 import math
+from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from gateway.errors import GatewayError, ShuttingDown
 from gateway.events import RecoveryResult, Role
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
+from gateway.race.attempts import Attempts
+from gateway.race.context import Caller, Client, Model, Runtime
 from gateway.race.deadlines import Due, request_deadlines
-from gateway.race.end_of_race import EndOfRace
-from gateway.race.failures import NextStep, Standing, client_error, next_step
-from gateway.race.lifecycle import ENDED, State, Trigger
+from gateway.race.failures import NextStep, Standing, client_error, final_error, next_step, unusable
+from gateway.race.lifecycle import ENDED, OUTLIVED, TRANSITIONS, State, Trigger
 from gateway.race.recovery import Recovery, keep
-from gateway.race.report import response_headers, usage_header
+from gateway.race.report import ended, no_charge, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
-from providers.base import Headers
+from gateway.race.timers import Wakeup
+from providers.base import Call, Headers, Usage
 from providers.errors import Diverged, TimedOut, UpstreamError
 
 _LATE_S: Final = 1.0  # a timer later than this: the process or the machine was stopped
 # Looked up once, because Python 3.11 looks up a member in its class slowly.
 _RACING, _STREAMING, _OVER = State.RACING, State.STREAMING, State.OVER
 _FIRST_CONTENT, _COMPLETE = Trigger.FIRST_CONTENT, Trigger.COMPLETE
-_FINISHED, _RECOVERY = Outcome.FINISHED, Role.RECOVERY
+_FINISHED, _RECOVERY, _ABANDONED = Outcome.FINISHED, Role.RECOVERY, RecoveryResult.ABANDONED
 
 
-class Race(EndOfRace):
-    """One request from its first attempt to its end.
+class Race:
+    """One request from its first attempt to its end."""
 
-    The arguments are those of `EndOfRace`.
-    """
+    __slots__ = (
+        "_attempts",
+        "_client",
+        "_deadlines",
+        "_model",
+        "_paused",
+        "_recovery",
+        "_runtime",
+        "_state",
+        "_wakeup",
+        "_winner",
+    )
 
-    __slots__ = ()
+    def __init__(
+        self, model: Model, call: Call, facts: RequestFacts, client: Client, caller: Caller, runtime: Runtime
+    ) -> None:
+        self._model = model
+        self._client = client
+        self._runtime = runtime
+        self._attempts = Attempts(model, call, facts, caller, runtime)
+        self._state = _RACING
+        self._winner: Attempt | None = None  # while STREAMING
+        self._recovery: Recovery | None = None  # of the stream that the client reads
+        self._paused = False
+        self._wakeup = Wakeup(runtime.timers, self._on_time)
 
     # the client's calls
 
@@ -248,6 +276,8 @@ class Race(EndOfRace):
             self._nothing_left(step)
         return not isinstance(step, GiveUp)
 
+    # the timer
+
     def _on_time(self) -> None:
         """Do everything that is due, then set the timer for what is due next."""
         now_s, deadlines = self._runtime.loop.time(), self._deadlines
@@ -356,3 +386,81 @@ class Race(EndOfRace):
             return min(stall_check_s, content_check_s, deadlines.total_s, deadlines.keep_alive_s)
         times_s = [attempt.deadlines.next_due_s() for attempt in self._attempts.sent if attempt.live]
         return deadlines.next_due_s(min(times_s, default=math.inf))
+
+    # the end
+
+    def _nothing_left(self, plan: GiveUp) -> None:
+        """End the request: no attempt is live and none can be started."""
+        error: GatewayError = unusable(plan.wait_s)
+        if self._recovery is not None and self._recovery.error is not None:
+            error = client_error(self._recovery.error)
+        elif self._attempts.errors:
+            error = final_error(self._attempts.errors, retry_helps=plan.retry_helps)
+        self._fail(Trigger.NOTHING_LEFT, error)
+
+    def _fail(self, trigger: Trigger, error: GatewayError) -> None:
+        """End the request with an error."""
+        if self._state not in ENDED:
+            self._client.fail(error)
+            self._attempts.limit = error.limit
+            if self._recovery is not None:
+                self._recovery.settle(RecoveryResult.FAILED, self._now())
+            self._stop(trigger, Outcome.LOST, status=error.status, error=error.code or error.kind)
+
+    def _stop(self, trigger: Trigger, outcome: Outcome, status: int, error: str | None) -> None:
+        """End every attempt with one outcome, and the request."""
+        if self._state not in ENDED:
+            for attempt in self._attempts.sent:
+                if not attempt.lives:
+                    self._attempts.close(attempt, outcome)
+            self._end(trigger, status, error)
+
+    def _end(self, trigger: Trigger, status: int, error: str | None, end_s: float | None = None) -> None:
+        """End the request; `end_s`: its end, if an attempt was read on after it."""
+        attempts, winner, runtime = self._attempts, self._winner, self._runtime
+        loser = attempts.living
+        if loser is not None:
+            if self._state is _STREAMING and trigger in OUTLIVED:
+                self._await_loser(trigger, status, error)
+                return
+            loser.stop()
+        self._enter(trigger, _OVER)
+        self._wakeup.cancel()
+        for attempt in attempts.sent:
+            if attempt.outcome is None:
+                attempts.close(attempt, Outcome.LOST)  # an empty answer that was kept in reserve
+        if winner is not None and winner.usage is not None and winner.role is not _RECOVERY:
+            self._learn_tokens(winner.usage)
+        now_s = runtime.loop.time() if end_s is None else end_s
+        if self._recovery is not None:
+            self._recovery.settle(_ABANDONED, now_s)
+        if attempts.errors:
+            runtime.safely("outcome", attempts.weigh, None, now_s)
+        try:
+            report = ended(attempts, winner, self._recovery, now_s, status, error)
+        except Exception as bug:  # as in Runtime.safely
+            runtime.report("accounting", bug)
+            report = ended(attempts, winner, self._recovery, now_s, status, error, no_charge)
+        runtime.emit(report)
+        attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
+
+    def _learn_tokens(self, usage: Usage) -> None:
+        """Learn the scale of the model's tokenizer from the reported size of the prompt."""
+        text = self._attempts.facts.text
+        if usage.prompt_tokens is not None and text is not None:
+            self._runtime.safely("tokens", self._model.scale.learn, None, text, usage.prompt_tokens)
+
+    def _await_loser(self, trigger: Trigger, status: int, error: str | None) -> None:
+        """Report the request after the end of the attempt that is read on; nothing else happens until then."""
+        self._enter(trigger, State.MEASURING)
+        self._wakeup.cancel()
+        self._attempts.call = replace(self._attempts.call, body=b"", headers=())  # which may be large
+        self._attempts.on_loser_ended = partial(self._end, Trigger.MEASURED, status, error, self._now())
+
+    def _now(self) -> float:
+        return self._runtime.loop.time()
+
+    def _enter(self, trigger: Trigger, state: State) -> None:
+        """Enter a state; the table allows it, or there is a bug."""
+        assert state in TRANSITIONS[self._state, trigger]
+        self._state = state
