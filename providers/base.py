@@ -330,14 +330,6 @@ class Burst:
         self.at_end: list[Callable[[], None]] = []
         self.turns = ReadTurns()
 
-    def close(self) -> None:
-        """End the read and send what was queued in it."""
-        self.is_open = False
-        if self.at_end:
-            at_end, self.at_end = self.at_end, []
-            for send in at_end:
-                send()
-
 
 class HttpSink(Protocol):
     """Receives one response from an HTTP client. After `on_close`, or after `abort()`, nothing more is called."""

@@ -205,7 +205,11 @@ class ResponseStream:
         except Exception as error:  # a bug must fail one attempt at once, not stall the client
             self._fail(_unreadable(error))
         finally:
-            burst.close()
+            burst.is_open = False
+            if burst.at_end:
+                at_end, burst.at_end = burst.at_end, []
+                for send in at_end:
+                    send()
 
     def on_close(self, error: UpstreamError | None) -> None:
         if self._unread is not None:
