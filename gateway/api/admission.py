@@ -1,8 +1,9 @@
 """Admission: gives each request a permit at once or after queueing, or an error with a Retry-After.
 
-A key's limits count a request before its body is read (`Entry`); its tokens and its model are known after that.
+A key's limits count a request before its body is read (`Entry`); its tokens and its model are known after that. The
+rate limit headers are OpenAI's, so that clients that pace themselves by these headers work unchanged.
 
-`limits.caller_limits` and `limits.fair_queue` decide; this module applies their decisions. Waiting needs no task: the
+`limits.rates` and `limits.fair_queue` decide; this module applies their decisions. Waiting needs no task: the
 end of another request grants the permit, and the granted request starts in the next turn of the loop. A permit releases
 its holdings exactly once, however its request ends. Independent of ASGI and of the client API; a request without limits
 gets no permit.
@@ -19,20 +20,20 @@ Units: seconds of the loop's clock, tokens.
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
-from gateway.api.entry import Entry, RequestSize, used_tokens
-from gateway.api.key_limits import limit_headers, over_key_limit
-from gateway.errors import GatewayError, Internal, Limit, Overloaded, ShuttingDown
+from gateway.errors import GatewayError, Internal, Limit, LimitsAway, OverKeyLimit, Overloaded, ShuttingDown
 from gateway.events import Event, RequestEnded, RequestRejected
-from gateway.limits.caller_limits import KeyLimiter, OverLimit
 from gateway.limits.fair_queue import FairQueue
+from gateway.limits.rates import CallerTicket, KeyLimiter, LimitStatus, OverLimit, Quantity
 from gateway.race.context import Caller, Runtime
 from gateway.share.fleet import ASK_WAIT_S, Patience
 from providers.base import Headers
+
+_SERVER_ERROR: Final = 500
 
 
 class QueuedRequest(Protocol):
@@ -49,6 +50,20 @@ class QueuedRequest(Protocol):
 
 
 OnReject = Callable[[GatewayError], None]
+
+
+class RequestSize(msgspec.Struct, frozen=True):
+    """The estimated size of a request.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt.
+        answer_tokens: tokens of all its answers together.
+        deadline_s: the caller's deadline, None if the client sent none.
+    """
+
+    prompt_tokens: float
+    answer_tokens: float
+    deadline_s: float | None = None
 
 
 class ModelQueue(msgspec.Struct, frozen=True):
@@ -95,18 +110,18 @@ class Admission:
         limiter = self._key_limiters.get(key_name)
         if limiter is None:
             return None
-        now_s = self._runtime.loop.time()
+        now_s, refusal = self._runtime.loop.time(), None
         try:
             entered = limiter.enter(now_s)
-            headers = tuple(limit_headers(limiter.status(now_s)))
+            if isinstance(entered, OverLimit) and not entered.is_asking:
+                refusal = _over_key_limit(entered, key_name, tuple(_limit_headers(limiter.status(now_s))))
         except Exception as error:  # a bug in a limit must not fail the request
             self._runtime.report("admission", error)
             return None
-        if isinstance(entered, OverLimit):
-            if not entered.is_asking:
-                raise over_key_limit(entered, key_name, headers)
-            return Entry(limiter, None, self._runtime)  # the body arrives meanwhile
-        return Entry(limiter, entered, self._runtime)
+        if refusal is not None:
+            raise refusal
+        # While the fleet is asked for a ticket, the body arrives.
+        return Entry(limiter, None if isinstance(entered, OverLimit) else entered, self._runtime)
 
     def applies_to(self, entry: "Entry | None", model: str) -> bool:
         """Return True if the key or the model has a limit, so that a request needs a permit."""
@@ -135,6 +150,54 @@ class Admission:
             permit.close()
             raise
         return permit
+
+
+class Entry:
+    """One request in its key's limits; closed once, whatever is called after that.
+
+    Attributes:
+        limiter: the key's limiter.
+        ticket: the request's reservation in it; None while the fleet is asked for one.
+    """
+
+    __slots__ = ("_runtime", "limiter", "ticket")
+
+    def __init__(self, limiter: KeyLimiter, ticket: CallerTicket | None, runtime: Runtime) -> None:
+        self.limiter = limiter
+        self.ticket = ticket
+        self._runtime = runtime
+
+    def reserve(self, size: RequestSize, now_s: float, *, anyway: bool = False) -> OverLimit | None:
+        """Enter, unless that is done, and reserve the tokens; return the reason against it, or None."""
+        over = self.enter(now_s, anyway=anyway)
+        if self.ticket is None:
+            return over
+        return self.limiter.reserve(self.ticket, size.prompt_tokens, size.answer_tokens, now_s, anyway=anyway)
+
+    def enter(self, now_s: float, *, anyway: bool = False) -> OverLimit | None:
+        """Count the request, unless that is done; return the reason against it, or None."""
+        if self.ticket is None:
+            entered = self.limiter.enter(now_s, anyway=anyway)
+            if isinstance(entered, OverLimit):
+                return entered
+            self.ticket = entered
+        return None
+
+    def reject(self, status: int) -> None:
+        """Close the entry of a request without a permit; it counts unless the gateway itself failed (5xx)."""
+        if self.ticket is not None:
+            close = self.limiter.release if status >= _SERVER_ERROR else self.limiter.reject
+            self._runtime.safely("admission", close, None, self.ticket, self._runtime.loop.time())
+
+    def close(self, used_tokens: float | None) -> None:
+        """Close the entry of a request with a permit; `used_tokens` is None if no replica received the request."""
+        now_s = self._runtime.loop.time()
+        if self.ticket is None:
+            return
+        if used_tokens is None:
+            self._runtime.safely("admission", self.limiter.release, None, self.ticket, now_s)
+        else:
+            self._runtime.safely("admission", self.limiter.settle, None, self.ticket, used_tokens, now_s)
 
 
 class Permit:
@@ -206,13 +269,13 @@ class Permit:
         over = entry.reserve(self._size, now_s)
         if over is not None and over.is_asking and not self._may_ask(now_s):
             over = entry.reserve(self._size, now_s, anyway=True)
-        self.headers = tuple(limit_headers(entry.limiter.status(now_s)))
+        self.headers = tuple(_limit_headers(entry.limiter.status(now_s)))
         if over is None:
             self.entry, self._is_reserved = entry, True
         elif over.is_asking:
             self.entry, self._is_asking = entry, True
         else:
-            raise over_key_limit(over, self.key_name, self.headers)
+            raise _over_key_limit(over, self.key_name, self.headers)
 
     def enter(self) -> None:
         """Take a slot, or join the queue for one, once the key's limits have room.
@@ -339,7 +402,7 @@ class Permit:
         if isinstance(event, RequestEnded) and not self._is_over:
             self._is_over = True
             self._request = self._on_reject = None
-            self._release(used_tokens(event, self._size.prompt_tokens))
+            self._release(_used_tokens(event, self._size.prompt_tokens))
         self._runtime.emit(event)
 
     def _wait_timed_out(self) -> None:
@@ -399,3 +462,49 @@ class Permit:
         wait_s = fair_queue.wait_s()
         busy = f"model {self._model!r} is at its concurrency limit ({fair_queue.slots})"
         return Overloaded(f"{busy} and {reason}; retry in {wait_s:.3g} s", wait_s, limit="model")
+
+
+def _used_tokens(event: RequestEnded, prompt_tokens: float) -> float:
+    """Return the tokens to charge to the key: the reported usage, else the estimate of the prompt plus events seen."""
+    usage = event.usage
+    if usage is not None and usage.prompt_tokens is not None:
+        return usage.prompt_tokens + (usage.completion_tokens or 0)
+    return prompt_tokens + event.events if event.events else 0.0
+
+
+def _over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> GatewayError:
+    """Build the error for a key that is at a limit, or whose limits are unknown."""
+    limit = over.limit
+    if over.is_unknown:
+        wait_s = over.wait_s or 1.0
+        return LimitsAway(f"the shared limits of key {key_name!r} are unavailable; retry in {wait_s:.3g} s", wait_s)
+    if over.quantity is Quantity.CONCURRENCY:
+        what = f"is at its concurrency limit ({limit})"
+    elif over.quantity is Quantity.REQUESTS:
+        what = f"is at its limit of {limit} requests per minute"
+    elif over.wait_s is None:
+        what = f"is limited to {limit} tokens per minute and this prompt has about {over.asked}; send a shorter one"
+    else:
+        what = f"is at its limit of {limit} tokens per minute (this request may use {over.asked})"
+    retry = "" if over.wait_s is None else f"; retry in {over.wait_s:.3g} s"
+    error = OverKeyLimit(f"key {key_name!r} {what}{retry}", over.wait_s)
+    error.extra_headers = tuple(headers)
+    return error
+
+
+def _limit_headers(statuses: Iterable[LimitStatus]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield OpenAI's rate limit headers: limit, remaining amount and reset time of each of a key's limits."""
+    for status in statuses:
+        name = status.quantity.value.encode()
+        yield b"x-ratelimit-limit-" + name, b"%d" % status.limit
+        yield b"x-ratelimit-remaining-" + name, b"%d" % status.remaining
+        yield b"x-ratelimit-reset-" + name, _duration(status.reset_s)
+
+
+def _duration(seconds: float) -> bytes:
+    """Format a duration as OpenAI does: `120ms`, `6s`, `1m30s`; rounded up."""
+    ms = math.ceil(1000 * seconds)
+    if ms < 1000:
+        return b"%dms" % ms
+    minutes, rest = divmod(math.ceil(ms / 1000), 60)
+    return b"%dm%ds" % (minutes, rest) if minutes else b"%ds" % rest

@@ -10,8 +10,8 @@ import secrets
 
 import msgspec
 
+from gateway.api.admission import Entry
 from gateway.api.dialects.base import ClientApi
-from gateway.api.entry import Entry
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from gateway.api.admission import Admission, Permit
+from gateway.api.admission import Admission, Entry, Permit, RequestSize
 from gateway.api.azure_paths import deployment_of
 from gateway.api.dialects.base import ClientApi
-from gateway.api.entry import Entry, RequestSize
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
 from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error

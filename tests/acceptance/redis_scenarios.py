@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import redis
 
-from gateway.limits.caller_limits import CallerLimits
+from gateway.limits.rates import CallerLimits
 from gateway.share.address import read_address
 from gateway.share.redis import LIBRARY, Login, RedisEngine
 from gateway.share.sync import PER_HEAD_S

@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.api.admission import Permit
-from gateway.api.entry import Entry, RequestSize
+from gateway.api.admission import Entry, Permit, RequestSize
 from gateway.errors import GatewayError
 from gateway.events import ComponentFailed, RequestRejected
-from gateway.limits.caller_limits import CallerLimits
+from gateway.limits.rates import CallerLimits
 from gateway.race.context import Caller
 from leased_fleet import Head, Meter
 from running import run_virtual

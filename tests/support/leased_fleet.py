@@ -6,13 +6,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.api.admission import Admission, Permit
-from gateway.api.entry import RequestSize
+from gateway.api.admission import Admission, Permit, RequestSize
 from gateway.errors import GatewayError
 from gateway.events import Event
-from gateway.limits.caller_limits import CallerLimits, KeyLimiter
 from gateway.limits.leased_limits import LeasedLimits
 from gateway.limits.leases import Leases
+from gateway.limits.rates import CallerLimits, KeyLimiter
 from gateway.race.context import Caller, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.asker import Asker
