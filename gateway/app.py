@@ -29,9 +29,8 @@ from gateway.learned_state import OwnState
 from gateway.limits.rates import LOCAL
 from gateway.model_parts import Tune
 from gateway.observe.describe import admission_state, describe, pool_state
-from gateway.observe.hub import Hub
+from gateway.observe.hub import Hub, Observers
 from gateway.observe.instruments import Dump
-from gateway.observe.observers import Observers
 from gateway.observe.process import ALONE, Member
 from gateway.observe.proof import every_goal, goals
 from gateway.observe.spans import ReplicaFacts

@@ -17,8 +17,15 @@ from gateway.limits.body_memory import BodyMemory
 from gateway.limits.budget import CreditBudget
 from gateway.limits.fair_queue import FairQueue
 from gateway.limits.rates import KeyLimiter, Quantity
-from gateway.observe.quotas import describe_quota, quota_states
-from gateway.observe.state import AdmissionState, KeyAdmission, ModelAdmission, PoolState, ReplicaState
+from gateway.observe.state import (
+    AdmissionState,
+    KeyAdmission,
+    LimitState,
+    ModelAdmission,
+    PoolState,
+    QuotaState,
+    ReplicaState,
+)
 from gateway.pool.pool import Pool
 from gateway.race.context import Model
 from gateway.routing.replicas import Replica
@@ -47,7 +54,7 @@ def pool_state(model: str, pool: Pool, now_s: float, draining: Collection[Replic
         budget_level=pool.budget.requests.own_credit,
         budget_cap=pool.budget.requests.own_cap,
         replicas=tuple(replicas),
-        quotas=quota_states(pool, now_s),
+        quotas=_quota_states(pool, now_s),
     )
 
 
@@ -172,7 +179,7 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
         "restored_age_s": None if learning.restored_age_s is None else round(learning.restored_age_s, 3),
         "plan": _describe_plan(learning.last_plan(pool.replicas[0].name)) if pool.replicas else None,
         "ttft_x": _estimates(learning.ratios, now_s, quantiles, 1.0),
-        "quotas": [describe_quota(quota) for quota in quota_states(pool, now_s)],
+        "quotas": [_describe_quota(quota) for quota in _quota_states(pool, now_s)],
         "replicas": [_describe_replica(pool, replica, now_s, quantiles) for replica in pool.replicas],
     }
 
@@ -254,3 +261,53 @@ def _estimates(window: Window, now_s: float, quantiles: Sequence[float], factor:
 def _quantile_name(q: float) -> str:
     """Name a quantile: p97 for 0.97, p99.9 for 0.999."""
     return f"p{100 * q:.12g}"
+
+
+def _quota_states(pool: Pool, now_s: float) -> tuple[QuotaState, ...]:
+    """Return each quota of a pool's replicas once."""
+    ledgers = {replica.quota or "": ledger for replica, ledger in pool.quotas.of.items()}
+    return tuple(
+        QuotaState(
+            quota=name,
+            cooling_s=ledger.cooling_s(now_s),
+            limits=tuple(
+                LimitState(
+                    resource=bucket.resource.value,
+                    window_s=bucket.window_s,
+                    limit=bucket.limit,
+                    left=bucket.left,
+                    observed=bucket.observed,
+                    enforced=bucket.enforce,
+                    age_s=bucket.age_s,
+                    others_s=bucket.others_s,
+                )
+                for bucket in ledger.state(now_s)
+            ),
+            reserved=ledger.totals.reserved,
+            settled=ledger.totals.settled,
+            released=ledger.totals.released,
+        )
+        for name, ledger in ledgers.items()
+    )
+
+
+def _describe_quota(quota: QuotaState) -> dict[str, object]:
+    """Return a readable description for the admin address."""
+    return {
+        "quota": quota.quota,
+        "cooling_s": round(quota.cooling_s, 3),
+        "limits": [
+            {
+                "resource": limit.resource,
+                "window_s": limit.window_s,
+                "limit": limit.limit,
+                "left": round(limit.left, 1),
+                "from": "responses" if limit.observed else "configuration",
+                "enforced": limit.enforced,
+                "age_s": None if limit.age_s is None else round(limit.age_s, 3),
+                "others_s": None if limit.age_s is None else round(limit.others_s, 1),
+            }
+            for limit in quota.limits
+        ],
+        "tokens": {"reserved": quota.reserved, "settled": quota.settled, "released": quota.released},
+    }

@@ -7,7 +7,7 @@ Units: seconds; the help text of a gauge names its unit.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 from prometheus_client import Metric, generate_latest
@@ -15,14 +15,16 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from gateway.observe.instruments import MODEL, REPLICA, Line
 from gateway.observe.metrics import Scrape
-from gateway.observe.quotas import COOLING, LEFT, OTHERS, cooling_lines, left_lines, others_lines
-from gateway.observe.state import AdmissionState, DiscoveryState, ModelAdmission, PoolState, ReplicaState
+from gateway.observe.state import AdmissionState, DiscoveryState, ModelAdmission, PoolState, QuotaState, ReplicaState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _SLICE_LINES = 64  # about 1 ms
 
 _POSSIBLE = "ttft_gateway_hedging_possible"
+_LEFT = "ttft_gateway_quota_left_share"
+_COOLING = "ttft_gateway_quota_cooling_seconds"
+_OTHERS = "ttft_gateway_quota_others_seconds"
 _BREAKER_LEVELS = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
 
 _POOL_GAUGES: tuple[tuple[str, str, Callable[[PoolState], float]], ...] = (
@@ -97,9 +99,9 @@ def _slices(scrape: Scrape) -> Iterator[Metric]:
     for name, text, read_replica in _REPLICA_GAUGES:
         yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
     yield from _sliced(_POSSIBLE, "1 if requests sent to the replica can be hedged", "gauge", _possible_lines(pools))
-    yield from _sliced(LEFT, "Remaining share of a rate limit", "gauge", left_lines(pools))
-    yield from _sliced(OTHERS, "Usage by others, in seconds of the limit's refill", "gauge", others_lines(pools))
-    yield from _sliced(COOLING, "Time until a quota may be used again", "gauge", cooling_lines(pools))
+    yield from _sliced(_LEFT, "Remaining share of a rate limit", "gauge", _left_lines(pools))
+    yield from _sliced(_OTHERS, "Usage by others, in seconds of the limit's refill", "gauge", _others_lines(pools))
+    yield from _sliced(_COOLING, "Time until a quota may be used again", "gauge", _cooling_lines(pools))
     for name, text, read_source in _DISCOVERY_GAUGES:
         yield from _sliced(name, text, "gauge", _discovery_lines(name, read_source, scrape.discovery))
     for name, text, read_model in _MODEL_GAUGES:
@@ -165,3 +167,31 @@ class _SingleMetric(msgspec.Struct, frozen=True):
 
     def collect(self) -> list[Metric]:
         return [self.metric]
+
+
+def _left_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
+    """Yield the remaining share of each quota's resource: the smallest, if several limits apply."""
+    for quota in _distinct_quotas(pools):
+        shares: dict[str, float] = {}
+        for limit in quota.limits:
+            shares[limit.resource] = min(shares.get(limit.resource, 1.0), max(0.0, limit.left / limit.limit))
+        for resource, share in shares.items():
+            yield _LEFT, {"quota": quota.quota, "resource": resource}, share
+
+
+def _others_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
+    """Yield the usage by others of each quota's resource: of the shortest limit in responses."""
+    for quota in _distinct_quotas(pools):
+        observed = sorted((limit for limit in quota.limits if limit.observed), key=lambda limit: -limit.window_s)
+        for limit in {limit.resource: limit for limit in observed}.values():
+            yield _OTHERS, {"quota": quota.quota, "resource": limit.resource}, limit.others_s
+
+
+def _cooling_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
+    """Yield the remaining cool-down of each quota."""
+    for quota in _distinct_quotas(pools):
+        yield _COOLING, {"quota": quota.quota}, quota.cooling_s
+
+
+def _distinct_quotas(pools: Iterable[PoolState]) -> list[QuotaState]:
+    return list({quota.quota: quota for pool in pools for quota in pool.quotas}.values())

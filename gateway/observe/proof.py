@@ -1,8 +1,11 @@
-"""Counts, for each model, what hedging saves: since the start of the counting, and for each of the last 24 hours.
+"""Counts what hedging saves for each model: since the start of the counting, in each of the last 24 hours, by block.
 
 Owns the groups of the requests (`gateway.proof.tally`); the estimate is made when it is read. A model is counted
 while a share of its hedges is measured. Requests that failed by their own fault are left out; one without a first token
 counts as the TTFT limit, and so does one whose client disconnected before it.
+
+A block is a part of an experiment; a request counts in the block in which it arrived. No block is counted before the
+first one begins. A request that ends after its block still counts there, while the block is one of the last eight.
 
 Units: seconds of the events' clock.
 """
@@ -21,11 +24,14 @@ from gateway.hedging.shadow import Shadow
 from gateway.observe.instruments import MODEL
 from gateway.observe.process import ProcessValue
 from gateway.process_events import HedgingMeasured
+from gateway.proof.blocks import Block
 from gateway.proof.report import Figure, ProofReport, report
 from gateway.proof.tally import Group, GroupTimes, ShadowTimes, Tally
 from providers.base import Api
 
 HOURS: Final = 24
+BLOCKS_KEPT: Final = 8
+COUNTED_S_MAX: Final = 3 * 3600.0  # since the last block began: an experiment that was given up costs nothing
 _HOUR_S: Final = 3600.0
 _OK: Final = 200
 _METRICS: Final[tuple[tuple[str, str, Callable[[GroupTimes], float]], ...]] = (
@@ -141,6 +147,44 @@ class ProofCounts:
         return proof_values(self.tallies())
 
 
+class BlockCounts:
+    """Counts the requests of every model in the current block and the last ones.
+
+    Attributes:
+        goals: SLO and limit of each model, by name.
+    """
+
+    def __init__(self) -> None:
+        self.goals: Mapping[str, Goal] = {}
+        self._blocks: deque[tuple[float, Block]] = deque(maxlen=BLOCKS_KEPT)
+
+    def begin(self, name: str, now_s: float) -> None:
+        """Begin a block, unless it has begun."""
+        if all(block.name != name for _, block in self._blocks):
+            self._blocks.append((now_s, Block(name)))
+
+    def blocks(self) -> list[Block]:
+        """Return the kept blocks."""
+        return [block for _, block in self._blocks]
+
+    def clear(self) -> None:
+        """Forget every block."""
+        self._blocks.clear()
+
+    def on_event(self, event: Event) -> None:
+        """Count a request (a `gateway.events.Listener`)."""
+        if type(event) is not RequestEnded or event.model not in self.goals:
+            return
+        arrived_s = event.at_s - _length_s(event)
+        for start_s, block in reversed(self._blocks):
+            if start_s <= arrived_s:
+                tally = block.models.get(event.model)
+                if tally is None:
+                    tally = block.models[event.model] = self.goals[event.model].tally()
+                count_request(event, tally)
+                return
+
+
 def proof_values(tallies: Mapping[str, Tally]) -> Iterator[ProcessValue]:
     """Yield the counts of each model and group, for a scrape."""
     for metric, text, read in _METRICS:
@@ -251,3 +295,11 @@ def _shown_after_s(attempt: AttemptReport) -> float:
     if attempt.work_s is not None:
         return attempt.work_s
     return attempt.end_s if attempt.content_s is None else attempt.content_s
+
+
+def _length_s(event: RequestEnded) -> float:
+    """Return the time from a request's arrival to its record, which follows the end of an attempt that is read on."""
+    if event.measured is None or not event.attempts:
+        return event.total_s
+    last_s = max(attempt.start_s + attempt.end_s for attempt in event.attempts)
+    return max(event.total_s, event.queued_s + event.gateway_s + last_s)

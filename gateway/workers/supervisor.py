@@ -20,7 +20,7 @@ from gateway.learned_file import LearnedFile
 from gateway.learned_state import Restored
 from gateway.notify import READY, STOPPING, reloading
 from gateway.observe.feed import Feed
-from gateway.observe.observers import Observers
+from gateway.observe.hub import Observers
 from gateway.observe.process import Member
 from gateway.pool.learned import LearnedModel
 from gateway.race.context import Runtime

@@ -15,8 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gateway.events import Event, RequestEnded
-from gateway.observe.blocks import BlockCounts
-from gateway.observe.proof import Goal, count_request
+from gateway.observe.proof import BlockCounts, Goal, count_request
 from gateway.pool.pool import Pool
 from gateway.proof.blocks import ModelCounts, counts_of
 from gateway.proof.switchback import Pair, TotalEffect, random_order, total_effect

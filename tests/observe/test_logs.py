@@ -29,8 +29,7 @@ from gateway.events import (
 )
 from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.observe.logs import RequestLog, loss_line, wants_text
-from gateway.observe.request_line import AttemptLine, RecoveryLine, RequestLine
+from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, loss_line, wants_text
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from checkout import ROOT
-from gateway.observe.request_line import RequestLine
+from gateway.observe.logs import RequestLine
 
 FILE = ROOT / "docs" / "log.schema.json"
 
