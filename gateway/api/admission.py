@@ -157,7 +157,7 @@ class Entry:
 
     Attributes:
         limiter: the key's limiter.
-        ticket: the request's reservation in it; None while the fleet is asked for one.
+        ticket: the request's reservation in it; None while the fleet is asked for one, and after the end.
     """
 
     __slots__ = ("_runtime", "limiter", "ticket")
@@ -185,19 +185,21 @@ class Entry:
 
     def reject(self, status: int) -> None:
         """Close the entry of a request without a permit; it counts unless the gateway itself failed (5xx)."""
-        if self.ticket is not None:
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None:
             close = self.limiter.release if status >= _SERVER_ERROR else self.limiter.reject
-            self._runtime.safely("admission", close, None, self.ticket, self._runtime.loop.time())
+            self._runtime.safely("admission", close, None, ticket, self._runtime.loop.time())
 
     def close(self, used_tokens: float | None) -> None:
         """Close the entry of a request with a permit; `used_tokens` is None if no replica received the request."""
-        now_s = self._runtime.loop.time()
-        if self.ticket is None:
+        ticket, self.ticket = self.ticket, None
+        if ticket is None:
             return
+        now_s = self._runtime.loop.time()
         if used_tokens is None:
-            self._runtime.safely("admission", self.limiter.release, None, self.ticket, now_s)
+            self._runtime.safely("admission", self.limiter.release, None, ticket, now_s)
         else:
-            self._runtime.safely("admission", self.limiter.settle, None, self.ticket, used_tokens, now_s)
+            self._runtime.safely("admission", self.limiter.settle, None, ticket, used_tokens, now_s)
 
 
 class Permit:

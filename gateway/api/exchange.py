@@ -21,8 +21,7 @@ from gateway.api.response_writer import ResponseWriter
 from gateway.api.turns import LARGE_MIN, Turn
 from gateway.errors import BadRequest, GatewayError, Internal
 from gateway.inbound.errors import InvalidRequest
-from gateway.inbound.headers import listed_in_connection
-from gateway.inbound.identity import caller_ids
+from gateway.inbound.headers import caller_ids, listed_in_connection
 from gateway.limits.body_memory import HeldBody
 from gateway.race.context import Runtime
 from gateway.traces import Trace

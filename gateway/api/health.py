@@ -4,7 +4,7 @@ import secrets
 from typing import Final
 
 from gateway.api.asgi import Scope, Send
-from gateway.inbound.identity import caller_ids
+from gateway.inbound.headers import caller_ids
 
 _LIVE: Final = b'{"status":"ok"}'
 _READY: Final = b'{"status":"ready"}'

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.error_handlers import answer_errors
 from gateway.errors import UnknownModel
-from gateway.inbound.identity import caller_ids
+from gateway.inbound.headers import caller_ids
 from gateway.pages.files import REFERENCE, add_pages
 from providers.base import Headers
 

@@ -14,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.inbound.errors import InvalidRequest
-from gateway.inbound.syntax_errors import cut, too_deep
+from gateway.inbound.errors import InvalidRequest, cut, too_deep
 from providers.base import Api
 
 MESSAGES_MAX: Final = 100_000

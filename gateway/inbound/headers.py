@@ -1,18 +1,46 @@
 """The headers of a client's request that the gateway reads, checks or passes on. Pure.
 
-`by_name` has the headers with names in lower case; of a repeated name the last one. Units: seconds.
+`by_name` has the headers with names in lower case; of a repeated name the last one. The ids that a caller gives its
+request reach the log and the headers of the answer, so an id of another form is dropped, as if there were none. Units:
+seconds.
 """
 
 import math
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-from gateway.inbound import syntax_errors as inbound_syntax
+from gateway.inbound import errors as inbound_errors
 from providers.base import Headers
 
 _USUAL_CONNECTION: Final = (b"keep-alive", b"close")  # no headers
+_request_id = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}").fullmatch  # UUIDs, `Root=1-...` of load balancers, base64
+_trace = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?").fullmatch  # W3C Trace Context
+_NO_TRACE: Final = b"0" * 32
 _duration = re.compile(rb"([0-9]{1,7}(?:\.[0-9]{1,6})?)(ms|s)").fullmatch
+
+
+class CallerIds(NamedTuple):
+    """The ids of one request, each None if the caller sent none or an invalid one."""
+
+    request_id: str | None
+    trace_id: str | None
+
+
+_NO_IDS: Final = CallerIds(None, None)
+
+
+def caller_ids(by_name: Mapping[bytes, bytes]) -> CallerIds:
+    """Return the caller's ids of a request from its headers, by names in lower case."""
+    if b"x-request-id" not in by_name and b"traceparent" not in by_name:
+        return _NO_IDS
+    named, parent = by_name.get(b"x-request-id"), by_name.get(b"traceparent")
+    request_id = trace_id = None
+    if named is not None and _request_id(named := named.strip(b" \t")):
+        request_id = named.decode()
+    if parent is not None and (found := _trace(parent.strip(b" \t"))) and found[1] != _NO_TRACE:
+        trace_id = found[1].decode()
+    return CallerIds(request_id, trace_id)
 
 
 def passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, bytes], ...]:
@@ -40,17 +68,17 @@ def check_content_headers(by_name: Mapping[bytes, bytes]) -> None:
     if media is not None and media != b"application/json":
         kind = media.partition(b";")[0].strip().lower()
         if kind not in (b"", b"application/json") and not kind.endswith(b"+json"):
-            raise inbound_syntax.content_type(kind)
+            raise inbound_errors.content_type(kind)
     coding = by_name.get(b"content-encoding")
     if coding is not None and coding.strip().lower() not in (b"", b"identity"):
-        raise inbound_syntax.content_encoding(coding)
+        raise inbound_errors.content_encoding(coding)
 
 
 def is_on(by_name: Mapping[bytes, bytes], name: bytes) -> bool:
     """Read a header whose value is `on` or `off`."""
     word = by_name[name].strip().lower()
     if word not in (b"on", b"off"):
-        raise inbound_syntax.switch_header(name.decode(), word)
+        raise inbound_errors.switch_header(name.decode(), word)
     return word == b"on"
 
 
@@ -60,7 +88,7 @@ def duration_s(by_name: Mapping[bytes, bytes], name: bytes) -> float:
     match = _duration(value.strip().lower())
     seconds = float(match[1]) * (0.001 if match[2] == b"ms" else 1.0) if match is not None else 0.0
     if seconds == 0.0:
-        raise inbound_syntax.duration_header(name.decode(), value)
+        raise inbound_errors.duration_header(name.decode(), value)
     return seconds
 
 

@@ -4,8 +4,8 @@ The top level is decoded into raw values, which checks the whole JSON and gives 
 body with its keys and values gives the values' positions. Duplicate keys are rejected: the gateway and an upstream
 could use different ones for the model or the stream flag. A second, typed decode reads the few fields that the gateway
 uses; all other fields go to the upstream unchanged. `gateway.inbound.large` checks the messages of a large body in one
-pass; `gateway.inbound.headers` reads the headers; `gateway.inbound.syntax_errors` and `gateway.inbound.field_errors`
-build the errors.
+pass; `gateway.inbound.headers` reads the headers; `gateway.inbound.errors` and `gateway.inbound.field_errors` build
+the errors.
 
 Independent of configured models and API keys. Units: bytes, seconds, tokens.
 """
@@ -20,12 +20,11 @@ import msgspec
 from gateway.hedging.outcomes import Denial
 from gateway.inbound import arrays as inbound_arrays
 from gateway.inbound import chat as inbound_chat
-from gateway.inbound import embeddings as inbound_embeddings
+from gateway.inbound import errors as inbound_errors
 from gateway.inbound import headers as inbound_headers
 from gateway.inbound import large as inbound_large
 from gateway.inbound import messages as inbound_messages
 from gateway.inbound import responses as inbound_responses
-from gateway.inbound import syntax_errors as inbound_syntax
 from gateway.inbound import whole as inbound_whole
 from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields
@@ -79,10 +78,10 @@ _READERS: Final[Mapping[Api, Callable[[bytes, RawFields, NumberLimits], ParsedFi
     Api.CHAT: inbound_chat.read,
     Api.COMPLETIONS: inbound_chat.read_completions,
     Api.RESPONSES: inbound_responses.read,
-    Api.EMBEDDINGS: inbound_embeddings.read,
-    Api.RERANK: inbound_whole.read,
-    Api.MODERATIONS: inbound_whole.read,
-    Api.TOKENIZE: inbound_whole.read,
+    Api.EMBEDDINGS: inbound_whole.read_embeddings,
+    Api.RERANK: inbound_whole.read_passed_through,
+    Api.MODERATIONS: inbound_whole.read_passed_through,
+    Api.TOKENIZE: inbound_whole.read_passed_through,
     Api.MESSAGES: inbound_messages.read,
 }
 
@@ -180,7 +179,7 @@ def skim(api: Api, body: bytes, bounds: NumberLimits, default_model: str) -> tup
             _spans(body, raws)
         fields = _READERS[api](body, raws, bounds)
     except RecursionError:
-        raise inbound_syntax.too_deep() from None
+        raise inbound_errors.too_deep() from None
     return fields, sum(len(raws[key]) for key in fields.prompt)
 
 
@@ -200,7 +199,7 @@ def parse_count(body: bytes, headers: Headers, default_model: str | None = None)
     try:
         model = inbound_messages.read_count(body, raws)
     except RecursionError:
-        raise inbound_syntax.too_deep() from None
+        raise inbound_errors.too_deep() from None
     return model, b"".join(bytes(raws[key]) for key in inbound_messages.PROMPT if key in raws)
 
 
@@ -219,15 +218,15 @@ def _top_level(body: bytes) -> RawFields:
             _check_keys(body)
         raws = _read_top(body)
     except UnicodeDecodeError as error:
-        raise inbound_syntax.not_utf8(body, error.start) from None
+        raise inbound_errors.not_utf8(body, error.start) from None
     except msgspec.ValidationError:
-        raise inbound_syntax.not_object(body) from None
+        raise inbound_errors.not_object(body) from None
     except msgspec.DecodeError as error:
-        raise inbound_syntax.not_json(body, str(error)) from None
+        raise inbound_errors.not_json(body, str(error)) from None
     except RecursionError:
-        raise inbound_syntax.too_deep() from None
+        raise inbound_errors.too_deep() from None
     if len(raws) > KEYS_MAX:
-        raise inbound_syntax.too_many_keys(KEYS_MAX)
+        raise inbound_errors.too_many_keys(KEYS_MAX)
     if ("tools" in raws or "input" in raws) and body.count(b"{") > inbound_arrays.OBJECTS_MAX:
         inbound_arrays.check_objects(raws)
     return raws
@@ -261,7 +260,7 @@ def _check_keys(body: bytes) -> None:
         _count_keys(body)
     except msgspec.ValidationError:
         if not _keys_left:
-            raise inbound_syntax.too_many_keys(KEYS_MAX) from None
+            raise inbound_errors.too_many_keys(KEYS_MAX) from None
 
 
 def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None) -> _Top:
@@ -273,7 +272,7 @@ def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None)
     try:
         return body, _usual_spans(body, raws) or _spans(body, raws), _READERS[api](body, raws, bounds)
     except RecursionError:
-        raise inbound_syntax.too_deep() from None
+        raise inbound_errors.too_deep() from None
 
 
 def _large_top(api: Api, body: bytes, bounds: NumberLimits) -> _Top | None:
@@ -348,7 +347,7 @@ def _spans(body: bytes, raws: RawFields) -> Spans:
     a position equal the last value, and the next key or the end follows, this is the value.
     """
     if sum(map(len, raws)) > KEY_CHARACTERS_MAX:
-        raise inbound_syntax.too_long_keys(KEY_CHARACTERS_MAX)
+        raise inbound_errors.too_long_keys(KEY_CHARACTERS_MAX)
     spans: Spans = {}
     key, end = "", 0
     while entry := _next_key(body, end):
@@ -359,8 +358,8 @@ def _spans(body: bytes, raws: RawFields) -> Spans:
         start = entry.end()
         end = start + len(value)
         if key in spans or not body.startswith(value, start):
-            raise inbound_syntax.duplicate(key)
+            raise inbound_errors.duplicate(key)
         spans[key] = (start, end)
     if raws and body[end:].strip() != b"}":  # a duplicate key: its number starts with the digits of the last one
-        raise inbound_syntax.duplicate(key)
+        raise inbound_errors.duplicate(key)
     return spans

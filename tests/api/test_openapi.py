@@ -20,7 +20,6 @@ from gateway.errors import GatewayError, Limit, UpstreamFailed
 from gateway.events import Result
 from gateway.hedging.outcomes import Denial
 from gateway.inbound import chat as inbound_chat
-from gateway.inbound import embeddings as inbound_embeddings
 from gateway.inbound import field_errors as inbound_fields
 from gateway.inbound import messages as inbound_messages
 from gateway.inbound import request as inbound
@@ -185,7 +184,7 @@ def test_fields_that_are_read() -> None:
     counted = SCHEMAS["CountRequest"]["properties"].keys()
     assert set(inbound_messages._Fields.__struct_fields__) == counted | {"max_tokens"}
     assert SCHEMAS["MessageRequest"]["properties"].keys() == {"max_tokens"}
-    alone = {"ResponsesRequest": inbound_responses._Responses, "EmbeddingsRequest": inbound_embeddings._Embeddings}
+    alone = {"ResponsesRequest": inbound_responses._Responses, "EmbeddingsRequest": inbound_whole._Embeddings}
     alone["WholeRequest"] = inbound_whole._Whole
     for schema, each in alone.items():
         assert set(each.__struct_fields__) == SCHEMAS[schema]["properties"].keys()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.inbound import arrays, chat, embeddings, field_errors, large, request, responses
+from gateway.inbound import arrays, chat, field_errors, large, request, responses, whole
 from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import NumberLimits
 from hostile_bodies import SHAPES
@@ -142,7 +142,7 @@ def test_a_hostile_body_is_passed_over_a_few_times(shape: str, monkeypatch: pyte
         return counted
 
     monkeypatch.setattr(request, "_read_top", counting(request._read_top))
-    for module, name in ((chat, "_decode_chat"), (chat, "_decode_completions"), (embeddings, "_decode")):
+    for module, name in ((chat, "_decode_chat"), (chat, "_decode_completions"), (whole, "_decode_embeddings")):
         monkeypatch.setattr(module, name, counting(getattr(module, name)))
     monkeypatch.setattr(responses, "_decode", counting(responses._decode))
     kinds = {each: kind._replace(decode=counting(kind.decode)) for each, kind in large._KINDS.items()}

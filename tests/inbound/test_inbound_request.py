@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.hedging.outcomes import Denial
+from gateway.inbound.errors import not_json
 from gateway.inbound.field_errors import PROMPTS_MAX
-from gateway.inbound.syntax_errors import not_json
 from inbound_bodies import MESSAGES, chat, completions, read, refused, told
 from providers.base import Api
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.inbound.identity import caller_ids
+from gateway.inbound.headers import caller_ids
 
 _TRACE = "0af7651916cd43dd8448eb211c80319c"
 _PARENT = f"00-{_TRACE}-b7ad6b7169203331-01"
