@@ -8,7 +8,7 @@ from typing import Final
 from fuzz.pieces import cuts
 from providers.base import Headers, Request
 from providers.errors import UpstreamError
-from providers.transport.connection import HEADERS_BYTES_MAX, Connection, Exchange
+from providers.transport.http1 import HEADERS_BYTES_MAX, Connection, Exchange, WireClient
 
 WORDS: Final = (
     b"HTTP/1.1 200 OK\r\n",
@@ -49,12 +49,11 @@ class _Transport(asyncio.Transport):
         pass
 
 
-@dataclass
-class _Owner:
-    """Keeps count of what a pool is told."""
+class _Client(WireClient):
+    """Counts the calls of a connection, and opens none."""
 
-    released: int = 0
-    lost_count: int = 0
+    def __init__(self) -> None:
+        self.released = self.lost_count = 0
 
     def connect(self, exchange: Exchange) -> None:
         raise AssertionError("a connection that was not kept is not replaced")
@@ -106,19 +105,19 @@ def check(data: bytes) -> None:
 
 def read(pieces: Iterable[bytes]) -> _Sink:
     """Feed the pieces to a connection with an exchange, until it closes."""
-    owner, sink, transport = _Owner(), _Sink(), _Transport()
-    connection = Connection(owner)
+    client, sink, transport = _Client(), _Sink(), _Transport()
+    connection = Connection(client)
     connection.connection_made(transport)
-    exchange = Exchange(owner, Request(b"GET / HTTP/1.1\r\n\r\n", b""), sink)
+    exchange = Exchange(client, Request(b"GET / HTTP/1.1\r\n\r\n", b""), sink)
     connection.start(exchange)
     for piece in pieces:
         if transport.closed:
             break
         connection.data_received(piece)
         assert sum(len(name) + len(value) for name, value in sink.headers) <= HEADERS_BYTES_MAX
-        assert owner.released <= 1
+        assert client.released <= 1
     connection.connection_lost(None)
     assert len(sink.closes) == 1
-    assert owner.lost_count == 1
+    assert client.lost_count == 1
     assert exchange.connection is None
     return sink

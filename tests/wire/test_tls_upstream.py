@@ -19,7 +19,7 @@ from gateway.cli.event_loop import AsyncioLoop
 from http_clients import client_of
 from providers.base import Request
 from providers.errors import ConnectError, ConnectionCut, UpstreamError
-from providers.transport.connection import Exchange
+from providers.transport.http1 import Exchange
 from running import run_on
 from scripted_http import ASK, OK, Recorder, answering, exchange, serving, until
 

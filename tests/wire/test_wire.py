@@ -9,8 +9,7 @@ import pytest
 
 from providers.base import HttpStream
 from providers.errors import ConnectionCut
-from providers.transport.connection import Exchange
-from providers.transport.http1 import WireClient
+from providers.transport.http1 import Exchange, WireClient
 from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, CHUNKED, OK, Recorder, Server, answering, exchange, read_request, serving, until

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from fuzz.exchanges import read
-from providers.transport.connection import HEADERS_BYTES_MAX
+from providers.transport.http1 import HEADERS_BYTES_MAX
 
 _OK = b"HTTP/1.1 200 OK\r\n"
 _CHUNKED = _OK + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"
