@@ -1,15 +1,27 @@
 """One request's race: primary, timer, backup; first content wins, losers are cancelled, every outcome is reported.
 
-A state machine (its table is lifecycle.py) with three callers: its attempts (content, failure, end), its timer, and
-the client (slow, gone, drained). Pools decide about hedges, `failures.next_step` about failures, `RetryPlan` and
-`Recovery` about the next replica. It uses neither sockets nor HTTP and no wire format; its clock is the event loop's,
-so the same code is the simulator on a virtual-time loop. No state of a race outlives its request, except while an
-attempt is measured.
+A state machine with three callers: its attempts (content, failure, end), its timer, and the client (slow, gone,
+drained), in one of these states:
+
+    RACING      attempts compete for the first token, or a retry waits for its time
+    WORKING     one attempt has shown a sign of work; its content is awaited, and no other attempt is started
+    STREAMING   one attempt has won; its events go to the client
+    RECOVERING  the winner's stream broke; another attempt is to carry the answer on
+    MEASURING   the client has its answer; an attempt that lost is read until its first token, and thrown away
+    OVER        the request has ended, with an answer or with an error
+
+It enters a state only through the table `TRANSITIONS`, so one that is missing there cannot happen. The effect of a
+trigger is decided elsewhere: by pools for hedges, `failures.next_step` for failed attempts, `RetryPlan` and `Recovery`
+for the next replica. The race uses neither sockets nor HTTP and no wire format; its clock is the event loop's, so the
+same code is the simulator on a virtual-time loop. No state of a race outlives its request, except while an attempt is
+measured.
 
 Units: seconds of the loop's clock.
 """
 
+import enum
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -24,7 +36,6 @@ from gateway.race.attempts import Attempts
 from gateway.race.context import Caller, Client, Model, Runtime
 from gateway.race.deadlines import Due, request_deadlines
 from gateway.race.failures import NextStep, Standing, client_error, final_error, next_step, unusable
-from gateway.race.lifecycle import ENDED, OUTLIVED, TRANSITIONS, State, Trigger
 from gateway.race.recovery import Recovery, keep
 from gateway.race.report import ended, no_charge, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
@@ -33,6 +44,70 @@ from providers.base import Call, Headers, Usage
 from providers.errors import Diverged, TimedOut, UpstreamError
 
 _LATE_S: Final = 1.0  # a timer later than this: the process or the machine was stopped
+
+
+class State(enum.Enum):
+    """State of one request; the value is the name in drawings."""
+
+    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
+
+    RACING = "racing"
+    WORKING = "working"
+    STREAMING = "streaming"
+    RECOVERING = "recovering"
+    MEASURING = "measuring"
+    OVER = "over"
+
+
+class Trigger(enum.Enum):
+    """Cause of a transition; the value is the label in drawings."""
+
+    __hash__ = object.__hash__  # as above
+
+    FIRST_WORK = "sign of work, timed as the first token"
+    FIRST_CONTENT = "first content"
+    EMPTY = "complete without content, and no other attempt is left"
+    COMPLETE = "complete answer"
+    FAILED = "attempt failed"
+    DIVERGED = "answer differs from what the client has"
+    NOTHING_LEFT = "nothing left to try"
+    UNUSABLE = "answer cannot be sent"
+    TIMED_OUT = "total timeout"
+    CLIENT_GONE = "client disconnected"
+    MEASURED = "loser has ended"
+    DRAINED = "gateway stops"
+
+
+ENDS: Final = (Trigger.UNUSABLE, Trigger.TIMED_OUT, Trigger.CLIENT_GONE, Trigger.DRAINED)
+_ENDED: Final = (State.MEASURING, State.OVER)  # for the client
+_OUTLIVED: Final = (Trigger.COMPLETE, Trigger.CLIENT_GONE)  # ends after which an attempt is read on
+_UNANSWERED: Final = (State.RACING, State.WORKING, State.STREAMING, State.RECOVERING)
+
+TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
+    (State.RACING, Trigger.FIRST_WORK): (State.WORKING,),
+    (State.RACING, Trigger.FIRST_CONTENT): (State.STREAMING,),
+    (State.RACING, Trigger.EMPTY): (State.STREAMING,),
+    (State.RACING, Trigger.FAILED): (State.OVER,),  # the failure is the answer
+    (State.RACING, Trigger.NOTHING_LEFT): (State.OVER,),
+    (State.WORKING, Trigger.FIRST_CONTENT): (State.STREAMING,),
+    (State.WORKING, Trigger.EMPTY): (State.STREAMING,),
+    (State.WORKING, Trigger.FAILED): (State.RACING,),  # nothing had been sent to the client
+    (State.STREAMING, Trigger.COMPLETE): (State.OVER, State.MEASURING),
+    (State.STREAMING, Trigger.FAILED): (
+        State.RACING,  # nothing had been sent to the client
+        State.RECOVERING,
+        State.OVER,  # part of the answer was sent, and it cannot be carried on
+    ),
+    (State.STREAMING, Trigger.DIVERGED): (State.RECOVERING,),
+    (State.RECOVERING, Trigger.FIRST_CONTENT): (State.STREAMING,),
+    (State.RECOVERING, Trigger.EMPTY): (State.STREAMING,),
+    (State.RECOVERING, Trigger.NOTHING_LEFT): (State.OVER,),
+    **{(state, end): (State.OVER,) for state in _UNANSWERED for end in ENDS},
+    (State.STREAMING, Trigger.CLIENT_GONE): (State.OVER, State.MEASURING),
+    (State.MEASURING, Trigger.MEASURED): (State.OVER,),
+}
+"""State and trigger -> the states that may follow. A failed attempt that changes no state has no row."""
+
 # Looked up once, because Python 3.11 looks up a member in its class slowly.
 _RACING, _STREAMING, _OVER = State.RACING, State.STREAMING, State.OVER
 _FIRST_CONTENT, _COMPLETE = Trigger.FIRST_CONTENT, Trigger.COMPLETE
@@ -87,7 +162,7 @@ class Race:
 
     def shut_down(self) -> None:
         """End the request with an error: the gateway stops and the drain is over."""
-        if self._state not in ENDED and not self._finish_winner():
+        if self._state not in _ENDED and not self._finish_winner():
             error = ShuttingDown("the gateway is shutting down and its drain period is over; retry")
             self._client.fail(error)
             self._stop(Trigger.DRAINED, Outcome.DRAINED, status=error.status, error=error.code)
@@ -400,7 +475,7 @@ class Race:
 
     def _fail(self, trigger: Trigger, error: GatewayError) -> None:
         """End the request with an error."""
-        if self._state not in ENDED:
+        if self._state not in _ENDED:
             self._client.fail(error)
             self._attempts.limit = error.limit
             if self._recovery is not None:
@@ -409,7 +484,7 @@ class Race:
 
     def _stop(self, trigger: Trigger, outcome: Outcome, status: int, error: str | None) -> None:
         """End every attempt with one outcome, and the request."""
-        if self._state not in ENDED:
+        if self._state not in _ENDED:
             for attempt in self._attempts.sent:
                 if not attempt.lives:
                     self._attempts.close(attempt, outcome)
@@ -420,7 +495,7 @@ class Race:
         attempts, winner, runtime = self._attempts, self._winner, self._runtime
         loser = attempts.living
         if loser is not None:
-            if self._state is _STREAMING and trigger in OUTLIVED:
+            if self._state is _STREAMING and trigger in _OUTLIVED:
                 self._await_loser(trigger, status, error)
                 return
             loser.stop()

@@ -23,7 +23,7 @@ from gateway.app import client_apis
 from gateway.events import ComponentFailed, Event
 from gateway.hedging.plan import Policy
 from gateway.inbound.parsed import NumberLimits
-from gateway.limits import leased_limits, leased_slots, leases
+from gateway.limits import leased_limits, leases
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit
 from gateway.limits.fair_queue import FairQueue
@@ -48,7 +48,7 @@ LATE, FAILING, LIMITED, QUICK = answer(2.0), status(0.01, 500), status(0.01, 429
 SCRIPTS = (LATE, QUICK, FAILING, LIMITED)
 BOUNDARIES = {"inside", "reachable"}  # while these raise no failover is sent, as it might cross a boundary
 SHADOW = "gateway.hedging.shadow"
-LEASED = {leased_limits.__name__, leased_slots.__name__, leases.__name__}
+LEASED = {leased_limits.__name__, leases.__name__}
 WARM_UP = 60  # requests, so that there is a plan
 
 

@@ -14,8 +14,7 @@ from defaults import default_hedging, default_timeouts
 from gateway.errors import Internal
 from gateway.hedging.measure import MeasureShares
 from gateway.hedging.plan import Policy
-from gateway.race.lifecycle import TRANSITIONS, State, Trigger, mermaid
-from gateway.race.race import Race
+from gateway.race.race import ENDS, TRANSITIONS, Race, State, Trigger
 from recovering import ask, run
 from scripted import FINISH, ROLE, Scripted, Step, answer, run_race, status, text
 
@@ -26,6 +25,17 @@ _STREAM: list[Step] = [(0.01, ROLE), *((0.02 + n, text("a")) for n in range(900)
 _EMPTY: list[Step] = [(0.01, ROLE), (0.02, FINISH), (0.03, None)]
 _HELD = default_timeouts(total_s=8.0)
 _SLOW: dict[str, object] = {**STEADY, "ttft": "300s"}
+
+
+def mermaid() -> str:
+    """Return the table as a Mermaid state diagram; triggers that end every state are drawn once."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.RACING.value}"]
+    for (state, trigger), following in TRANSITIONS.items():
+        drawn = [after for after in following if trigger not in ENDS or after is not State.OVER]
+        lines += [f"    {state.value} --> {after.value}: {trigger.value}" for after in drawn]
+    ends = ", ".join(end.value for end in ENDS)
+    lines += [f"    note right of {State.OVER.value}: from every state before an answer's end by {ends}"]
+    return "\n".join([*lines, f"    {State.OVER.value} --> [*]"])
 
 
 def rare_races() -> None:
@@ -108,5 +118,5 @@ def test_races_take_every_row_of_the_table_and_no_other(taken: Counter[Row]) -> 
 
 
 def test_the_page_draws_the_table() -> None:
-    """docs/lifecycle.md has the drawing that the table gives; print `lifecycle.mermaid()` after a change."""
+    """docs/lifecycle.md has the drawing that the table gives; print `mermaid()` after a change."""
     assert f"```mermaid\n{mermaid()}\n```" in (DOCS / "lifecycle.md").read_text(encoding="utf-8")
