@@ -42,7 +42,7 @@ class LeasedLimits:
 class LeasedSlots(Slots):
     """Slots that the fleet shares.
 
-    A slot that is not in use goes back when another head lacks one, or after 2 s.
+    A slot that is not in use goes back when another process lacks one, or after 2 s.
     """
 
     __slots__ = (
@@ -87,7 +87,7 @@ class LeasedSlots(Slots):
         return self.allowed - self.taken
 
     def release(self) -> None:
-        """Release a slot, and give it back if another head lacks one."""
+        """Release a slot, and give it back if another process lacks one."""
         self.taken -= 1
         if self._wanted:
             self._send()
@@ -97,7 +97,7 @@ class LeasedSlots(Slots):
         self._waiting, self._on_more = waiting, on_more
 
     def passes_on(self) -> bool:
-        """Return False for a slot more than an equal part while another head lacks one."""
+        """Return False for a slot more than an equal part while another process lacks one."""
         if not self._excess or self._fleet.is_alone:
             return self.taken <= self.allowed
         self._excess -= 1
@@ -160,7 +160,7 @@ class LeasedSlots(Slots):
         self._fleet.want(self)
 
     def _take_part(self) -> None:
-        """Add this head's part of the slots that were free, once, or one slot if it would have none."""
+        """Add this process's part of the slots that were free, once, or one slot if it would have none."""
         part = self._fleet.part
         if part and self._alone_number != self._fleet.times_alone:
             self._alone_number = self._fleet.times_alone
