@@ -235,9 +235,10 @@ class Exchange:
     Attributes:
         sink: receives the response; deleted at the end, so that no reference cycle outlives a request.
         aborted: the caller has aborted it, or it is over.
+        received: see `HttpStream.received`.
     """
 
-    __slots__ = ("_client", "aborted", "connecting", "connection", "request", "sink")
+    __slots__ = ("_client", "aborted", "connecting", "connection", "received", "request", "sink")
 
     def __init__(self, client: WireClient, request: Request, sink: HttpSink) -> None:
         self._client = client
@@ -245,11 +246,7 @@ class Exchange:
         self.sink = sink
         self.connecting: asyncio.Task[None] | None = None
         self.connection: Connection | None = None
-        self.aborted = False
-
-    @property
-    def received(self) -> bool:
-        return self.connection is not None and self.connection.complete
+        self.aborted = self.received = False
 
     @property
     def read_began_s(self) -> float:
@@ -490,6 +487,8 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._status and not self._surplus:
             self.complete = True
+            if self._exchange is not None:
+                self._exchange.received = True
             self._keep = self._parser.should_keep_alive()  # valid only until the parser starts the next message
 
     def _finish(self) -> None:
