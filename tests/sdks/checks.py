@@ -82,8 +82,8 @@ ERRORS: Mapping[str, str] = MappingProxyType(
 
 CASES: Mapping[str, str] = MappingProxyType(
     {
-        "late headers": "an attempt without headers loses and is closed at once, the primary as well as the backup",
-        "headers, then silence": "the same with headers at once and no event",
+        "late headers": "an attempt without headers loses and is closed immediately, the primary as well as the backup",
+        "headers, then silence": "the same with immediate headers and no event",
         "role, then silence": "the same with the events before the first content",
         "comments": "the same with comments only",
         "errors": "a 400, a 429, a 500 and the event of an error never win",
