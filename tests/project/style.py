@@ -31,7 +31,6 @@ REFERENCE: Final = (
     "docs/api.md",
     "docs/bench.md",
     "docs/cli.md",
-    "docs/compatibility.md",
     "docs/configuration.md",
     "docs/errors.md",
     "docs/evaluation/*",

@@ -1,6 +1,6 @@
 """The SDKs of the matrix, at which versions, and everything that is checked with them. Data only.
 
-A client makes the checks that its SDK has something for. docs/compatibility.md names all of them.
+A client makes the checks that its SDK has something for. docs/evaluation/sdks.md names all of them.
 """
 
 from collections.abc import Mapping
