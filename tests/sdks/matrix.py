@@ -2,8 +2,8 @@
 
 The SDKs' pins conflict, so each has an environment of its own below build/sdk-matrix, made when it is first needed.
 SDKs of docs/evaluation/sdks.md send to a gateway, a process started as a person starts it; each client runs twice:
-replicas of the kind openai, and of the kind anthropic. SDKs of docs/evaluation/transports.md send over a hedging transport
-(transport_matrix.py), Go programs to a gateway as a sidecar (go_matrix.py).
+replicas of the kind openai, and of the kind anthropic. SDKs of docs/evaluation/transports.md send over a hedging
+transport (transport_matrix.py), Go programs to a gateway as a sidecar (go_matrix.py).
 """
 
 import argparse
