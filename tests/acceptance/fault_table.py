@@ -1,4 +1,4 @@
-"""The table of docs/failover.md: each fault, the client's view of it, the time and the number of upstream calls.
+"""The table of docs/evaluation/faults.md: each fault, the client's view of it, the time and the upstream calls.
 
 The gateway's own race over simulated replicas in virtual time, hedging off, so that every figure is exact. The replicas
 give the same text and count the calls. `python tests/acceptance/fault_table.py` prints the table. Units: seconds.

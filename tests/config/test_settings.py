@@ -89,6 +89,15 @@ def test_every_setting_has_a_heading_and_no_heading_is_left_over() -> None:
     assert sorted(set(headings) - {"models[].replicas[]"}) == sorted(documented_settings())
 
 
+def test_every_setting_is_in_one_of_three_tiers() -> None:
+    """docs/configuration.md begins with at most 25 everyday settings; every setting is below the heading of a tier."""
+    page = (ROOT / "docs/configuration.md").read_text()
+    before, *tiers = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
+    assert tiers[::2] == ["Everyday settings", "Settings for operations", "Expert settings"]
+    everyday = re.findall(r"^### `", tiers[1], re.MULTILINE)
+    assert (before.count("# `"), len(everyday) <= 25) == (0, True)
+
+
 @pytest.mark.parametrize("path", [path for path, default in documented_settings().items() if default is not None])
 def test_documented_defaults_are_those_of_the_code(path: str) -> None:
     """The default below a setting's heading is the one in force."""

@@ -1,8 +1,9 @@
 """The countable language rules of CONTRIBUTING.md, checked over code and documentation; run by scripts/check-style.
 
 Rules: `classes` (a public class name is used once in a package), `openings` (no docstring or entry of one begins with
-"What", "How", "Whether", "Who" or "Where"), `words` (no word for speech or thought about software), `length` (a guide
-has fewer than 150 lines). Every finding is one line: file, line, text found, replacement. Standard library only.
+"What", "How", "Whether", "Who" or "Where"), `words` (no word for speech or thought about software), `pronouns` (no
+pronoun for a noun of another clause, in the paths of `CLEAN`), `length` (a guide has fewer than 150 lines). Every
+finding is one line: file, line, text found, replacement. Standard library only.
 """
 
 import argparse
@@ -31,7 +32,6 @@ REFERENCE: Final = (
     "docs/api.md",
     "docs/bench.md",
     "docs/cli.md",
-    "docs/compatibility.md",
     "docs/configuration.md",
     "docs/errors.md",
     "docs/evaluation/*",
@@ -58,10 +58,22 @@ WORDS: Final[Mapping[str, str]] = {
     r"brains?": "policy",
     r"into words": "translated, encoded",
 }
+# Pronoun for a noun of another clause -> replacement.
+PRONOUNS: Final[Mapping[str, str]] = {
+    r"(?:those|that) of": "repeat the noun: `the times of the worker`",
+    r"without one(?! of\b)": "repeat the noun: `without a key`",
+    r"whose": "`with`, `of which the`, or a sentence of its own",
+}
+# Paths without such pronouns. Add a folder of code when its docstrings and comments have none.
+CLEAN: Final = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "docker/", "docs/")
+UNCLEAN: Final = ("docs/architecture.md",)  # in a clean folder, but not clean yet
 # (page or module, word, reason): the word is right there.
 EXCEPTIONS: Final[tuple[tuple[str, str, str], ...]] = ()
 
 _WORD: Final = re.compile(r"\b(?:" + "|".join(f"(?:{word})" for word in WORDS) + r")\b", re.IGNORECASE)
+_PRONOUN: Final = re.compile(
+    r"\b(?:" + "|".join(word.replace(" ", r"\s+") for word in PRONOUNS) + r")\b", re.IGNORECASE
+)
 _OPENING: Final = re.compile(r"(?:What|How|Whether|Who|Whom|Whose|Where)(?:ever)?\b")
 _QUESTION: Final = re.compile(r"(?:What|How|Whether|Who|Where)\b")  # counted by itself, to compare with earlier counts
 _ENTRY: Final = re.compile(
@@ -94,7 +106,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A docstring, a comment or a paragraph line, with the number of its first line."""
+    """A docstring, a comment or a page, with the number of its first line."""
 
     file: str
     line: int
@@ -158,16 +170,16 @@ class Tree:
         self.pages = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in pages}
 
     def prose(self) -> Iterator[Text]:
-        """Docstrings, comments and the lines of pages, without code."""
+        """Docstrings, comments and pages, without code."""
         for module in self.modules:
             yield from (*module.docstrings, *module.attribute_docs, *module.comments)
         for name, text in self.pages.items():
-            fenced = False
-            for number, line in enumerate(text.splitlines(), 1):
-                if _FENCE.match(line):
-                    fenced = not fenced
-                elif not fenced and not line.startswith("    "):
-                    yield Text(name, number, line)
+            fenced, lines = False, []
+            for line in text.splitlines():
+                is_fence = _FENCE.match(line) is not None
+                fenced ^= is_fence
+                lines.append("" if fenced or is_fence or line.startswith("    ") else line)
+            yield Text(name, 1, "\n".join(lines))
 
 
 def check_classes(tree: Tree) -> Iterator[Finding]:
@@ -205,6 +217,18 @@ def check_words(tree: Tree) -> Iterator[Finding]:
                     yield Finding(text.file, text.line + offset, repr(match[0]), f"write: {_replacement(match[0])}")
 
 
+def check_pronouns(tree: Tree) -> Iterator[Finding]:
+    """Yield pronouns for a noun of another clause in the paths of `CLEAN`, also across the end of a line."""
+    for text in tree.prose():
+        if text.file.startswith(CLEAN) and not text.file.startswith(UNCLEAN):
+            prose = _CODE.sub(lambda match: "\n" * match[0].count("\n"), text.text)
+            for match in _PRONOUN.finditer(prose):
+                found = " ".join(match[0].lower().split())
+                instead = next(instead for word, instead in PRONOUNS.items() if re.match(word, found))
+                line = text.line + prose.count("\n", 0, match.start())
+                yield Finding(text.file, line, repr(found), f"write: {instead}")
+
+
 def check_length(tree: Tree) -> Iterator[Finding]:
     """Yield guides of `GUIDE_LINES_MAX` lines or more."""
     for name, lines in _guides(tree).items():
@@ -217,6 +241,7 @@ RULES: Final[Mapping[str, Callable[[Tree], Iterator[Finding]]]] = {
     "classes": check_classes,
     "openings": check_openings,
     "words": check_words,
+    "pronouns": check_pronouns,
     "length": check_length,
 }
 

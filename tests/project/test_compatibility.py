@@ -1,4 +1,4 @@
-"""docs/compatibility.md and the guide for agents have what scripts/sdk-matrix checks; it needs package registries."""
+"""docs/evaluation/sdks.md and the guide for agents have what scripts/sdk-matrix checks; it needs package registries."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from checks import ANSWERS, ERRORS, SDKS, Sdk
 from matrix import UPSTREAMS
 from proxy_litellm import config
 
-PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "evaluation" / "sdks.md").read_text(encoding="utf-8")
 CLIENTS = ROOT / "tests" / "sdks"
 
 

@@ -12,13 +12,13 @@ from checks import CASES, GO_CHECKS, GO_PROGRAMS, TRANSPORTS, Sdk
 @pytest.mark.parametrize(
     ("name", "checks", "columns"),
     [
-        ("client-sdks.md", CASES, [sdk.name for sdk in TRANSPORTS]),
-        ("sidecar.md", GO_CHECKS, list(GO_PROGRAMS)),
+        ("evaluation/transports.md", CASES, [sdk.name for sdk in TRANSPORTS]),
+        ("guides/sidecar.md", GO_CHECKS, list(GO_PROGRAMS)),
     ],
 )
 def test_a_guide_has_the_results_of_every_client(name: str, checks: Mapping[str, str], columns: list[str]) -> None:
     """A guide has a result of each client and check, and describes each check; nothing failed."""
-    page = (ROOT / "docs" / "guides" / name).read_text(encoding="utf-8")
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     table = page.partition("<!-- the table -->")[2].partition("<!-- the end of the table -->")[0]
     head, _, *rows = (line for line in table.splitlines() if line.startswith("|"))
     assert head.split(" | ")[1:] == [*columns[:-1], f"{columns[-1]} |"]
@@ -30,9 +30,10 @@ def test_a_guide_has_the_results_of_every_client(name: str, checks: Mapping[str,
 
 @pytest.mark.parametrize("sdk", TRANSPORTS, ids=lambda sdk: sdk.name)
 def test_a_transports_table_is_of_the_versions_in_the_script(sdk: Sdk) -> None:
-    """The guide names the version of each SDK and links its example."""
+    """The page of results names the version of each SDK, and the guide links its example."""
+    results = (ROOT / "docs" / "evaluation" / "transports.md").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "guides" / "client-sdks.md").read_text(encoding="utf-8")
-    assert f"`{sdk.packages[0]}`" in page
+    assert f"`{sdk.packages[0]}`" in results
     assert f"(../../examples/{sdk.client.replace('transport_', 'client_')})" in page
 
 

@@ -125,6 +125,19 @@ def test_a_banned_word_is_found(plant: Plant, sentence: str, name: str, form: st
     assert "; write: " in finding
 
 
+@pytest.mark.parametrize("pronoun", ["those of", "That\nof", "without one", "whose"])
+def test_a_pronoun_for_a_noun_of_another_clause_is_found(plant: Plant, pronoun: str) -> None:
+    """Clean pages and folders are looked at, also across lines; other folders are not looked at yet."""
+    plant("gateway/send.py", f'"""Sends {pronoun} a key."""\n')
+    [finding] = findings(plant("docs/guide.md", f"# Guide\n\nA limit, {pronoun} a key.\n"), "pronouns")
+    assert finding.startswith(f"docs/guide.md:3: {' '.join(pronoun.lower().split())!r}; write: ")
+
+
+def test_a_number_is_no_pronoun(plant: Plant) -> None:
+    """`Without one of` counts, and code is not looked at."""
+    assert findings(plant("docs/guide.md", "Without one of them it ends; see `whose`.\n"), "pronouns") == []
+
+
 def test_code_in_a_page_is_not_prose(plant: Plant) -> None:
     """Code spans, code blocks and targets of links may contain any word."""
     text = "See `told` and [the page](told.md).\n\n    told\n\n```\ntold\n```\n\nIt stands for one.\n"
@@ -165,7 +178,7 @@ def test_exit_code_and_choice_of_rules(plant: Plant, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--only", "class"], "--only is class; write some of classes, openings, words, length"),
+        (["--only", "class"], "--only is class; write some of classes, openings, words, pronouns, length"),
         (
             ["--root", "/nowhere"],
             "--root is /nowhere, which has none of the packages gateway,providers,streaming_bench,ttft_gateway; name",

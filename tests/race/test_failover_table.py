@@ -1,12 +1,12 @@
-"""The table of docs/failover.md, row by row."""
+"""The table of docs/evaluation/faults.md, row by row."""
 
 from checkout import DOCS
 from fault_table import FAULTS, HEALTHY_S, play, table
 
 
 def test_the_table_of_the_docs_is_what_happens() -> None:
-    """Every row of docs/failover.md is what a run of the gateway's own race gives, to the hundredth of a second."""
-    page = DOCS / "failover.md"
+    """Every row of the page is the result of a run of the gateway's own race, to the hundredth of a second."""
+    page = DOCS / "evaluation" / "faults.md"
     assert table() in page.read_text(encoding="utf-8")
 
 

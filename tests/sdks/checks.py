@@ -1,6 +1,6 @@
 """The SDKs of the matrix, at which versions, and everything that is checked with them. Data only.
 
-A client makes the checks that its SDK has something for. docs/compatibility.md names all of them.
+A client makes the checks that its SDK has something for. docs/evaluation/sdks.md names all of them.
 """
 
 from collections.abc import Mapping
@@ -82,8 +82,8 @@ ERRORS: Mapping[str, str] = MappingProxyType(
 
 CASES: Mapping[str, str] = MappingProxyType(
     {
-        "late headers": "an attempt without headers loses and is closed at once, the primary as well as the backup",
-        "headers, then silence": "the same with headers at once and no event",
+        "late headers": "an attempt without headers loses and is closed immediately, the primary as well as the backup",
+        "headers, then silence": "the same with immediate headers and no event",
         "role, then silence": "the same with the events before the first content",
         "comments": "the same with comments only",
         "errors": "a 400, a 429, a 500 and the event of an error never win",

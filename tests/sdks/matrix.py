@@ -1,9 +1,9 @@
 """Runs SDKs over simulated replicas and makes the tables of their pages; scripts/sdk-matrix runs it.
 
 The SDKs' pins conflict, so each has an environment of its own below build/sdk-matrix, made when it is first needed.
-SDKs of docs/compatibility.md send to a gateway, a process started as a person starts it; each client runs twice:
-replicas of the kind openai, and of the kind anthropic. SDKs of docs/guides/client-sdks.md send over a hedging transport
-(transport_matrix.py), Go programs to a gateway as a sidecar (go_matrix.py).
+SDKs of docs/evaluation/sdks.md send to a gateway, a process started as a person starts it; each client runs twice:
+replicas of the kind openai, and of the kind anthropic. SDKs of docs/evaluation/transports.md send over a hedging
+transport (transport_matrix.py), Go programs to a gateway as a sidecar (go_matrix.py).
 """
 
 import argparse
@@ -25,7 +25,7 @@ from checks import ANSWERS, ERRORS, SDKS, TRANSPORTS, Sdk
 from clients import Line, asked
 from served import gateway, replicas
 
-PAGE = ROOT / "docs" / "compatibility.md"
+PAGE = ROOT / "docs" / "evaluation" / "sdks.md"
 KEY = "sk-matrix"
 ANSWER_TOKENS = 20  # of an Anthropic answer to a chat completion without a bound: simulated replicas use it up
 UPSTREAMS = ("openai", "anthropic")

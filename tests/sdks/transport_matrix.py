@@ -10,7 +10,7 @@ from checks import CASES, TRANSPORTS, Sdk
 from clients import Line, asked, command, environment, surroundings
 from served import replicas
 
-PAGE = ROOT / "docs" / "guides" / "client-sdks.md"
+PAGE = ROOT / "docs" / "evaluation" / "transports.md"
 _LIMIT_S = 300.0
 _ANSWERING: Mapping[str, object] = {"ttft": "5ms", "gap": "1ms", "tokens": 8}
 
