@@ -19,7 +19,7 @@ from gateway.estimation.tokens import TokenScale
 from gateway.events import ParamsDropped
 from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.measure import MeasureShares
-from gateway.hedging.parameters import HedgeParameters
+from gateway.hedging.parameters import DEFAULTS, HedgeParameters
 from gateway.hedging.plan import Policy
 from gateway.limits.budget import RetryBudget
 from gateway.limits.ledger import LedgerRegistry
@@ -46,8 +46,6 @@ from providers.protocols import ProtocolOptions, protocols
 from providers.transport.origin import Origin
 from providers.upstream import HttpEndpoint
 
-_GAIN_MIN_PROVIDER = 0.25  # minimum saving of a backup, as a multiple of its own TTFT
-_GAIN_MIN_ENGINE = 5.0  # more on own engines, where a backup slows others down (docs/evaluation/hedging.md, W5)
 _PARAMS_MAX = 16  # dropped parameters that are reported for one request
 _PARAM_CHARS_MAX = 100
 Tune = Callable[[HedgeParameters], HedgeParameters]
@@ -229,14 +227,12 @@ class PartsBuilder:
     def _new(self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient) -> Replica:
         kind = CATALOG[replica.kind]
         endpoint, apis = self._endpoint(model, replica, client)
-        gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         stops = replica.stops_billing
         return Replica(
             replica.name,
             endpoint,
             self._quota(replica, kind, model),
             replica.boundary,
-            gain_min,
             hedgeable=bool(stops) or replica.allow_billed_hedges,
             bills_cancelled=not stops,
             billing_unknown=stops is None,
@@ -300,11 +296,12 @@ def hedge_parameters(
         budget=settings.budget,
         budget_unit=BudgetUnit(settings.budget_unit),
         max_hedges=settings.max_hedges,
-        static_delay_s=settings.delay_s if settings.delay_s is not None else math.inf,
+        static_delay_s=DEFAULTS.static_delay_s if settings.delay_s is None else settings.delay_s,
         quantile=settings.quantile,
         hedge_delay_min_s=settings.hedge_delay_min_s,
         cold_start_delay_s=settings.cold_start_delay_s,
-        gain_min=settings.gain_min,
+        gain_min=DEFAULTS.gain_min if settings.gain_min is None else settings.gain_min,
+        gain_min_engine=DEFAULTS.gain_min_engine if settings.gain_min is None else settings.gain_min,
         routing=Routing(settings.routing),
         crossing=crossing,
         hedge_hidden_reasoning=settings.hedge_hidden_reasoning,
