@@ -17,23 +17,10 @@ from providers.base import Endpoint
 from providers.catalog import CATALOG, Kind
 
 _HOSTS: Final[Mapping[str, str]] = {
-    "api.openai.com": "openai",
-    "openai.azure.com": "azure",
-    "api.anthropic.com": "anthropic",
-    "api.cerebras.ai": "cerebras",
-    "api.deepinfra.com": "deepinfra",
-    "api.deepseek.com": "deepseek",
-    "api.fireworks.ai": "fireworks",
-    "generativelanguage.googleapis.com": "gemini",
-    "api.groq.com": "groq",
-    "api.mistral.ai": "mistral",
-    "api.studio.nebius.com": "nebius",
-    "api.novita.ai": "novita",
-    "openrouter.ai": "openrouter",
-    "api.perplexity.ai": "perplexity",
-    "api.sambanova.ai": "sambanova",
-    "api.together.xyz": "together",
-    "api.x.ai": "xai",
+    host: name
+    for name, kind in CATALOG.items()
+    for host in (*kind.hosts, urlsplit(kind.base_url or "").hostname)
+    if host is not None
 }
 _PORTS: Final = {"http": 80, "https": 443}
 _NO_ENDPOINT: Final = cast(Endpoint, None)  # a transport sends, not the replica
