@@ -17,17 +17,14 @@ from gateway.config import settings as config
 from gateway.config.discovered import pool_name
 from gateway.estimation.tokens import TokenScale
 from gateway.events import ParamsDropped
-from gateway.hedging.budget import BudgetUnit
-from gateway.hedging.measure import MeasureShares
-from gateway.hedging.parameters import DEFAULTS, HedgeParameters
-from gateway.hedging.plan import Policy
+from gateway.hedging.parameters import HedgeParameters
 from gateway.limits.budget import RetryBudget
 from gateway.limits.ledger import LedgerRegistry
 from gateway.pool.pool import Pool
 from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
 from gateway.routing.affinity import Affinity, Kept
 from gateway.routing.replicas import Replica
-from gateway.routing.strategies import Crossing, Routing
+from gateway.routing.strategies import Crossing
 from gateway.upstreams import (
     UpstreamClient,
     WarmPool,
@@ -290,25 +287,14 @@ class PartsBuilder:
 def hedge_parameters(
     settings: config.HedgeSettings, crossing: Crossing, first_token: FirstToken = "any"
 ) -> HedgeParameters:
-    """Convert hedging settings of a model."""
-    return HedgeParameters(
-        policy=Policy(settings.policy),
-        budget=settings.budget,
-        budget_unit=BudgetUnit(settings.budget_unit),
-        max_hedges=settings.max_hedges,
-        static_delay_s=DEFAULTS.static_delay_s if settings.delay_s is None else settings.delay_s,
-        quantile=settings.quantile,
-        hedge_delay_min_s=settings.hedge_delay_min_s,
-        cold_start_delay_s=settings.cold_start_delay_s,
-        gain_min=DEFAULTS.gain_min if settings.gain_min is None else settings.gain_min,
-        gain_min_engine=DEFAULTS.gain_min_engine if settings.gain_min is None else settings.gain_min,
-        routing=Routing(settings.routing),
-        crossing=crossing,
-        hedge_hidden_reasoning=settings.hedge_hidden_reasoning,
-        first_token=first_token,
-        ttft_target_s=settings.ttft_target_s,
-        measure=MeasureShares(settings.measure.losers, settings.measure.holdout),
-    )
+    """Convert hedging settings of a model: each is the parameter of its name, and one that is unset has the default."""
+    given = {name: value for name, value in settings if value is not None}
+    if settings.delay_s is not None:
+        given["static_delay_s"] = settings.delay_s
+    if settings.gain_min is not None:
+        given["gain_min_engine"] = settings.gain_min
+    converted = msgspec.convert(given, HedgeParameters, from_attributes=True)
+    return msgspec.structs.replace(converted, crossing=crossing, first_token=first_token)
 
 
 def _settings_of(

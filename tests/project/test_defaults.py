@@ -6,14 +6,17 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from checkout import ROOT
 from gateway.config.settings import HedgeSettings, ModelSettings
-from gateway.hedging.parameters import DEFAULTS
+from gateway.hedging.measure import MeasureShares
+from gateway.hedging.parameters import DEFAULTS, HedgeParameters
+from gateway.hedging.plan import Policy
 from gateway.model_parts import hedge_parameters
 from gateway.routing.strategies import Crossing
 
-# Prints the defaults of all who have some; with an argument, after changing every number in its one place.
+# Prints the defaults of all who have some; with an argument, after a change of every number in its one place.
 PROGRAM = """
 import dataclasses, json, sys
 from msgspec.structs import asdict, replace
@@ -79,7 +82,7 @@ def _defaults(*arguments: str) -> dict[str, str]:
 
 
 def test_every_default_follows_its_one_place() -> None:
-    """Changing a number where it stands changes it everywhere, so no second copy of it exists."""
+    """A number that is changed in its one place is changed everywhere, so no second copy of it exists."""
     before, after = _defaults(), _defaults("changed")
     copies = {name for name, value in before.items() if after[name] == value} - OWN
     assert copies == set(), "take these from gateway/hedging/parameters.py, or add them to OWN if nobody else has them"
@@ -91,6 +94,16 @@ def test_settings_without_a_file_are_the_defaults() -> None:
     fields = ModelSettings.model_fields
     crossing, first_token = fields["cross_boundary"].get_default(), fields["first_token"].get_default()
     assert hedge_parameters(HedgeSettings(), Crossing(crossing), first_token) == DEFAULTS
+
+
+def test_each_setting_of_hedging_is_a_parameter() -> None:
+    """Each setting has a parameter of its name, which gets its value; `delay` is the parameter of one policy."""
+    assert set(HedgeSettings.model_fields) - set(HedgeParameters.__struct_fields__) == {"delay_s"}
+    written = {"policy": "static", "delay": "500ms", "gain_min": 1, "max_hedges": 2, "measure": {"losers": "25%"}}
+    settings = HedgeSettings.model_validate(written)
+    changed = replace(DEFAULTS, policy=Policy.STATIC, static_delay_s=0.5, gain_min=1.0, gain_min_engine=1.0)
+    changed = replace(changed, max_hedges=2, measure=MeasureShares(losers=0.25))
+    assert hedge_parameters(settings, Crossing.NEVER) == changed
 
 
 @pytest.mark.parametrize("page", ["configuration.md", "hedging.md"])
