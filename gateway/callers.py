@@ -11,8 +11,8 @@ from gateway.api.serving import AttemptLimits, RequestLimits
 from gateway.api.web_pages import PageCheck
 from gateway.config import settings as config
 from gateway.config.settings import KeySettings
+from gateway.hedging.contract import ATTEMPTS_MAX
 from gateway.inbound.parsed import NumberLimits
-from gateway.race.retry_plan import TRIES_MAX
 
 _PASSED_HEADERS = frozenset({b"anthropic-beta", b"openai-beta", b"traceparent", b"tracestate"})
 
@@ -53,4 +53,5 @@ def keyring(settings: config.Settings, on_previous: Callable[[str], object]) -> 
 def attempt_limits(keys: Sequence[KeySettings]) -> dict[str, AttemptLimits]:
     """Return the limits on attempts by name of the key, for keys that have some."""
     limits = {key.name: AttemptLimits(key.hedge and key.attempts_max > 1, key.attempts_max) for key in keys}
-    return {name: given for name, given in limits.items() if given != AttemptLimits(hedge=True, attempts_max=TRIES_MAX)}
+    usual = AttemptLimits(hedge=True, attempts_max=ATTEMPTS_MAX)
+    return {name: given for name, given in limits.items() if given != usual}

@@ -17,17 +17,14 @@ from gateway.config import settings as config
 from gateway.config.discovered import pool_name
 from gateway.estimation.tokens import TokenScale
 from gateway.events import ParamsDropped
-from gateway.hedging.budget import BudgetUnit
-from gateway.hedging.measure import MeasureShares
 from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import Policy
 from gateway.limits.budget import RetryBudget
 from gateway.limits.ledger import LedgerRegistry
 from gateway.pool.pool import Pool
 from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
 from gateway.routing.affinity import Affinity, Kept
 from gateway.routing.replicas import Replica
-from gateway.routing.strategies import Crossing, Routing
+from gateway.routing.strategies import Crossing
 from gateway.upstreams import (
     UpstreamClient,
     WarmPool,
@@ -46,8 +43,6 @@ from providers.protocols import ProtocolOptions, protocols
 from providers.transport.origin import Origin
 from providers.upstream import HttpEndpoint
 
-_GAIN_MIN_PROVIDER = 0.25  # minimum saving of a backup, as a multiple of its own TTFT
-_GAIN_MIN_ENGINE = 5.0  # more on own engines, where a backup slows others down (docs/evaluation/hedging.md, W5)
 _PARAMS_MAX = 16  # dropped parameters that are reported for one request
 _PARAM_CHARS_MAX = 100
 Tune = Callable[[HedgeParameters], HedgeParameters]
@@ -229,14 +224,12 @@ class PartsBuilder:
     def _new(self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient) -> Replica:
         kind = CATALOG[replica.kind]
         endpoint, apis = self._endpoint(model, replica, client)
-        gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         stops = replica.stops_billing
         return Replica(
             replica.name,
             endpoint,
             self._quota(replica, kind, model),
             replica.boundary,
-            gain_min,
             hedgeable=bool(stops) or replica.allow_billed_hedges,
             bills_cancelled=not stops,
             billing_unknown=stops is None,
@@ -294,24 +287,14 @@ class PartsBuilder:
 def hedge_parameters(
     settings: config.HedgeSettings, crossing: Crossing, first_token: FirstToken = "any"
 ) -> HedgeParameters:
-    """Convert hedging settings of a model."""
-    return HedgeParameters(
-        policy=Policy(settings.policy),
-        budget=settings.budget,
-        budget_unit=BudgetUnit(settings.budget_unit),
-        max_hedges=settings.max_hedges,
-        static_delay_s=settings.delay_s if settings.delay_s is not None else math.inf,
-        quantile=settings.quantile,
-        hedge_delay_min_s=settings.hedge_delay_min_s,
-        cold_start_delay_s=settings.cold_start_delay_s,
-        gain_min=settings.gain_min,
-        routing=Routing(settings.routing),
-        crossing=crossing,
-        hedge_hidden_reasoning=settings.hedge_hidden_reasoning,
-        first_token=first_token,
-        ttft_target_s=settings.ttft_target_s,
-        measure=MeasureShares(settings.measure.losers, settings.measure.holdout),
-    )
+    """Convert hedging settings of a model: each is the parameter of its name, and one that is unset has the default."""
+    given = {name: value for name, value in settings if value is not None}
+    if settings.delay_s is not None:
+        given["static_delay_s"] = settings.delay_s
+    if settings.gain_min is not None:
+        given["gain_min_engine"] = settings.gain_min
+    converted = msgspec.convert(given, HedgeParameters, from_attributes=True)
+    return msgspec.structs.replace(converted, crossing=crossing, first_token=first_token)
 
 
 def _settings_of(

@@ -8,7 +8,7 @@ Units: seconds of the event loop's clock, bytes, tokens.
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -21,6 +21,13 @@ Headers = Sequence[tuple[bytes, bytes]]
 FirstToken = Literal["any", "work", "answer"]
 """The event that is timed as the first token: with "any" all generated content, with "work" also a sign of work, with
 "answer" no reasoning."""
+
+
+MAX_TOKENS_DEFAULT: Final = 32_000
+"""Bound on an answer where the client sets none and the API requires one; every current model accepts it."""
+
+CONNECT_S: Final = 3.0
+"""Bound on DNS, TCP and TLS of a connection together."""
 
 
 class FastEnum(enum.Enum):

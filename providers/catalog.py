@@ -1,7 +1,8 @@
-"""The catalogue of upstream kinds: one explicit row for each, read by the composition root and the settings.
+"""The catalogue of upstream kinds: one explicit row for each, with every fact that depends on the kind.
 
-Facts about billing come from a public list, not from contracts: they are unverified until probed. A kind that differs
-in these facts alone needs no other code; CONTRIBUTING.md has its tests and documents.
+Addresses and LiteLLM's names come from LiteLLM's provider pages (docs.litellm.ai/docs/providers). Facts about billing
+come from a public list, not from contracts: they are unverified until probed. A kind that differs in these facts alone
+needs no other code; CONTRIBUTING.md has its tests and documents.
 """
 
 import enum
@@ -31,6 +32,9 @@ class Kind(msgspec.Struct, frozen=True):
     """One row of the catalogue.
 
     Attributes:
+        base_url: base URL of the provider's API; None if each customer or server has another one.
+        hosts: further hosts of the provider; their subdomains are included.
+        litellm: the provider's names in LiteLLM.
         auth: the header that carries the key.
         own_engine: a self-hosted inference engine, not a provider: capacity is shared, not bought.
         cancel_stops_billing: closing the connection stops generation and billing; None is unknown, taken as False.
@@ -44,6 +48,9 @@ class Kind(msgspec.Struct, frozen=True):
         headers: headers of every request to it.
     """
 
+    base_url: str | None = None
+    hosts: tuple[str, ...] = ()
+    litellm: tuple[str, ...] = ()
     auth: Auth = Auth.BEARER
     own_engine: bool = False
     cancel_stops_billing: bool | None = None
@@ -60,6 +67,8 @@ class Kind(msgspec.Struct, frozen=True):
 CATALOG: Mapping[str, Kind] = MappingProxyType(
     {
         "openai": Kind(
+            base_url="https://api.openai.com/v1",
+            litellm=("openai",),
             cancel_stops_billing=True,
             apis=_WITH_RESPONSES | {Api.MODERATIONS},
             stores_responses=True,
@@ -68,6 +77,8 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             max_tokens="max_completion_tokens",
         ),
         "azure": Kind(  # the /openai/v1 form of its address
+            hosts=("openai.azure.com",),
+            litellm=("azure",),
             auth=Auth.API_KEY,
             cancel_stops_billing=True,
             apis=_WITH_RESPONSES,
@@ -77,45 +88,115 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             max_tokens="max_completion_tokens",
         ),
         "anthropic": Kind(
+            base_url="https://api.anthropic.com/v1",
+            litellm=("anthropic",),
             auth=Auth.X_API_KEY,
             cancel_stops_billing=True,
             apis=frozenset({Api.MESSAGES}),
             limits=RateLimitFormat(),
             headers=((b"anthropic-version", b"2023-06-01"),),
         ),
-        "compatible": Kind(limits=RateLimitFormat()),  # any other server with OpenAI's API
-        "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES | _ENGINE, prefills=True),
+        "compatible": Kind(litellm=("litellm_proxy",), limits=RateLimitFormat()),  # any other server with OpenAI's API
+        "vllm": Kind(
+            litellm=("hosted_vllm",),
+            own_engine=True,
+            cancel_stops_billing=True,
+            apis=_WITH_RESPONSES | _ENGINE,
+            prefills=True,
+        ),
         "sglang": Kind(own_engine=True, cancel_stops_billing=True, apis=_COMPATIBLE | _ENGINE, prefills=True),
         "tgi": Kind(own_engine=True, cancel_stops_billing=True),
-        "ollama": Kind(own_engine=True, cancel_stops_billing=True),
-        "llamacpp": Kind(own_engine=True, cancel_stops_billing=True, apis=_COMPATIBLE | _ENGINE),
-        "lmstudio": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, stores_responses=True),
-        "nim": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES),
+        "ollama": Kind(litellm=("ollama", "ollama_chat"), own_engine=True, cancel_stops_billing=True),
+        "llamacpp": Kind(
+            litellm=("llamafile",), own_engine=True, cancel_stops_billing=True, apis=_COMPATIBLE | _ENGINE
+        ),
+        "lmstudio": Kind(
+            litellm=("lm_studio",),
+            own_engine=True,
+            cancel_stops_billing=True,
+            apis=_WITH_RESPONSES,
+            stores_responses=True,
+        ),
+        "nim": Kind(litellm=("nvidia_nim",), own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES),
         "simulated": Kind(
             own_engine=True,
             cancel_stops_billing=True,
             apis=_WITH_RESPONSES | _ENGINE | {Api.MODERATIONS},
             prefills=True,
         ),
-        "cerebras": Kind(limits=RateLimitFormat(), counts_max_tokens=True),
-        "databricks": Kind(),
-        "deepinfra": Kind(cancel_stops_billing=True),
-        "deepseek": Kind(cancel_stops_billing=True),
-        "fireworks": Kind(cancel_stops_billing=True, limits=RateLimitFormat()),
-        "gemini": Kind(cancel_stops_billing=False),
-        "groq": Kind(cancel_stops_billing=False, limits=RateLimitFormat(requests_window_s=86_400.0)),
+        "cerebras": Kind(
+            base_url="https://api.cerebras.ai/v1",
+            litellm=("cerebras",),
+            limits=RateLimitFormat(),
+            counts_max_tokens=True,
+        ),
+        "databricks": Kind(litellm=("databricks",)),
+        "deepinfra": Kind(
+            base_url="https://api.deepinfra.com/v1/openai", litellm=("deepinfra",), cancel_stops_billing=True
+        ),
+        "deepseek": Kind(base_url="https://api.deepseek.com/v1", litellm=("deepseek",), cancel_stops_billing=True),
+        "fireworks": Kind(
+            base_url="https://api.fireworks.ai/inference/v1",
+            litellm=("fireworks_ai",),
+            cancel_stops_billing=True,
+            limits=RateLimitFormat(),
+        ),
+        "gemini": Kind(
+            base_url="https://generativelanguage.googleapis.com/v1beta/openai",
+            litellm=("gemini",),
+            cancel_stops_billing=False,
+        ),
+        "groq": Kind(
+            base_url="https://api.groq.com/openai/v1",
+            litellm=("groq",),
+            cancel_stops_billing=False,
+            limits=RateLimitFormat(requests_window_s=86_400.0),
+        ),
         "mistral": Kind(  # reports usage without the option and rejects the option
+            base_url="https://api.mistral.ai/v1",
+            litellm=("mistral",),
             cancel_stops_billing=False,
             supports_usage_option=False,
             apis=_COMPATIBLE | {Api.MODERATIONS},
             limits=RateLimitFormat(),
         ),
-        "nebius": Kind(cancel_stops_billing=False),
-        "novita": Kind(cancel_stops_billing=False),
-        "openrouter": Kind(limits=RateLimitFormat(requests_window_s=None)),  # a minute's or a day's, with a 429 only
-        "perplexity": Kind(cancel_stops_billing=False, apis=frozenset({Api.CHAT})),
-        "sambanova": Kind(cancel_stops_billing=False, apis=frozenset({Api.CHAT, Api.EMBEDDINGS})),
-        "together": Kind(cancel_stops_billing=True, limits=RateLimitFormat(requests_window_s=1.0, tokens_window_s=1.0)),
-        "xai": Kind(cancel_stops_billing=True, apis=_WITH_RESPONSES, stores_responses=True, limits=RateLimitFormat()),
+        "nebius": Kind(
+            base_url="https://api.tokenfactory.nebius.com/v1",
+            hosts=("api.studio.nebius.com",),
+            litellm=("nebius",),
+            cancel_stops_billing=False,
+        ),
+        "novita": Kind(base_url="https://api.novita.ai/openai/v1", litellm=("novita",), cancel_stops_billing=False),
+        "openrouter": Kind(
+            base_url="https://openrouter.ai/api/v1",
+            litellm=("openrouter",),
+            limits=RateLimitFormat(requests_window_s=None),  # a minute's or a day's, with a 429 only
+        ),
+        "perplexity": Kind(
+            base_url="https://api.perplexity.ai/",
+            litellm=("perplexity",),
+            cancel_stops_billing=False,
+            apis=frozenset({Api.CHAT}),
+        ),
+        "sambanova": Kind(
+            base_url="https://api.sambanova.ai/v1",
+            litellm=("sambanova",),
+            cancel_stops_billing=False,
+            apis=frozenset({Api.CHAT, Api.EMBEDDINGS}),
+        ),
+        "together": Kind(
+            base_url="https://api.together.xyz/v1",
+            litellm=("together_ai",),
+            cancel_stops_billing=True,
+            limits=RateLimitFormat(requests_window_s=1.0, tokens_window_s=1.0),
+        ),
+        "xai": Kind(
+            base_url="https://api.x.ai/v1",
+            litellm=("xai",),
+            cancel_stops_billing=True,
+            apis=_WITH_RESPONSES,
+            stores_responses=True,
+            limits=RateLimitFormat(),
+        ),
     }
 )

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from providers.anthropic.protocol import MAX_TOKENS, AnthropicMessages
-from providers.base import Api, FirstToken, WireProtocol
+from providers.anthropic.protocol import AnthropicMessages
+from providers.base import MAX_TOKENS_DEFAULT, Api, FirstToken, WireProtocol
 from providers.catalog import Kind
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
@@ -42,7 +42,7 @@ class ProtocolOptions(msgspec.Struct, frozen=True):
     first_token: FirstToken = "any"
     on_response_id: OnResponseId | None = None
     on_dropped: OnDropped | None = None
-    max_tokens: int = MAX_TOKENS
+    max_tokens: int = MAX_TOKENS_DEFAULT
     edits: BodyEdits | None = None
     wall_s: Callable[[], float] = lambda: 0.0
 

@@ -15,7 +15,6 @@ from gateway.api.asgi import Scope
 
 _UNKNOWN_MAX = 4_096  # at any limit of open files; a connection that waits takes about 10 kB
 _KNOWN_MAX = 16_384
-_IDLE_S_MAX = 75.0  # without a setting
 
 SCOPE_KEY: Final = "ttft_gateway.connection"
 """Key of the request's `ClientConnection` in the ASGI scope."""
@@ -46,7 +45,7 @@ class WaitingConnections:
         self.files_many = files_max / 8
         self.unknown: dict[ClientConnection, asyncio.Transport] = {}
         self.known: dict[ClientConnection, asyncio.Transport] = {}
-        self.idle_s_max = _IDLE_S_MAX
+        self.idle_s_max = math.inf  # until the first check
         self.draining = False
 
     def trim(self) -> None:

@@ -7,8 +7,9 @@ import argparse
 import os
 import socket
 
-from gateway.cli.parser import LISTEN_DEFAULT, LISTEN_VARIABLE, ExitCode
+from gateway.cli.parser import LISTEN_VARIABLE, ExitCode
 from gateway.cli.terminal import fail
+from gateway.config.addresses import LISTEN_DEFAULT
 
 _WAIT_S_MAX = 2.0  # for the connection, and again for the answer
 _REQUEST = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"

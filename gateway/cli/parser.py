@@ -1,7 +1,7 @@
 """Command-line parser: commands, options, their help, and exit codes. docs/cli.md describes them at length.
 
-Owns parsing, the values of options, and the wording of errors. Runs no command and imports nothing of the gateway, so
-that help is fast. Units: seconds.
+Owns parsing, the values of options, and the wording of errors. Runs no command, and imports only constants of the
+gateway, so that help is fast. Units: seconds.
 """
 
 import argparse
@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
+from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
+
 PROGRAM = "ttft-gateway"
 CONFIG_VARIABLE = "TTFT_GATEWAY_CONFIG"
 CONFIG_FILE = "gateway.yaml"
@@ -20,8 +22,6 @@ ADMIN_KEY_VARIABLE = "TTFT_GATEWAY_ADMIN_KEY"
 ADMIN_LISTEN_VARIABLE = "TTFT_GATEWAY_ADMIN_LISTEN"
 ONE_TIME_KEY_VARIABLE = "TTFT_GATEWAY_ONE_TIME_KEY"
 STATE_VARIABLE = "STATE_DIRECTORY"  # set by systemd for a unit with StateDirectory=
-LISTEN_DEFAULT = "127.0.0.1:8080"
-ADMIN_LISTEN_DEFAULT = "127.0.0.1:8081"
 SHELL_NAMES = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 _HELP = ("-h", "--help")

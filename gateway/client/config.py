@@ -7,13 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gateway.hedging.budget import BudgetUnit
-from gateway.hedging.parameters import HedgeParameters
+from gateway.hedging.parameters import DEFAULTS, HEDGES_MAX, HedgeParameters
 from gateway.hedging.plan import Policy
-from gateway.routing.strategies import Crossing, Routing
+from gateway.routing.strategies import Crossing
 
 _POLICIES: Final = {"adaptive": Policy.ADAPTIVE, "percentile": Policy.QUANTILE, "off": Policy.OFF}
-_HEDGES_MAX: Final = 3
 _SAVED_HEDGES: Final = 12.0  # a program may end after some hundred requests, before traffic has earned that many
 
 
@@ -39,13 +37,13 @@ class HedgeConfig:
     """
 
     policy: Literal["adaptive", "percentile", "off"] = "adaptive"
-    percentile: float = 0.9
-    budget_percent: float = 10.0
-    min_delay: float = 0.001
-    max_hedges: int = 1
-    window: float = 60.0
-    warmup_requests: int = 20
-    warmup_delay: float = 2.0
+    percentile: float = DEFAULTS.quantile
+    budget_percent: float = 100 * DEFAULTS.budget
+    min_delay: float = 0.001  # shorter than the gateway's: a program may also call servers that answer in milliseconds
+    max_hedges: int = DEFAULTS.max_hedges
+    window: float = DEFAULTS.window_s
+    warmup_requests: int = DEFAULTS.warm_samples
+    warmup_delay: float = DEFAULTS.cold_start_delay_s
     allow_billed_hedges: bool = False
 
     def __post_init__(self) -> None:
@@ -54,7 +52,7 @@ class HedgeConfig:
         self._check("percentile", self.percentile, 0.01, 0.999)
         self._check("budget_percent", self.budget_percent, 0.0, 100.0)
         self._check("min_delay", self.min_delay, 0.0, 3600.0)
-        self._check("max_hedges", self.max_hedges, 0, _HEDGES_MAX, whole=True)
+        self._check("max_hedges", self.max_hedges, 0, HEDGES_MAX, whole=True)
         self._check("window", self.window, 1.0, 86_400.0)
         self._check("warmup_requests", self.warmup_requests, 1, 100_000, whole=True)
         self._check("warmup_delay", self.warmup_delay, 0.0, 3600.0)
@@ -73,14 +71,10 @@ def parameters(config: HedgeConfig) -> HedgeParameters:
     return HedgeParameters(
         policy=_POLICIES[config.policy] if config.max_hedges and config.budget_percent else Policy.OFF,
         budget=config.budget_percent / 100,
-        budget_unit=BudgetUnit.TOKENS,
         max_hedges=config.max_hedges,
-        static_delay_s=math.inf,
         quantile=config.percentile,
         hedge_delay_min_s=config.min_delay,
         cold_start_delay_s=config.warmup_delay,
-        gain_min=None,
-        routing=Routing.PREDICTED,
         crossing=Crossing.ALWAYS,
         hedge_hidden_reasoning=True,
         warm_samples=config.warmup_requests,

@@ -17,27 +17,12 @@ from providers.base import Endpoint
 from providers.catalog import CATALOG, Kind
 
 _HOSTS: Final[Mapping[str, str]] = {
-    "api.openai.com": "openai",
-    "openai.azure.com": "azure",
-    "api.anthropic.com": "anthropic",
-    "api.cerebras.ai": "cerebras",
-    "api.deepinfra.com": "deepinfra",
-    "api.deepseek.com": "deepseek",
-    "api.fireworks.ai": "fireworks",
-    "generativelanguage.googleapis.com": "gemini",
-    "api.groq.com": "groq",
-    "api.mistral.ai": "mistral",
-    "api.studio.nebius.com": "nebius",
-    "api.novita.ai": "novita",
-    "openrouter.ai": "openrouter",
-    "api.perplexity.ai": "perplexity",
-    "api.sambanova.ai": "sambanova",
-    "api.together.xyz": "together",
-    "api.x.ai": "xai",
+    host: name
+    for name, kind in CATALOG.items()
+    for host in (*kind.hosts, urlsplit(kind.base_url or "").hostname)
+    if host is not None
 }
 _PORTS: Final = {"http": 80, "https": 443}
-_GAIN_MIN_PROVIDER: Final = 0.25  # minimum saving of a backup, as a multiple of its own TTFT
-_GAIN_MIN_ENGINE: Final = 5.0  # more on own engines, where a backup slows others down
 _NO_ENDPOINT: Final = cast(Endpoint, None)  # a transport sends, not the replica
 
 Origin = tuple[str, str, int]
@@ -153,7 +138,6 @@ def _replica(name: str, kind: Kind, quota: str, config: HedgeConfig, *, is_llm: 
         name,
         _NO_ENDPOINT,
         quota,
-        gain_min=_GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER,
         hedgeable=not bills or config.allow_billed_hedges,
         bills_cancelled=bills,
         read_limits=None if kind.limits is None or not is_llm else kind.limits.read,

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
 
+from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
 from gateway.config.kinds import Kind
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader, header_name
 from gateway.config.section import Section
 from gateway.config.values import (
-    Address,
     BaseUrl,
     Count,
     Delay,
@@ -41,7 +41,11 @@ from gateway.config.values import (
     Workers,
     invalid_value,
     no_boolean,
+    parse_address,
 )
+from gateway.hedging.contract import ATTEMPTS_MAX
+from gateway.hedging.parameters import DEFAULTS, HEDGES_MAX
+from providers.base import CONNECT_S, MAX_TOKENS_DEFAULT
 from providers.catalog import CATALOG, Auth
 
 WhenAwayName = Literal["share", "alone", "refuse"]
@@ -93,7 +97,7 @@ class KeySettings(Section):
     """Concurrent requests, queued ones included; unset: no limit."""
     hedge: Switch = True
     """Hedge the key's late requests."""
-    attempts_max: Count = Field(default=4, le=4, examples=["1"])
+    attempts_max: Count = Field(default=ATTEMPTS_MAX, le=ATTEMPTS_MAX, examples=["1"])
     """Maximum number of upstream attempts of a request, hedges and failed ones included."""
 
     @property
@@ -162,9 +166,9 @@ class TracingSettings(Section):
 class MeasureSettings(Section):
     """Measurement of what hedging saves, on random requests."""
 
-    losers: Share = 0.0
+    losers: Share = DEFAULTS.measure.losers
     """Share of the beaten primaries that are read until their first token, where that costs little."""
-    holdout: Share = 0.0
+    holdout: Share = DEFAULTS.measure.holdout
     """Share of the hedges that are not sent, where beaten primaries are not read."""
     slo_s: Duration = 2.0
     """TTFT above which a request is a miss in the report."""
@@ -192,8 +196,6 @@ ApiName = Literal[
 
 AuthName = Literal["bearer", "api-key", "x-api-key"]
 AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
-
-DEFAULT_POLICY: Policy = "adaptive"
 
 
 class PriceSettings(Section):
@@ -259,7 +261,7 @@ class ReplicaOptions(Section):
     """Connections to the replica."""
     apis: tuple[ApiName, ...] | None = Field(default=None, min_length=1, examples=["[chat/completions, embeddings]"])
     """APIs that the replica serves without translation; unset: the usual ones for the kind."""
-    max_tokens_default: Count = 32_000
+    max_tokens_default: Count = MAX_TOKENS_DEFAULT
     """`max_tokens` where the caller set none and the replica's API requires one (`anthropic`)."""
     model: str | None = Field(default=None, min_length=1, max_length=256)
     """Name of the model at the replica; unset: the public name."""
@@ -334,27 +336,27 @@ class FallbackSettings(Section):
 class HedgeSettings(Section):
     """Hedging: the delay before a late request is sent to a second replica, and its budget."""
 
-    policy: Policy = DEFAULT_POLICY
+    policy: Policy = "adaptive"
     """Policy that sets the delay before a backup."""
-    budget: Share = 0.10
+    budget: Share = DEFAULTS.budget
     """Maximum number of hedges, as a share of the requests."""
     budget_unit: BudgetUnitName = "tokens"
     """Quantity that `budget` limits in addition to requests: prompt tokens, or cost."""
     ttft_target_s: Duration | None = None
     """TTFT that hedges are to keep, with as few hedges as that takes; unset: they save as much time as possible."""
-    max_hedges: Count = Field(default=1, le=3)
+    max_hedges: Count = Field(default=DEFAULTS.max_hedges, le=HEDGES_MAX)
     """Maximum number of backups per request."""
     delay_s: Delay | None = None
     """Fixed delay of policy `static`; required there."""
-    quantile: Number = Field(default=0.9, gt=0, lt=1)
+    quantile: Number = Field(default=DEFAULTS.quantile, gt=0, lt=1)
     """Quantile of recent TTFTs after which policy `quantile` sends a backup."""
-    hedge_delay_min_s: Delay = 0.020
+    hedge_delay_min_s: Delay = DEFAULTS.hedge_delay_min_s
     """Minimum delay before a backup."""
-    cold_start_delay_s: Delay = 2.0
+    cold_start_delay_s: Delay = DEFAULTS.cold_start_delay_s
     """Delay before a backup until enough requests have been measured."""
     gain_min: Number | None = None
     """Minimum expected saving of a hedge, as a multiple of the backup's expected TTFT; unset: 0.25, own engines 5."""
-    hedge_hidden_reasoning: Switch = False
+    hedge_hidden_reasoning: Switch = DEFAULTS.hedge_hidden_reasoning
     """Hedge also where answers begin with hidden reasoning."""
     routing: Routing = "predicted"
     """Strategy that chooses the first replica of a request."""
@@ -399,7 +401,7 @@ class ModelSettings(Section):
 class TimeoutSettings(Section):
     """Timeouts of a request."""
 
-    connect_s: Duration = 3.0
+    connect_s: Duration = CONNECT_S
     """Timeout of connecting to a replica, TLS included."""
     ttft_failover_s: Duration = 10.0
     """Time without a first token after which the next untried replica is tried."""
@@ -458,9 +460,9 @@ class QuotaSettings(Section):
 class Settings(Section):
     """Everything that can be configured."""
 
-    listen: ListenAddress = Address("127.0.0.1", 8080)
+    listen: ListenAddress = parse_address(LISTEN_DEFAULT)
     """Address of the public API."""
-    admin_listen: OptionalAddress = Address("127.0.0.1", 8081)
+    admin_listen: OptionalAddress = parse_address(ADMIN_LISTEN_DEFAULT)
     """Address of metrics and admin routes, or `off`."""
     admin_key: Secret | None = Field(default=None, examples=["${ADMIN_KEY}"])
     """Key of the admin address, sent as `Authorization: Bearer ...`; unset: none."""

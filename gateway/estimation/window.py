@@ -24,6 +24,7 @@ from ddsketch.mapping import LogarithmicMapping
 RELATIVE_ACCURACY: Final = 0.01
 SAMPLE_MIN: Final = 1e-4
 SAMPLE_MAX: Final = 1e4
+REACH_S: Final = 60.0  # age at which samples expire
 
 _MAPPING: Final = LogarithmicMapping(RELATIVE_ACCURACY)
 _LN2: Final = math.log(2)
@@ -80,7 +81,7 @@ class Window:
 
     __slots__ = ("_censored", "_closed", "_due_s", "_events", "_reach_s", "_samples_min", "_slice_s")
 
-    def __init__(self, *, slice_s: float = 10.0, reach_s: float = 60.0, samples_min: int = 100) -> None:
+    def __init__(self, *, slice_s: float = 10.0, reach_s: float = REACH_S, samples_min: int = 100) -> None:
         self._slice_s = slice_s
         self._reach_s = reach_s
         self._samples_min = samples_min

@@ -3,7 +3,7 @@
 Units: seconds of the loop's clock, tokens, bytes.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -15,6 +15,9 @@ from gateway.limits.budget import Ticket
 from gateway.limits.ledger import QuotaTicket
 from gateway.routing.replicas import Replica
 from providers.base import Api
+
+ATTEMPTS_MAX: Final = 4
+"""Largest number of upstream attempts of a request; an SDK's own retries multiply them."""
 
 
 class RequestFacts(msgspec.Struct, frozen=True):

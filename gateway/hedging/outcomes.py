@@ -1,8 +1,8 @@
 """The ways an attempt can end, and one table with the effect of each on samples, breakers, tokens and metrics.
 
 An error is never a latency, a loser is censored and never a latency, and neither a loser nor a caller's error counts
-against a replica. `Outcome.value` is the metric and log label. Also the sentences that explain a decision on a hedge in
-the log. Pure.
+against a replica. `Outcome.value` is the metric and log label. The docstrings of the members are rows of docs/logs.md
+and docs/hedging.md. Also the sentences that explain a decision on a hedge in the log. Pure.
 """
 
 import enum
@@ -19,39 +19,72 @@ _ANSWERING_S: Final = 1.0  # since the last one
 class Outcome(FastEnum):
     """The end of one attempt, as statistics classify it."""
 
-    FINISHED = "finished"  # the winner, complete
-    LOST = "lost"  # another attempt won
-    CLIENT_GONE = "client_gone"  # the client disconnected
-    DRAINED = "drained"  # the gateway stopped
-    TTFT_TIMEOUT = "ttft_timeout"  # no first content in time
-    FAILED = "failed"  # 5xx, reset, empty stream, error frame, before content
-    RATE_LIMITED = "rate_limited"  # 429
-    MISCONFIGURED = "misconfigured"  # a 4xx by which the gateway's key, account or model name is judged wrong
-    CLIENT_ERROR = "client_error"  # a 4xx caused by the caller's request
-    UNCLEAR_4XX = "unclear_4xx"  # a 4xx that may blame the request or the replica: another replica is asked
-    WRONG_4XX = "wrong_4xx"  # the same, and another replica answered the request
-    OUT_OF_RESOURCES = "out_of_resources"  # this machine could make no connection: no fault of the replica
-    UNSUPPORTED = "unsupported"  # this upstream's API cannot express the request; another replica's may
-    MODEL_REFUSAL = "model_refusal"  # the provider refused, by its content policy
-    CUT = "cut"  # cut or stalled after content
-    SILENT = "silent"  # silent after content for too long for the caller's deadline; no verdict on the replica
+    FINISHED = "finished"
+    """The winner, complete."""
+    LOST = "lost"
+    """Another attempt won."""
+    CLIENT_GONE = "client_gone"
+    """The client disconnected."""
+    DRAINED = "drained"
+    """The gateway stopped."""
+    TTFT_TIMEOUT = "ttft_timeout"
+    """No first content in time."""
+    FAILED = "failed"
+    """Before content: no connection, 5xx, reset, empty stream, error event."""
+    RATE_LIMITED = "rate_limited"
+    """429."""
+    MISCONFIGURED = "misconfigured"
+    """A 4xx by which the replica is judged to reject the gateway's key, account or model name (docs/blame.md)."""
+    CLIENT_ERROR = "client_error"
+    """A 4xx with an error object that blames the request."""
+    UNCLEAR_4XX = "unclear_4xx"
+    """Any other 4xx, which may be the fault of the request or of the replica; no other replica answered the request."""
+    WRONG_4XX = "wrong_4xx"
+    """The same, and another replica answered the request."""
+    OUT_OF_RESOURCES = "out_of_resources"
+    """No connection, because the gateway's machine is out of open files, local ports, memory or name lookups; nothing
+    was sent, and the replica is not at fault."""
+    UNSUPPORTED = "unsupported"
+    """The replica's API cannot express the request; nothing was sent."""
+    MODEL_REFUSAL = "model_refusal"
+    """A policy refusal."""
+    CUT = "cut"
+    """Cut, failed, stalled or ended without a finish after content (docs/recovery.md#the-end-of-an-answer)."""
+    SILENT = "silent"
+    """Silent after content for too long for the caller's deadline (docs/deadlines.md); the replica is not blamed."""
 
 
 class Denial(enum.Enum):
     """Reason for not hedging a late request."""
 
     BUDGET = "budget"
+    """The budget has no credit left: more requests are late than it covers. Find the cause, or raise `hedge.budget`."""
     QUOTA = "quota"
+    """Primaries need the rest of a rate limit, which is in `quotas` of `GET /admin/models/NAME`
+    (docs/provider-quotas.md#what-it-does)."""
     LOW_GAIN = "low_gain"
-    OFF = "off"  # hedging is off for this request or model, or everywhere
-    KEY = "key"  # the caller's key allows no second attempt
-    NO_REPLICA = "no_replica"  # no other replica may be tried at the moment
-    ONE_REPLICA = "one_replica"  # no other replica is configured in the pool and boundary
-    BILLED = "billed"  # every other replica bills cancelled requests
-    BILLING_UNKNOWN = "billing_unknown"  # every other replica bills cancelled requests, or may
-    HOLDOUT = "holdout"  # withheld, to measure what hedging saves
-    SHADOW = "shadow"  # withheld: the policy decides, and sends nothing
-    HIDDEN_REASONING = "hidden_reasoning"  # answers begin with hidden reasoning
+    """A backup is not expected to save enough. That is right if all replicas are slow."""
+    OFF = "off"
+    """Hedging is switched off by the policy, a budget of 0%, `POST /admin/hedging` or `x-ttft-hedge: off`, or the
+    request must not run twice (`n` above 1, `store`, server-side tools)."""
+    KEY = "key"
+    """The caller's key has `keys[].hedge: false` or `keys[].attempts_max: 1`."""
+    NO_REPLICA = "no_replica"
+    """No other replica of the pool may be tried at the moment, within the `models[].replicas[].boundary`."""
+    ONE_REPLICA = "one_replica"
+    """No other replica is configured in the pool and `models[].replicas[].boundary`; configure one."""
+    BILLED = "billed"
+    """Every other replica bills cancelled requests (docs/providers.md#the-catalogue): correct that with
+    `models[].replicas[].cancel_stops_billing`, or accept it with `models[].replicas[].allow_billed_hedges`."""
+    BILLING_UNKNOWN = "billing_unknown"
+    """Every other replica bills cancelled requests, or may; the actions are the same."""
+    HOLDOUT = "holdout"
+    """Withheld by `hedge.measure.holdout`, to measure what hedging saves (docs/proof.md)."""
+    SHADOW = "shadow"
+    """Withheld, because the policy is `shadow` (docs/proof.md#before-hedging-is-switched-on)."""
+    HIDDEN_REASONING = "hidden_reasoning"
+    """Answers begin with hidden reasoning, without an informative sign of work, so a backup would reason as long. Use
+    an API with signs of work (docs/thinking-models.md), or set `hedge.hedge_hidden_reasoning`."""
 
 
 class Sample(enum.Enum):

@@ -1,16 +1,26 @@
-"""The parameters of a pool's hedging: the settings of `hedge:`, converted for the policy. Pure data.
+"""The parameters of a pool's hedging, and the only place of their defaults. Pure data.
+
+The settings of `hedge:`, the client library and the bench take each default from `DEFAULTS`.
 
 Units: seconds; shares are fractions of 1.
 """
 
+import math
+from typing import Final
+
 import msgspec
 
+from gateway.estimation.window import REACH_S
 from gateway.hedging.budget import BudgetUnit
+from gateway.hedging.contract import ATTEMPTS_MAX
 from gateway.hedging.measure import NOT_MEASURED, MeasureShares
 from gateway.hedging.plan import FirstEvent, Policy
 from gateway.limits.budget import SAVED_COSTS
 from gateway.routing.strategies import Crossing, Routing
 from providers.base import FirstToken
+
+HEDGES_MAX: Final = ATTEMPTS_MAX - 1
+"""Largest value of `max_hedges`."""
 
 
 class HedgeParameters(msgspec.Struct, frozen=True):
@@ -24,7 +34,8 @@ class HedgeParameters(msgspec.Struct, frozen=True):
         static_delay_s: delay of the policy `static`.
         hedge_delay_min_s: shortest delay of a hedge.
         cold_start_delay_s: delay while there are too few samples.
-        gain_min: required gain of a backup, as a multiple of its own TTFT; None for the default of the replica's kind.
+        gain_min: required gain of a backup at a provider, as a multiple of its own TTFT.
+        gain_min_engine: the same at an own engine, where a backup slows others down (docs/evaluation/hedging.md, W5).
         routing: strategy that picks a primary's replica; a backup always goes to the one predicted fastest.
         crossing: later attempts of a request that may cross a boundary.
         first_token: event that is timed as the first token.
@@ -39,24 +50,28 @@ class HedgeParameters(msgspec.Struct, frozen=True):
         shows_replicas: True if the TTFT of each replica is shown; False: it is kept only if the policy reads it.
     """
 
-    policy: Policy
-    budget: float
-    budget_unit: BudgetUnit
-    max_hedges: int
-    static_delay_s: float
-    quantile: float
-    hedge_delay_min_s: float
-    cold_start_delay_s: float
-    gain_min: float | None
-    routing: Routing
-    crossing: Crossing
-    hedge_hidden_reasoning: bool
+    policy: Policy = Policy.ADAPTIVE
+    budget: float = 0.10
+    budget_unit: BudgetUnit = BudgetUnit.TOKENS
+    max_hedges: int = 1
+    static_delay_s: float = math.inf
+    quantile: float = 0.9
+    hedge_delay_min_s: float = 0.020
+    cold_start_delay_s: float = 2.0
+    gain_min: float = 0.25
+    gain_min_engine: float = 5.0
+    routing: Routing = Routing.PREDICTED
+    crossing: Crossing = Crossing.NEVER
+    hedge_hidden_reasoning: bool = False
     first_token: FirstToken = "any"
     sampled_event: FirstEvent = FirstEvent.CONTENT
     answered_by: FirstEvent = FirstEvent.CONTENT
     ttft_target_s: float | None = None
     measure: MeasureShares = NOT_MEASURED
     warm_samples: int = 20
-    window_s: float = 60.0
+    window_s: float = REACH_S
     saved_hedges: float = SAVED_COSTS
     shows_replicas: bool = True
+
+
+DEFAULTS: Final = HedgeParameters()

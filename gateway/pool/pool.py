@@ -146,7 +146,7 @@ class Pool(MeasuredPool):
             Candidate(
                 replica,
                 predicted_s if predicted_s is not None else 0.0,
-                self.settings.gain_min if self.settings.gain_min is not None else replica.gain_min,
+                self.settings.gain_min_engine if replica.batches else self.settings.gain_min,
                 self.quotas.has_room(replica, facts, now_s),
             ),
             asking=WaitingAttempt(self._predicted(asking), waited_s),

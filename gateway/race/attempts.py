@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.errors import Limit
 from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, Role
-from gateway.hedging.contract import Denied, Hedge, HedgeTickets, Primary, RequestFacts
+from gateway.hedging.contract import ATTEMPTS_MAX, Denied, Hedge, HedgeTickets, Primary, RequestFacts
 from gateway.hedging.measure import Measured
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.possible import EXPLANATIONS
@@ -29,7 +29,6 @@ from gateway.race.living import LivingLoser, let_live, withhold
 from gateway.race.recovery import Recovery, can_recover
 from gateway.race.retry_plan import (
     FIRST_CHOICE,
-    TRIES_MAX,
     GiveUp,
     RetryPlan,
     SendTo,
@@ -369,7 +368,7 @@ class Attempts(msgspec.Struct, eq=False):
     def _any_replica(self) -> SendTo | GiveUp:
         """Choose any replica, when the retry plan has raised."""
         tried = [attempt.replica for attempt in self.sent]
-        for pool in self.model.pools if len(tried) < (self.facts.attempts_max or TRIES_MAX) else ():
+        for pool in self.model.pools if len(tried) < (self.facts.attempts_max or ATTEMPTS_MAX) else ():
             replica = self._pick(pool, tried, ignore_breakers=False)
             if replica is not None:
                 return SendTo(pool, replica)

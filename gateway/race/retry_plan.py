@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from gateway.events import Role
-from gateway.hedging.contract import RequestFacts
+from gateway.hedging.contract import ATTEMPTS_MAX, RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt
@@ -37,9 +37,8 @@ from gateway.share.fleet import ASK_WAIT_S, Patience
 from providers.errors import RequestModeRejected, Unsupported, UpstreamError
 
 FIRST_CHOICE: Final = "first choice"  # the reason for a primary
-TRIES_MAX: Final = 4  # upstream attempts of a request; an SDK's own retries multiply them
 TRIES_IN_BURST: Final = 3
-_REQUESTS_MAX: Final = 3 * TRIES_MAX  # the request mode is rejected at most twice before an attempt
+_REQUESTS_MAX: Final = 3 * ATTEMPTS_MAX  # the request mode is rejected at most twice before an attempt
 BURST_S: Final = 3.0
 _RETRY_S_MIN: Final = 0.05  # shortest wait before a retry of the only replica after a transient failure
 _RETRY_S_SPREAD: Final = 0.2  # random addition to it: a thousand streams may have been cut at once
@@ -319,7 +318,7 @@ def attempt_limit(attempts: Sequence[Attempt], facts: RequestFacts, now_s: float
     sent = _sent(attempts)
     if len(attempts) >= _REQUESTS_MAX:
         return GiveUp()
-    if len(sent) >= TRIES_MAX or (facts.attempts_max is not None and len(sent) >= facts.attempts_max):
+    if len(sent) >= ATTEMPTS_MAX or (facts.attempts_max is not None and len(sent) >= facts.attempts_max):
         return GiveUp()
     if len(sent) >= TRIES_IN_BURST and now_s < (free_at_s := sent[-TRIES_IN_BURST].start_s + BURST_S):
         return WaitUntil(free_at_s)

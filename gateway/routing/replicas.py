@@ -180,7 +180,6 @@ class Replica:
         endpoint: endpoint that attempts open.
         quota: name of the quota that counts its requests; None if none is configured.
         boundary: region or vendor that a request must not leave (`gateway.routing.strategies.Crossing`); None if unset.
-        gain_min: required gain of a backup here, as a multiple of its own TTFT.
         hedgeable: True if hedges may go here: cancelling stops billing, or the configuration accepts the bill.
         bills_cancelled: True if a cancelled request is, or may be, billed as if it had run to its end.
         billing_unknown: True if `bills_cancelled` is an assumption.
@@ -203,7 +202,6 @@ class Replica:
     endpoint: Endpoint
     quota: str | None = None
     boundary: str | None = None
-    gain_min: float = 0.25
     hedgeable: bool = True
     bills_cancelled: bool = False
     billing_unknown: bool = False

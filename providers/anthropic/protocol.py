@@ -9,15 +9,13 @@ import msgspec
 from providers.anthropic.assembler import MessageAssembler
 from providers.anthropic.events import MessageReader
 from providers.anthropic.usage import counted
-from providers.base import Api, Body, Call, FirstToken, Frame, FrameKind
+from providers.base import MAX_TOKENS_DEFAULT, Api, Body, Call, FirstToken, Frame, FrameKind
 from providers.endings import frames_of_body
 from providers.json_fields import dict_or_empty
 from providers.openai.errors import bad_status
 from providers.openai.outlines import read_outline
 from providers.openai.request import build
 from providers.tolerant_json import dumps, loads
-
-MAX_TOKENS = 32_000  # the largest bound that every current model accepts
 
 
 class AnthropicMessages:
@@ -28,7 +26,7 @@ class AnthropicMessages:
         max_tokens: the bound on an answer if the client sends none: the API requires one.
     """
 
-    def __init__(self, *, first_token: FirstToken = "any", max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(self, *, first_token: FirstToken = "any", max_tokens: int = MAX_TOKENS_DEFAULT) -> None:
         self._first_token = first_token
         self._max_tokens = max_tokens
 

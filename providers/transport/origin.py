@@ -8,6 +8,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Final
 
+from providers.base import CONNECT_S
 from providers.errors import ConnectError, OutOfResources
 from providers.transport.shortages import shortage
 
@@ -39,7 +40,7 @@ class Origin:
     host: str
     port: int
     tls: ssl.SSLContext | None = None
-    connect_s: float = 3.0
+    connect_s: float = CONNECT_S
     idle_s: float = 60.0
     idle_max: int = 1024
     age_s: float = 300.0

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budgets", type=_budgets, metavar="%,...", help="hedge budgets to try; default 1,2,5,10,20")
     add("--requests", type=arguments.count, default=_REQUESTS, metavar="N", help="maximum of requests to replay")
     add("--replicas", type=_replicas, default=2, metavar="N", help="replicas, if the log does not name them")
-    add("--engines", action="store_true", help="the replicas are your own engines, such as vLLM (gain_min 5)")
+    add("--engines", action="store_true", help="the replicas are your own engines, such as vLLM")
     add("--delay-min", type=arguments.duration, metavar="TIME", help="hedge_delay_min; default: the gateway's, or less")
     add("--price", type=arguments.positive, metavar="X", help="price of a million prompt tokens")
     add("--seed", type=arguments.count, default=1, metavar="N", help="seed of all random numbers")

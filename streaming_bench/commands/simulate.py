@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.events import Event, Listener
+from gateway.hedging.parameters import DEFAULTS
 from gateway.observe.logs import RequestLog
 from gateway.routing.strategies import Routing
 from streaming_bench import arguments, progress
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budget", type=arguments.percent, metavar="%", help="share of hedges; default: the gateway's")
     add("--ttft-target", type=arguments.duration, metavar="TIME", help="TTFT target of adaptive; default: none")
     add("--slo", type=arguments.duration, metavar="TIME", help="also show the share of requests above this TTFT")
-    add("--max-hedges", type=count, default=1, metavar="N", help="maximum of backups per request")
+    add("--max-hedges", type=count, default=DEFAULTS.max_hedges, metavar="N", help="maximum of backups per request")
     add("--seeds", type=count, default=5, metavar="N", help="runs of each policy")
     add("--seed-first", type=count, default=1, metavar="N", help="first seed")
     add("--requests", type=count, metavar="N", help="requests of each run; default: the workload's")

@@ -14,21 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from gateway.config.settings import HedgeSettings
 from gateway.events import Event, RequestEnded, Role
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
-from gateway.hedging.parameters import HedgeParameters
-from gateway.model_parts import hedge_parameters
-from gateway.routing.strategies import Crossing
+from gateway.hedging.parameters import DEFAULTS, HedgeParameters
 from providers.base import Call, Sink, Stream
 from streaming_bench.replay.donors import LogColumns, Values
 from streaming_bench.simulation.policies import PolicySettings
 from streaming_bench.simulation.runner import ArrivalPlan, Conditions, run
 from streaming_bench.simulation.world import TimedStream, World
-
-GAIN_MIN_ENGINES = 5.0  # the gateway's defaults by kind of replica
-GAIN_MIN_PROVIDERS = 0.25
 
 
 @dataclass(frozen=True)
@@ -46,8 +40,7 @@ class Hedged:
 
 def settings_of(budget: float, delay_min_s: float) -> HedgeParameters:
     """Return the gateway's defaults with a budget and a shortest delay."""
-    defaults = hedge_parameters(HedgeSettings(), Crossing.NEVER)
-    return replace(defaults, budget=budget, hedge_delay_min_s=delay_min_s)
+    return replace(DEFAULTS, budget=budget, hedge_delay_min_s=delay_min_s)
 
 
 def hedge(
@@ -81,7 +74,6 @@ def hedge(
             facts,
             [None] * len(log.names),
             batches=engines,
-            gain_min=GAIN_MIN_ENGINES if engines else GAIN_MIN_PROVIDERS,
             pinned=None if routed else log.replica.tolist(),
         )
 

@@ -13,10 +13,9 @@ from importlib.metadata import version
 
 from msgspec import structs
 
-from gateway.config.settings import HedgeSettings
 from gateway.events import Listener
-from gateway.model_parts import hedge_parameters
-from gateway.routing.strategies import Crossing, Routing
+from gateway.hedging.parameters import DEFAULTS
+from gateway.routing.strategies import Routing
 from streaming_bench.progress import Progress, of_run, quiet
 from streaming_bench.simulation import summary
 from streaming_bench.simulation.engine_replicas import ServerDraws
@@ -58,8 +57,8 @@ class ComparisonPlan:
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
     budget: float | None = None
-    max_hedges: int = 1
-    routing: Routing = Routing.PREDICTED
+    max_hedges: int = DEFAULTS.max_hedges
+    routing: Routing = DEFAULTS.routing
     held: bool = False
     correlation: float | None = None
     headroom: float | None = None
@@ -158,14 +157,14 @@ class SeedSamples:
 
 def policy_settings(scenario: Scenario, plan: ComparisonPlan) -> PolicySettings:
     """Return the settings of the plan, else of the scenario, else the gateway's defaults."""
-    defaults, delay_s_min = hedge_parameters(HedgeSettings(), Crossing.NEVER), scenario.hedge_delay_min_s
+    delay_s_min = scenario.hedge_delay_min_s
     settings = structs.replace(
-        defaults,
-        budget=defaults.budget if plan.budget is None else plan.budget,
+        DEFAULTS,
+        budget=DEFAULTS.budget if plan.budget is None else plan.budget,
         max_hedges=plan.max_hedges,
         static_delay_s=plan.static_delay_s or scenario.reference.static_delay_s,
-        quantile=plan.quantile or defaults.quantile,
-        hedge_delay_min_s=defaults.hedge_delay_min_s if delay_s_min is None else delay_s_min,
+        quantile=plan.quantile or DEFAULTS.quantile,
+        hedge_delay_min_s=DEFAULTS.hedge_delay_min_s if delay_s_min is None else delay_s_min,
         routing=plan.routing,
         ttft_target_s=plan.ttft_target_s,
     )

@@ -76,8 +76,6 @@ def _tokens(law: LogNormal, rng: random.Random) -> int:
 
 
 _REFUSED_AFTER_S: Final = 0.005
-_GAIN_MIN_OWN: Final = 5.0  # the gateway's defaults by kind of replica
-_GAIN_MIN_PROVIDER: Final = 0.25
 _AFTERWARDS: Final = 2.0  # timeline is drawn for longer than the arrivals take
 
 
@@ -155,8 +153,7 @@ class ServerDraws:
             return sum(one.computed for one in engines), sum(one.wasted for one in engines)
 
         batches = engine is not None
-        gain_min = _GAIN_MIN_OWN if batches else _GAIN_MIN_PROVIDER
-        return World(endpoints, self._facts, names, ledgers, batches, gain_min, prefill, providers[0].form)
+        return World(endpoints, self._facts, names, ledgers, batches, prefill, providers[0].form)
 
     def _other_traffic(self, index: int) -> OtherTraffic | None:
         if not self._others:

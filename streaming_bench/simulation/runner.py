@@ -219,7 +219,6 @@ def _new_pool(policy: str, settings: PolicySettings, world: World, ledgers: Mapp
             f"replica-{i}",
             endpoint,
             quota,
-            gain_min=world.gain_min,
             read_limits=None if world.limits is None else world.limits.read,
             counts_max_tokens=True,  # the simulated providers do
             batches=world.batches,

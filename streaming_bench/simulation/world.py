@@ -37,7 +37,6 @@ class World:
         quotas: name of each replica's quota; None without a quota.
         new_ledgers: returns the ledgers of a gateway, by quota.
         batches: True if the replicas are engines that compute several answers at once.
-        gain_min: minimum expected gain of a backup, as a multiple of its own TTFT; the default is that of providers.
         prefill: tokens computed so far, and tokens computed for cancelled attempts.
         limits: form of the replicas' rate limit headers; None without headers.
         reasoning_s: length of the hidden reasoning before each answer, which results exclude.
@@ -49,7 +48,6 @@ class World:
     quotas: Sequence[str | None]
     new_ledgers: Callable[[], Mapping[str, Ledger]] = dict
     batches: bool = False
-    gain_min: float = 0.25
     prefill: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
     limits: RateLimitFormat | None = None
     reasoning_s: float = 0.0

@@ -346,6 +346,7 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_providers_are_in_the_catalogue() -> None:
-    """Each provider's kind exists."""
-    assert {provider.kind for provider in PROVIDERS.values()} <= set(CATALOG)
+def test_a_provider_has_one_kind() -> None:
+    """No name of LiteLLM's belongs to two kinds, and each provider with an address has a name."""
+    assert sum(len(kind.litellm) for kind in CATALOG.values()) == len(PROVIDERS)
+    assert [name for name, kind in CATALOG.items() if kind.base_url and not kind.litellm] == []

@@ -13,9 +13,10 @@ from gateway.client.config import HedgeConfig
 from gateway.client.first import failure_of
 from gateway.client.hedger import ClientRace, Hedger
 from gateway.client.stats import Stats
-from gateway.client.targets import Target
+from gateway.client.targets import Target, kind_of
 from gateway.hedging.outcomes import Denial, Outcome
 from providers.base import Api
+from providers.catalog import CATALOG
 
 ORIGIN = "https://llm.example:443"
 A, B = Target("https://a.example/v1", api_key="ka"), Target("https://b.example/v1", api_key="kb")
@@ -271,3 +272,18 @@ def test_an_invalid_body_is_the_servers_to_reject() -> None:
     """What is no valid call is sent once, unchanged."""
     asked = ask("POST", ORIGIN, b"/v1/chat/completions", (), b'{"stream":true}', 0.5)
     assert (asked.call, asked.event, asked.facts.hedge_off) == (None, Event.HEADERS, Denial.OFF)
+
+
+@pytest.mark.parametrize(
+    ("host", "kind"),
+    [
+        ("api.openai.com", "openai"),
+        ("eu.openai.azure.com", "azure"),
+        ("api.tokenfactory.nebius.com", "nebius"),
+        ("api.studio.nebius.com", "nebius"),
+        ("notopenrouter.ai", "compatible"),
+    ],
+)
+def test_a_host_has_the_facts_of_its_kind(host: str, kind: str) -> None:
+    """A provider is found by the host of its base URL, by its further hosts and by their subdomains."""
+    assert kind_of(host) is CATALOG[kind]

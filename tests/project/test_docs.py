@@ -26,7 +26,6 @@ from gateway.observe.usage import UsageTable
 from gateway.observe.view import OwnView
 from gateway.pages.files import LIVE
 from gateway.process_events import ConfigReloaded
-from providers.catalog import CATALOG
 
 DOCS = ROOT / "docs"
 OTHERS = ("README.md", "CHANGELOG.md", "docker/README.md", "docker/helm/ttft-gateway/README.md")
@@ -134,26 +133,6 @@ def test_configurations_can_be_used(tmp_path: Path) -> None:
         file.write_text(re.sub(r"(ca_file:) /\S+", rf"\1 {authority}", text), encoding="utf-8")
         assert load(file, SECRETS).models
     assert {page.name for page, _ in whole} >= {"README.md", "configuration.md"}
-
-
-def test_hedged_providers() -> None:
-    """The guide to OpenAI and Azure lists each provider kind under the catalogue's fact about billing."""
-    rows = re.findall(r"^\| (yes|no|not known) \| (.+?) \|", _text(DOCS / "guides/openai-and-azure.md"), re.MULTILINE)
-    listed = {answer: set(re.findall(r"`(\w+)`", kinds)) for answer, kinds in rows}
-    expected: dict[str, set[str]] = {"yes": set(), "no": set(), "not known": set()}
-    for name, kind in CATALOG.items():
-        if not kind.own_engine:
-            expected[{True: "yes", False: "no", None: "not known"}[kind.cancel_stops_billing]].add(name)
-    for answer, kinds in expected.items():
-        found = listed.get(answer, set())
-        changes = f"add {kinds - found}, remove {found - kinds}"
-        assert found == kinds, f'docs/guides/openai-and-azure.md, row "{answer}" of the table of kinds: {changes}'
-    paragraph = _text(ROOT / "README.md").partition("Hedging works out of the box for ")[2].partition("\n\n")[0]
-    texts = re.split(r"Other providers bill|or may", paragraph.partition("and are hedged only")[0])
-    named = [set(re.findall(r"`(\w+)`", text)) for text in texts]
-    engines = {name for name, kind in CATALOG.items() if kind.own_engine} - {"simulated"}
-    in_readme = [expected["yes"] | engines, expected["no"], expected["not known"]]
-    assert named == in_readme, f'README.md, "Hedging works out of the box for": name {in_readme}'
 
 
 def test_error_codes() -> None:

@@ -1,17 +1,11 @@
-"""The JSON schema of a log line, for docs/log.schema.json; run it to write that file anew.
-
-PYTHONPATH=.:tests/support .venv/bin/python tests/support/log_schema.py
-"""
+"""The JSON schema of a log line, for docs/log.schema.json, which scripts/generate writes."""
 
 import json
 from typing import Any
 
 import msgspec
 
-from checkout import ROOT
 from gateway.observe.logs import RequestLine
-
-FILE = ROOT / "docs" / "log.schema.json"
 
 
 def log_schema() -> dict[str, Any]:
@@ -19,6 +13,10 @@ def log_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(RequestLine, ref_template="#/$defs/{name}")
     for each in schema["$defs"].values():
         each["description"] = each["description"].partition("\n")[0]
+    schema["$defs"]["Denial"] = {
+        "type": "string",
+        "description": "Reason of a denial (docs/hedging.md).",
+    }
     request = schema["$defs"]["RequestLine"]
     request["properties"]["event"] = {"const": "request"}
     rare = {
@@ -42,7 +40,3 @@ def log_schema() -> dict[str, Any]:
 def as_text() -> str:
     """Return the text of the file."""
     return json.dumps(log_schema(), indent=2, sort_keys=True) + "\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(as_text(), encoding="utf-8")

@@ -23,9 +23,10 @@ from gateway.cli.config import report_problems
 from gateway.cli.demo.table import ModeTally, line, summary, table
 from gateway.cli.demo.traffic import MODEL_OFF, MODEL_ON, REQUESTS_PER_S, read_budget, send
 from gateway.cli.environment import Environment, read_environment
-from gateway.cli.parser import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT, PROGRAM, ExitCode
+from gateway.cli.parser import PROGRAM, ExitCode
 from gateway.cli.process import run_until_end
 from gateway.cli.terminal import bold, fail
+from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
 from gateway.config.errors import ConfigError
 from gateway.config.settings import Settings
 from gateway.config.values import parse_address

@@ -20,6 +20,7 @@ from gateway.cli.importing.endpoints import (
 )
 from gateway.cli.importing.report import Report, reference
 from gateway.config.document import Loc
+from gateway.hedging.contract import ATTEMPTS_MAX
 
 NAME = re.compile(r"[!-~]{1,128}")
 Json = dict[str, object]
@@ -45,8 +46,8 @@ _WHY_NOT: Mapping[str, str] = MappingProxyType(
     {
         "timeout": "timeouts are the same for all models; see `timeouts.total`",
         "stream_timeout": "timeouts are the same for all models; see `timeouts.ttft_failover` and `timeouts.ttft_max`",
-        "max_retries": "a request has at most 4 attempts; `keys[].attempts_max` lowers this",
-        "num_retries": "a request has at most 4 attempts; `keys[].attempts_max` lowers this",
+        "max_retries": f"a request has at most {ATTEMPTS_MAX} attempts; `keys[].attempts_max` lowers this",
+        "num_retries": f"a request has at most {ATTEMPTS_MAX} attempts; `keys[].attempts_max` lowers this",
         "max_parallel_requests": "there is no limit for one replica; `models[].concurrency` limits a model",
         "extra_body": "its values may be secret; write them in `body: {set: ...}` of the replica",
         "max_tokens": "there is no default for the caller's value; `body: {max: ...}` of the replica is a cap",

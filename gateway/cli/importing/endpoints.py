@@ -1,16 +1,19 @@
 """LiteLLM's providers as kinds of the catalogue: base URLs, variables of keys, names of models. No units.
 
-The defaults are those in LiteLLM's provider pages (docs.litellm.ai/docs/providers).
+Names and base URLs are columns of the catalogue. The rules for the rest are those in LiteLLM's provider pages
+(docs.litellm.ai/docs/providers).
 """
 
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from gateway.config.values import with_v1
+from providers.catalog import CATALOG
 
 
 class Provider(msgspec.Struct, frozen=True):
@@ -26,45 +29,33 @@ class Provider(msgspec.Struct, frozen=True):
     """
 
     kind: str
-    base_url: str | None = None
-    base_variable: str = ""
-    key_variable: str = ""
-    needs_key: bool = True
-    adds_v1: bool = False
+    base_url: str | None
+    base_variable: str
+    key_variable: str
+    needs_key: bool
+    adds_v1: bool
 
 
-def _engine(kind: str, name: str, *, adds_v1: bool = False) -> Provider:
-    return Provider(kind, None, f"{name}_API_BASE", f"{name}_API_KEY", needs_key=False, adds_v1=adds_v1)
+_VARIABLES: Final = {"ollama_chat": "OLLAMA", "perplexity": "PERPLEXITYAI", "together_ai": "TOGETHERAI"}
+_ADDS_V1: Final = frozenset({"anthropic", "ollama", "ollama_chat"})
+_HOSTED_ENGINE: Final = "nvidia_nim"  # NVIDIA's own address, which needs a key, is LiteLLM's default
+
+
+def _provider(name: str, kind_name: str) -> Provider:
+    """Return the facts of one of LiteLLM's providers; its variables begin with its name, except those above."""
+    kind, variables = CATALOG[kind_name], _VARIABLES.get(name, name.upper())
+    return Provider(
+        kind_name,
+        kind.base_url,
+        "" if kind.base_url else f"{variables}_API_BASE",
+        f"{variables}_API_KEY",
+        needs_key=not kind.own_engine or name == _HOSTED_ENGINE,
+        adds_v1=name in _ADDS_V1,
+    )
 
 
 PROVIDERS: Mapping[str, Provider] = MappingProxyType(
-    {
-        "openai": Provider("openai", "https://api.openai.com/v1", "", "OPENAI_API_KEY"),
-        "azure": Provider("azure", None, "AZURE_API_BASE", "AZURE_API_KEY"),
-        "anthropic": Provider("anthropic", "https://api.anthropic.com/v1", "", "ANTHROPIC_API_KEY", adds_v1=True),
-        "hosted_vllm": _engine("vllm", "HOSTED_VLLM"),
-        "ollama": _engine("ollama", "OLLAMA", adds_v1=True),
-        "ollama_chat": _engine("ollama", "OLLAMA", adds_v1=True),
-        "lm_studio": _engine("lmstudio", "LM_STUDIO"),
-        "llamafile": _engine("llamacpp", "LLAMAFILE"),
-        "litellm_proxy": Provider("compatible", None, "LITELLM_PROXY_API_BASE", "LITELLM_PROXY_API_KEY"),
-        "databricks": Provider("databricks", None, "DATABRICKS_API_BASE", "DATABRICKS_API_KEY"),
-        "cerebras": Provider("cerebras", "https://api.cerebras.ai/v1", "", "CEREBRAS_API_KEY"),
-        "deepinfra": Provider("deepinfra", "https://api.deepinfra.com/v1/openai", "", "DEEPINFRA_API_KEY"),
-        "deepseek": Provider("deepseek", "https://api.deepseek.com/v1", "", "DEEPSEEK_API_KEY"),
-        "fireworks_ai": Provider("fireworks", "https://api.fireworks.ai/inference/v1", "", "FIREWORKS_AI_API_KEY"),
-        "gemini": Provider("gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "", "GEMINI_API_KEY"),
-        "groq": Provider("groq", "https://api.groq.com/openai/v1", "", "GROQ_API_KEY"),
-        "mistral": Provider("mistral", "https://api.mistral.ai/v1", "", "MISTRAL_API_KEY"),
-        "nebius": Provider("nebius", "https://api.tokenfactory.nebius.com/v1", "", "NEBIUS_API_KEY"),
-        "novita": Provider("novita", "https://api.novita.ai/openai/v1", "", "NOVITA_API_KEY"),
-        "nvidia_nim": Provider("nim", None, "NVIDIA_NIM_API_BASE", "NVIDIA_NIM_API_KEY"),
-        "openrouter": Provider("openrouter", "https://openrouter.ai/api/v1", "", "OPENROUTER_API_KEY"),
-        "perplexity": Provider("perplexity", "https://api.perplexity.ai/", "", "PERPLEXITYAI_API_KEY"),
-        "sambanova": Provider("sambanova", "https://api.sambanova.ai/v1", "", "SAMBANOVA_API_KEY"),
-        "together_ai": Provider("together", "https://api.together.xyz/v1", "", "TOGETHERAI_API_KEY"),
-        "xai": Provider("xai", "https://api.x.ai/v1", "", "XAI_API_KEY"),
-    }
+    {name: _provider(name, kind_name) for kind_name, kind in CATALOG.items() for name in kind.litellm}
 )
 
 _OPENAI_NAMES = re.compile(r"(gpt-|chatgpt-|o[1-9]|text-embedding-|ft:gpt-|omni-moderation)")

@@ -14,6 +14,7 @@ from gateway.cli.importing.deployment import NAME, Deployment, Json, default_var
 from gateway.cli.importing.litellm_settings import OTHER_ROUTING, ROUTING, WHY_NOT, section, taken, timeouts
 from gateway.cli.importing.report import Finding, Report, references
 from gateway.cli.importing.source import ForeignFile
+from gateway.config.addresses import LISTEN_DEFAULT
 from gateway.config.document import Loc
 
 _SECTIONS = ("litellm_settings", "router_settings", "general_settings")
@@ -85,7 +86,7 @@ def from_litellm(source: ForeignFile, name: str) -> Imported:
 
 def _text(output: Json, findings: Sequence[Finding], report: Report, name: str) -> Iterator[str]:
     yield f"# Written by `ttft-gateway import litellm` from {name}."
-    yield "# LiteLLM's proxy listens on 0.0.0.0:4000; `listen` here is 127.0.0.1:8080 unless it is set."
+    yield f"# LiteLLM's proxy listens on 0.0.0.0:4000; `listen` here is {LISTEN_DEFAULT} unless it is set."
     if report.variables:
         yield f"# It needs the environment variables {', '.join(sorted(report.variables))}."
     if findings:

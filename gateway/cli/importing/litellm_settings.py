@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gateway.cli.importing.report import Report
+from gateway.hedging.contract import ATTEMPTS_MAX
 
-_RETRIES = "a request has at most 4 attempts; `keys[].attempts_max` lowers this"
+_RETRIES = f"a request has at most {ATTEMPTS_MAX} attempts; `keys[].attempts_max` lowers this"
 _CALLBACKS = "there are no callbacks; see docs/logs.md and docs/metrics.md"
 _CACHE = "answers are not cached"
 _REDIS = "several gateways share limits and loads over Redis or Valkey 7 with `share`, which needs an extra"

@@ -26,9 +26,10 @@ from gateway.cli.admin_client import ask_admin, follow_admin
 from gateway.cli.config import check_file, config_path
 from gateway.cli.environment import read_environment
 from gateway.cli.event_loop import loop_name
-from gateway.cli.parser import ADMIN_KEY_VARIABLE, ADMIN_LISTEN_DEFAULT, ExitCode
+from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
 from gateway.cli.support.redaction import Redaction, secrets_in, secrets_of
 from gateway.cli.terminal import fail
+from gateway.config.addresses import ADMIN_LISTEN_DEFAULT
 from gateway.config.document import read_yaml
 from gateway.config.errors import ConfigError
 from gateway.config.loader import load, masked, read_text
