@@ -19,8 +19,7 @@ from gateway.cli.environment import Environment, read_environment
 from gateway.cli.hedging import hedging_summary, is_hedged
 from gateway.cli.kinds import UNKNOWN, detect_kinds
 from gateway.cli.parser import PROGRAM, ExitCode, parse
-from gateway.cli.process import run_until_end
-from gateway.cli.stderr import stderr_off_loop
+from gateway.cli.process import run_until_end, stderr_off_loop
 from gateway.cli.terminal import bold, fail, warn
 from gateway.config.discovered import expected, name_of
 from gateway.config.discovered import pools as listing_pools

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.config.document import Loc
 from gateway.config.section import Section
-from gateway.config.sections import sections
+from gateway.config.settings import sections
 
 _QUOTED_MAX = 80  # characters of a value that a message quotes
 _SECRET = frozenset({"key", "previous_key", "admin_key", "api_key", "password", "proxy", "headers"})

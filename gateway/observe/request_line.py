@@ -14,9 +14,8 @@ import msgspec
 from gateway.errors import Limit
 from gateway.events import AttemptReport, RecoveryKind, RecoveryReport, RecoveryResult, RequestEnded, Result, Role
 from gateway.hedging.charges import Charge, Disposition, costs
-from gateway.hedging.measure import Measured
+from gateway.hedging.measure import Measured, Shadow, ShadowReason
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.shadow import Shadow, ShadowReason
 from providers.base import Api, Usage
 
 Level = Literal["info", "warning", "error"]

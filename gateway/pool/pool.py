@@ -18,7 +18,7 @@ from gateway.hedging.budget import BudgetUnit, HedgeBudget
 from gateway.hedging.charges import Disposition, charge
 from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
 from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
-from gateway.hedging.measure import NOT_MEASURED, Measured, draw
+from gateway.hedging.measure import NOT_MEASURED, Measured, Shadow, draw, drawn_ttft_s, reason_of, shadow_of
 from gateway.hedging.outcomes import (
     OUTCOME_EFFECTS,
     Bill,
@@ -34,7 +34,6 @@ from gateway.hedging.outcomes import (
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import FirstEvent, Policy
 from gateway.hedging.possible import EXPLANATIONS, never_hedged, target_of
-from gateway.hedging.shadow import Shadow, drawn_ttft_s, reason_of, shadow_of
 from gateway.limits.ledger import Ledger
 from gateway.pool.learning import Learning
 from gateway.pool.loads import Loads, ReplicaLoad

@@ -7,9 +7,8 @@ import math
 from typing import Final, NamedTuple
 
 from gateway.hedging.contract import Hedge, RequestFacts
-from gateway.hedging.measure import Measured
+from gateway.hedging.measure import Measured, Shadow
 from gateway.hedging.outcomes import Denial
-from gateway.hedging.shadow import Shadow
 from gateway.race.attempt import Attempt
 from gateway.race.context import Runtime
 

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from checkout import ROOT
 from gateway.config.loader import json_schema, load
-from gateway.config.sections import sections
-from gateway.config.settings import HedgeSettings, ReplicaOptions, Settings
+from gateway.config.settings import HedgeSettings, ReplicaOptions, Settings, sections
 from providers.catalog import CATALOG
 
 LISTS = {"keys", "models", "replicas", "fallbacks", "quotas"}
