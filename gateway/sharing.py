@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from gateway.limits.leases import LeasedLimits, Leases
+from gateway.limits.leased_limits import LeasedLimits
+from gateway.limits.leases import Leases
 from gateway.observe.instruments import Instruments
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import LeaseState, MismatchState, ShareState

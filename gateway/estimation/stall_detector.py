@@ -31,17 +31,6 @@ class StallDetector:
         barred_until_s: time before which a probe is left to other gateways.
     """
 
-    __slots__ = (
-        "_answered_s",
-        "_others_due_s",
-        "_others_late",
-        "_probe_s",
-        "_waiting",
-        "barred_until_s",
-        "due_s",
-        "late",
-    )
-
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting] = {}  # oldest first
         self.due_s = math.inf

@@ -43,8 +43,6 @@ class HedgeBudget:
         cost: budget of prompt tokens or money.
     """
 
-    __slots__ = ("cost", "requests", "unit")
-
     def __init__(self, share: float, unit: BudgetUnit, saved: float = SAVED_COSTS) -> None:
         self.unit = unit
         self.requests = CreditBudget(share, saved)

@@ -43,8 +43,6 @@ class BreakShare:
     made.
     """
 
-    __slots__ = ("_at_s", "_broken_s", "_share")
-
     def __init__(self) -> None:
         self._share = 0.0
         self._at_s = -math.inf
@@ -136,22 +134,6 @@ class Loads:
         breaking_until_s: end of the time in which answers are counted because one broke.
         ramping_until_s: end of the slow start of the last replica that came back.
     """
-
-    __slots__ = (
-        "_busy_gap_s",
-        "_gap_s",
-        "_is_quiet",
-        "_learning",
-        "_request_s",
-        "_seeds",
-        "breaking_until_s",
-        "heads",
-        "numbers",
-        "of",
-        "probe_every_s",
-        "ramping_until_s",
-        "unseen_s",
-    )
 
     def __init__(self, replicas: Iterable[Replica], learning: Learning, old: "Loads | None" = None) -> None:
         known = {} if old is None else old.of

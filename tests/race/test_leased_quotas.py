@@ -7,7 +7,8 @@ import pytest
 
 from defaults import default_timeouts
 from gateway.limits.bucket import Limit
-from gateway.limits.leases import LeasedLimits, Leases
+from gateway.limits.leased_limits import LeasedLimits
+from gateway.limits.leases import Leases
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
 from gateway.share.fleet import ASK_S_MAX, Holder, Sharing

@@ -11,7 +11,8 @@ from gateway.api.entry import RequestSize
 from gateway.errors import GatewayError
 from gateway.events import Event
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter
-from gateway.limits.leases import LeasedLimits, Leases
+from gateway.limits.leased_limits import LeasedLimits
+from gateway.limits.leases import Leases
 from gateway.race.context import Caller, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.asker import Asker
