@@ -230,5 +230,4 @@ def after(listing: Listing, answer: Replicas) -> tuple[Listing, str | None]:
 
 
 def _missing(rows: Replicas, names: frozenset[str], kept: frozenset[str]) -> Replicas:
-    """Return the rows that an answer lacks and that stay."""
     return tuple(row for row in rows if row.name not in names and row.name in kept)

@@ -354,7 +354,6 @@ def _clipped(residual: float) -> float:
 
 
 def _level_move(residuals: list[float]) -> float:
-    """Return the change of one replica's level from its samples in a batch."""
     if len(residuals) >= _BATCH_MEDIAN_MIN:
         return _BATCH_MEDIAN_STEP * statistics.median(residuals)
     moved = 0.0

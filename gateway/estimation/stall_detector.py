@@ -134,6 +134,5 @@ def _earliest_s(waiting: Mapping[int, _Waiting]) -> float:
 
 
 def _late_s(waiting: _Waiting) -> float:
-    """Return the time from which an attempt is late."""
     _, predicted_s, sent_s = waiting
     return sent_s + max(_LATE_PREDICTIONS * predicted_s, _LATE_MIN_S)

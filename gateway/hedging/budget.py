@@ -135,7 +135,6 @@ def hedge_money(
 
 
 def _cached_weight(prices: Prices | None) -> float:
-    """Return the weight of a cached prompt token relative to an uncached one."""
     if prices is None or prices.prompt <= 0:
         return _CACHED_PRICE
     return prices.cached_prompt / prices.prompt

@@ -9,7 +9,7 @@ Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0,
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from gateway.estimation.first_token import FirstTokenChoice
@@ -244,7 +244,9 @@ class Pool:
             again_s = max(self.settings.hedge_delay_min_s, waited_s)
             reason = self.never_hedged(late) or Denial.NO_REPLICA
             return Denied(reason, again_s, EXPLANATIONS[reason])
-        cost = self._hedge_cost(facts, late, replica, now_s)
+        uncached = self.loads.uncached(facts, replica, now_s)
+        cost = self.budget.hedge_cost(late, replica, facts.prompt_tokens, uncached, self.answer_tokens(facts))
+        is_rescue = self.loads.is_suspect(late, now_s) and self.learning.rescues.allows(facts.coin)
         predicted_s = self.picker.predict(facts, replica, now_s)
         decision = gate.decide(
             Candidate(
@@ -257,7 +259,7 @@ class Pool:
             others=[
                 WaitingAttempt(self._predicted(other), now_s - other.start_s) for other in live if other is not asking
             ],
-            plan=None if self._rescues(late, facts, now_s) else self.learning.plan(late.name, now_s),
+            plan=None if is_rescue else self.learning.plan(late.name, now_s),
             has_credit=self.budget.affords(cost, now_s),
             delay_s_min=self.settings.hedge_delay_min_s,
             correction=self.learning.calibration.of(facts.coin),
@@ -293,7 +295,7 @@ class Pool:
         load.rejections.on_content(now_s)
         if forecast is not None and attempt.first_token_s is None:
             self._on_first_token(attempt, forecast, load, now_s)
-        return self._answers(replica.breaker, now_s) if replica.breaker.eventful else None
+        return self._answered(replica.breaker, replica.breaker.on_content, now_s) if replica.breaker.eventful else None
 
     def on_refusal(self, attempt: AttemptView) -> None:
         """Count an attempt as answered by a policy refusal, which is no sample of its TTFT."""
@@ -328,7 +330,7 @@ class Pool:
         signal = OUTCOME_EFFECTS[outcome].breaker
         if signal is _SUCCESS:
             self._succeeded(attempt, now_s)
-            return self._completed(breaker, now_s) if breaker.eventful else None
+            return self._answered(breaker, breaker.on_success, now_s) if breaker.eventful else None
         old_state, is_broken = breaker.state, outcome is Outcome.CUT
         if is_broken:
             self.loads.on_answer(replica, now_s, broken=True)
@@ -389,7 +391,6 @@ class Pool:
         return is_off or self.budget.affords_prompt(facts.prompt_tokens, now_s)
 
     def _succeeded(self, attempt: AttemptView, now_s: float) -> None:
-        """Learn from a complete answer."""
         loads, usage, forecast = self.loads, attempt.usage, attempt.forecast
         if now_s < loads.breaking_until_s:
             loads.on_answer(attempt.replica, now_s, broken=False)
@@ -399,21 +400,13 @@ class Pool:
         if rejections.requests:  # an answer without content
             rejections.on_content(now_s)
 
-    def _answers(self, breaker: Breaker, now_s: float) -> BreakerState | None:
-        """Record a first content after failures; return the breaker's state if it changed."""
+    def _answered(self, breaker: Breaker, report: Callable[[float], None], now_s: float) -> BreakerState | None:
+        """Report an answer after failures to its breaker; return the breaker's state if it changed."""
         old_state = breaker.state
-        breaker.on_content(now_s)
-        return None if breaker.state is old_state else self._recovered(breaker, now_s)
-
-    def _completed(self, breaker: Breaker, now_s: float) -> BreakerState | None:
-        """Record a complete answer after failures; return the breaker's state if it changed."""
-        old_state = breaker.state
-        breaker.on_success(now_s)
-        return None if breaker.state is old_state else self._recovered(breaker, now_s)
-
-    def _recovered(self, breaker: Breaker, now_s: float) -> BreakerState:
-        """Start the slow start; return the breaker's state."""
-        self.loads.on_recovered(now_s)
+        report(now_s)
+        if breaker.state is old_state:
+            return None
+        self.loads.on_recovered(now_s)  # the slow start begins
         return breaker.state
 
     def _sent(
@@ -500,13 +493,6 @@ class Pool:
         """Return the factor for earned credits: below 1 while the whole pool is slow."""
         level = self.learning.predictor.level_median
         return 1.0 if level <= _SLOW_LEVEL else _SLOW_LEVEL / level
-
-    def _hedge_cost(self, facts: RequestFacts, asking: Replica, backup: Replica, now_s: float) -> float:
-        uncached = self.loads.uncached(facts, backup, now_s)
-        return self.budget.hedge_cost(asking, backup, facts.prompt_tokens, uncached, self.answer_tokens(facts))
-
-    def _rescues(self, late: Replica, facts: RequestFacts, now_s: float) -> bool:
-        return self.loads.is_suspect(late, now_s) and self.learning.rescues.allows(facts.coin)
 
     def _settle(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
         """Release the reservations that were not used, and earn credits for the cost."""

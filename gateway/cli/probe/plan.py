@@ -50,11 +50,6 @@ def targets(settings: Settings, model: str | None, replica: str | None) -> list[
     ]
 
 
-def _cancel_tests(target: ProbeTarget) -> int:
-    """Return the number of requests of the cancel test: a second one shows how long the answer is without a cancel."""
-    return 2 if target.replica.kind in COUNTERS else 1
-
-
 def cancel_test_tokens(target: ProbeTarget, max_tokens: int) -> int:
     """Return `max_tokens` of the cancelled answer: long where the replica reports its running requests."""
     return max(max_tokens, LONG_TOKENS) if target.replica.kind in COUNTERS else max_tokens
@@ -104,7 +99,8 @@ class ProbePlan(msgspec.Struct, frozen=True):
 
 def plan(chosen: Sequence[ProbeTarget], requests: int, max_tokens: int) -> ProbePlan:
     """Return the maximum cost of a probe: of each replica complete answers, its cancel test, and each sign of work."""
-    tests = [_cancel_tests(target) for target in chosen]
+    # A second request of a cancel test shows how long the answer is without a cancel.
+    tests = [2 if target.replica.kind in COUNTERS else 1 for target in chosen]
     signs = [len(sign_apis(target.replica)) for target in chosen]
     tokens = requests * max_tokens * len(chosen) + sum(signs) * sign_tokens(max_tokens)
     tokens += sum(tests[at] * cancel_test_tokens(target, max_tokens) for at, target in enumerate(chosen))

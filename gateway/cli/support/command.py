@@ -156,7 +156,6 @@ def support_bundle(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _settings(file: Path) -> Settings | None:
-    """Return the settings of the file; None if it is missing or invalid."""
     try:
         return load(file, os.environ, read_environment(os.environ).settings)
     except ConfigError:
