@@ -43,10 +43,6 @@ from gateway.pool.rejections import Rejections
 from gateway.routing.replicas import Breaker, BreakerState, Replica
 from providers.base import Api, RateLimit
 
-# Looked up once, because Python 3.11 looks up a member in its class slowly.
-_SUCCESS, _COST = BreakerSignal.SUCCESS, BudgetUnit.COST
-_HIDDEN_REASONING: Final = Denial.HIDDEN_REASONING
-
 _SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool is slow, and earns credits more slowly
 
 
@@ -174,7 +170,7 @@ class Pool:
         replica.in_flight += 1
         if replica.breaker.eventful:
             replica.breaker.on_sent(now_s)
-        if self.is_single or forecast.never_hedged is _HIDDEN_REASONING:
+        if self.is_single or forecast.never_hedged is Denial.HIDDEN_REASONING:
             delay_s = math.inf
         return Primary(replica, forecast, delay_s)
 
@@ -232,7 +228,7 @@ class Pool:
         if facts.hedge_off is not None:
             return Denied(facts.hedge_off, math.inf, EXPLANATIONS[facts.hedge_off])
         if self.waits_for_hidden(asking):
-            return Denied(_HIDDEN_REASONING, math.inf, EXPLANATIONS[_HIDDEN_REASONING])
+            return Denied(Denial.HIDDEN_REASONING, math.inf, EXPLANATIONS[Denial.HIDDEN_REASONING])
         if not self.hedging_on:
             return Denied(Denial.OFF, math.inf, "hedging is switched off")
         late, waited_s = asking.replica, now_s - asking.start_s
@@ -328,7 +324,7 @@ class Pool:
             if attempt.content_s is None and attempt.first_token_s is None:
                 self._unanswered(attempt, forecast, outcome, now_s)
         signal = OUTCOME_EFFECTS[outcome].breaker
-        if signal is _SUCCESS:
+        if signal is BreakerSignal.SUCCESS:
             self._succeeded(attempt, now_s)
             return self._answered(breaker, breaker.on_success, now_s) if breaker.eventful else None
         old_state, is_broken = breaker.state, outcome is Outcome.CUT
@@ -439,7 +435,7 @@ class Pool:
             load.pending,
             facts.timed,
             earns,
-            self._never_hedged[replica.name] or (_HIDDEN_REASONING if is_hidden else None),
+            self._never_hedged[replica.name] or (Denial.HIDDEN_REASONING if is_hidden else None),
             tickets,
             None,
             by_work,
@@ -504,7 +500,7 @@ class Pool:
             self.learning.add_answer(usage.completion_tokens, now_s)
         if forecast.quota is not None:
             self.quotas.close(attempt, forecast.quota, OUTCOME_EFFECTS[outcome].bill, now_s)
-        if self.budget.unit is _COST and forecast.earns and attempt.content_s is not None:
+        if self.budget.unit is BudgetUnit.COST and forecast.earns and attempt.content_s is not None:
             spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
             self.budget.earn_spent(spent.cost, now_s, self._earning())
 

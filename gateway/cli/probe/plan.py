@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.cli.config import pools
+from gateway.cli.hedging import pools
 from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 from gateway.upstreams import native_apis
