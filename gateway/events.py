@@ -14,9 +14,8 @@ import msgspec
 
 from gateway.errors import Limit
 from gateway.hedging.charges import Charge
-from gateway.hedging.measure import Measured
+from gateway.hedging.measure import Measured, Shadow
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.shadow import Shadow
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,

@@ -1,13 +1,10 @@
 """`completion`: scripts that complete commands and options in a shell, generated from the parser by shtab. No units."""
 
 import argparse
-from typing import Final
 
 import shtab
 
 from gateway.cli.parser import PROGRAM, ExitCode, parsers
-
-SHELLS: Final = tuple(shtab.SUPPORTED_SHELLS)
 
 
 def completion(arguments: argparse.Namespace) -> ExitCode:

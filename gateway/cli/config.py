@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gateway.cli.environment import read_environment
-from gateway.cli.hedging import hedging_details, hedging_summary
+from gateway.cli.hedging import hedging_details, hedging_summary, pools
 from gateway.cli.parser import CONFIG_FILE, CONFIG_VARIABLE, PROGRAM, ExitCode
 from gateway.cli.terminal import fail, warn
 from gateway.config.discovered import PoolPlace, expected, sources, with_rows
 from gateway.config.errors import ConfigError
 from gateway.config.loader import json_schema, load, masked
 from gateway.config.replica_list import read_replicas
-from gateway.config.settings import ModelSettings, Replicas, Settings
+from gateway.config.settings import Replicas, Settings
 from gateway.tracing import missing_exporter
 
 
@@ -79,11 +79,6 @@ def config_schema(_arguments: argparse.Namespace) -> ExitCode:
 def config_path(named: str | None, env: Mapping[str, str]) -> Path:
     """Return the configuration file: the named one, else that of the environment, else that in the current folder."""
     return Path(named or env.get(CONFIG_VARIABLE) or CONFIG_FILE)
-
-
-def pools(model: ModelSettings) -> list[Replicas]:
-    """Return the replicas of a model, then those of each of its fallbacks."""
-    return [model.replicas, *(fallback.replicas for fallback in model.fallbacks)]
 
 
 def report_problems(error: ConfigError) -> ExitCode:

@@ -28,7 +28,7 @@ _BARRED = {
 
 def is_hedged(settings: Settings, model: ModelSettings) -> bool:
     """Return True if requests sent to at least one replica of the model can be hedged."""
-    return any(None in _reasons(settings, model, pool).values() for pool in _pools(model))
+    return any(None in _reasons(settings, model, pool).values() for pool in pools(model))
 
 
 def hedging_summary(settings: Settings, model: ModelSettings) -> str:
@@ -52,7 +52,7 @@ def hedging_summary(settings: Settings, model: ModelSettings) -> str:
 def hedging_details(settings: Settings, model: ModelSettings) -> Iterator[str]:
     """Yield a line for each replica with a restriction, then the settings that lift it; less if hedging is off."""
     is_barred = False
-    for pool in _pools(model):
+    for pool in pools(model):
         reasons = _reasons(settings, model, pool)
         for row, target in zip(pool, _targets(pool), strict=True):
             reason, is_off, parts = reasons[row.name], reasons[row.name] is Denial.OFF, []
@@ -69,7 +69,8 @@ def hedging_details(settings: Settings, model: ModelSettings) -> Iterator[str]:
         yield _CURES
 
 
-def _pools(model: ModelSettings) -> list[Replicas]:
+def pools(model: ModelSettings) -> list[Replicas]:
+    """Return the replicas of a model, then those of each of its fallbacks."""
     return [model.replicas, *(fallback.replicas for fallback in model.fallbacks)]
 
 

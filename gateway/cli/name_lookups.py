@@ -71,7 +71,9 @@ class NameLookups:
         lookup = self._lookups.get(key) or _Lookup(self._loop.create_future())
         is_due = lookup.threads < _NAME_THREADS_MAX and self._loop.time() >= lookup.started_s + _AGAIN_S
         if is_due and not self._start(key, lookup) and not lookup.threads:
-            raise _too_many(self._threads)
+            # EAI_MEMORY: a shortage of this machine, which is no fault of the replica; EAI_AGAIN would be one.
+            text = f"{self._threads} name lookups are in progress, the maximum; check DNS"  # clients report it
+            raise socket.gaierror(socket.EAI_MEMORY, text)
         answer = await asyncio.shield(lookup.answer)
         if isinstance(answer, Exception):
             raise answer
@@ -115,9 +117,3 @@ class NameLookups:
             lookup.started_s = -math.inf
         else:
             del self._lookups[key]
-
-
-def _too_many(count: int) -> OSError:
-    """Make the error for a lookup over the bound; clients report its text."""
-    # EAI_MEMORY: a shortage of this machine, which is no fault of the replica; EAI_AGAIN would be one.
-    return socket.gaierror(socket.EAI_MEMORY, f"{count} name lookups are in progress, the maximum; check DNS")

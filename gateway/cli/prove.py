@@ -1,14 +1,15 @@
-"""`prove`: prints what hedging saved, as measured by a running gateway.
+"""`prove`: prints or draws what hedging saved, as measured by a running gateway.
 
-Reads `GET /admin/proof`; the estimate is the gateway's. Units: milliseconds in the document, seconds here.
+Reads `GET /admin/proof`; the estimate is the gateway's. matplotlib is imported only to draw. Units: milliseconds in the
+document, seconds here.
 """
 
 import argparse
 import http.client
-import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import msgspec
@@ -19,7 +20,12 @@ from gateway.cli.terminal import fail
 from gateway.proof.report import Figure, ProofReport, Range
 from gateway.proof.shadow import ShadowReport
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
+
 _PLOTS = (".png", ".svg")
+_COLOURS = {"without": "#b0b0b0", "with": "#1f77b4"}
 _NOT_MEASURED = "no model is measured; set hedge.measure or policy: shadow (docs/proof.md), and wait for requests"
 
 
@@ -134,15 +140,42 @@ def _cost(report: ProofReport) -> str:
 def _plot(reports: Sequence[ProofReport], file: str) -> ExitCode:
     """Draw the reports, if matplotlib is installed."""
     try:
-        plot = importlib.import_module("gateway.cli.prove_plot")
+        from matplotlib.figure import Figure as Picture
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         fail("--plot needs matplotlib, which is not installed; run `pip install matplotlib`")
         return ExitCode.FAILED
     try:
-        plot.draw(reports, file)
+        _draw(Picture(figsize=(9, 1 + 2.6 * max(1, len(reports))), layout="constrained"), reports, file)
     except OSError as error:
         fail(f"{file} cannot be written ({error.strerror}); choose another name")
         return ExitCode.FAILED
     return ExitCode.OK
+
+
+def _draw(picture: "Picture", reports: Sequence[ProofReport], file: str) -> None:
+    """Write a picture with one row for each model: misses, and latencies with their intervals."""
+    picture.suptitle("Direct effect of hedging, 95% intervals")
+    axes = picture.subplots(max(1, len(reports)), 2, squeeze=False)
+    for row, report in zip(axes, reports, strict=False):
+        _bars(row[0], [(f"SLO misses\n> {report.slo_ms:g} ms", report.misses)])
+        row[0].set_title(f"{report.model}: {report.requests:,} requests", fontsize=10)
+        _bars(row[1], [("p95", report.p95_ms), ("p99", report.p99_ms), ("restricted mean", report.mean_ms)])
+        row[1].set_ylabel("time to first token, ms")
+    picture.legend(*axes[0][1].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    picture.savefig(file, dpi=150)
+
+
+def _bars(axes: "Axes", figures: Sequence[tuple[str, Figure]]) -> None:
+    """Draw each figure without and with hedging; one that is not known has no bar."""
+    for shift, name in ((-0.2, "without"), (0.2, "with")):
+        for place, (_, figure) in enumerate(figures):
+            found = figure.without if name == "without" else figure.with_
+            if found is None:
+                continue
+            error = [[max(0.0, found.value - found.low)], [max(0.0, found.high - found.value)]]
+            label = f"{name} hedging" if place == 0 else None
+            axes.bar(place + shift, found.value, 0.38, yerr=error, capsize=3, color=_COLOURS[name], label=label)
+    axes.set_xticks(range(len(figures)), [label for label, _ in figures])
+    axes.spines[["top", "right"]].set_visible(False)

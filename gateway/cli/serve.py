@@ -14,13 +14,12 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
-from gateway.cli.config import cautions, config_path, pools, report_no_file, report_problems
+from gateway.cli.config import cautions, config_path, report_no_file, report_problems
 from gateway.cli.environment import Environment, read_environment
-from gateway.cli.hedging import hedging_summary, is_hedged
+from gateway.cli.hedging import hedging_summary, is_hedged, pools
 from gateway.cli.kinds import UNKNOWN, detect_kinds
 from gateway.cli.parser import PROGRAM, ExitCode, parse
-from gateway.cli.process import run_until_end
-from gateway.cli.stderr import stderr_off_loop
+from gateway.cli.process import run_until_end, stderr_off_loop
 from gateway.cli.terminal import bold, fail, warn
 from gateway.config.discovered import expected, name_of
 from gateway.config.discovered import pools as listing_pools

@@ -36,9 +36,7 @@ _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _BYTES_A_TOKEN: Final = 4.0
 _NAME_MAX: Final = 200  # characters of a model's name or a path that identify a population
 _NO_SPANS: Final[Mapping[str, tuple[int, int]]] = {}
-# Looked up once, because Python 3.11 looks up a member in its class slowly.
 _NAMES: Final = {api: api.value for api in Api}
-_EMBEDDINGS, _OFF = Api.EMBEDDINGS, Denial.OFF
 _JSON: Final = ((b"content-type", b"application/json"),)
 _PATHS_MAX: Final = 256  # that are remembered with their API
 _NO_MODEL: Final = "-"  # stands for a model that the path names, as in Azure's deployments
@@ -100,7 +98,7 @@ def ask(
     has_switch, key = switch_at is not None, None if key_at is None else headers[key_at][1]
     switch = b"" if switch_at is None else headers[switch_at][1].strip().lower()
     is_retry = retry_at is not None and headers[retry_at][1].strip() != b"0"
-    off = _OFF if switch == b"off" or body is None or is_retry else None
+    off = Denial.OFF if switch == b"off" or body is None or is_retry else None
     api = _api(path) if method == "POST" and body else None
     if api is not None and body is not None:
         asked = _llm(api, (origin, path), body, coin, off, key, has_switch=has_switch)
@@ -128,9 +126,9 @@ def _llm(
     except InvalidRequest:
         return None
     is_stream = fields.streaming and api in _GENERATING
-    is_raced = is_stream or api is _EMBEDDINGS
+    is_raced = is_stream or api is Api.EMBEDDINGS
     if not (is_raced and fields.hedgeable and fields.choices == 1):
-        off = _OFF
+        off = Denial.OFF
     facts = RequestFacts(
         prompt_tokens=prompt_bytes / _BYTES_A_TOKEN,
         prompt_bytes=prompt_bytes,

@@ -245,7 +245,6 @@ def _name(details: ClientCallDetails) -> str:
 
 
 def _is_cancelled() -> bool:
-    """Return True if the task that runs is cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

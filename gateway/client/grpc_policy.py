@@ -72,7 +72,9 @@ class GrpcPolicy:
             others = methods[method] if isinstance(methods, Mapping) else {}
             names = (target, *others) if others else ()
             if names not in made:
-                made[names] = Hedger(config, _targets(names), stats)
+                # A policy identifies targets by name; their addresses are those of the channels.
+                targets = [Target(f"http://target-{at}.invalid", name=name) for at, name in enumerate(names)]
+                made[names] = Hedger(config, targets, stats)
             self.hedgers[method], self._others[method] = made[names], others
 
     def enter(self, method: str, timeout_s: float | None) -> tuple[ClientRace, ClientAttempt]:
@@ -104,11 +106,6 @@ def switched(metadata: Pairs | None) -> tuple[list[tuple[str, str | bytes]] | No
     if all(key != _SWITCH for key, _ in pairs):
         return None, False
     return [(key, value) for key, value in pairs if key != _SWITCH], (_SWITCH, "off") in pairs
-
-
-def _targets(names: Iterable[str]) -> list[Target]:
-    """Return the targets of a policy; it identifies them by name, and their addresses are the channels'."""
-    return [Target(f"http://target-{number}.invalid", name=name) for number, name in enumerate(names)]
 
 
 def failure_of(code: str, pushback: str | bytes | None) -> Failure:

@@ -215,7 +215,6 @@ class SyncGrpcRace:
 
 
 def _first(attempt: ClientAttempt, call: Call) -> RpcResult:
-    """Wait for the first message of a stream."""
     try:
         return RpcResult(attempt, call, next(call, NOTHING), None)
     except Exception as error:
@@ -223,7 +222,6 @@ def _first(attempt: ClientAttempt, call: Call) -> RpcResult:
 
 
 def _error_of(call: Call) -> BaseException | None:
-    """Return the error of an RPC that has ended."""
     try:
         error: BaseException | None = call.exception()
     except grpc.FutureCancelledError as cancelled:
@@ -232,7 +230,6 @@ def _error_of(call: Call) -> BaseException | None:
 
 
 def _failure(answer: RpcResult) -> Failure:
-    """Classify a failed attempt."""
     error = answer.error
     if answer.call is None or isinstance(error, grpc.FutureCancelledError):
         return UNSENT

@@ -5,6 +5,7 @@ name is first used: a process loads only the library that it uses, and asyncio o
 """
 
 import importlib
+from abc import abstractmethod
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -69,9 +70,9 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
         self._addresses: dict[object, tuple[str, bytes]] = {}  # origins and paths of recent URLs, by httpx's parts
         self._use(transport)
 
+    @abstractmethod
     def _use(self, transport: _T | None) -> None:
         """Set the transport that sends."""
-        raise NotImplementedError
 
     def enter(self, request: HttpxRequest) -> _Entrant | None:
         """Return the race of a request; None: it is sent without one."""

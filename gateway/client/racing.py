@@ -4,6 +4,7 @@ An adapter for a library sends a request and closes a response (`HttpAdapter`); 
 library's own class, which reads its requests (`Racing`), and replaces the body of the response that is returned.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -59,7 +60,7 @@ class HttpAdapter(Protocol[_S_contra, _R]):
         """Close a response before its end, and its connection."""
 
 
-class Racing(Generic[_Q, _S, _R]):
+class Racing(ABC, Generic[_Q, _S, _R]):
     """The policy and the options of one transport or session.
 
     Attributes:
@@ -85,9 +86,9 @@ class Racing(Generic[_Q, _S, _R]):
         self.stats = self.hedger.stats
         self.first = first
 
+    @abstractmethod
     def request_to(self, entrant: "Entrant[_Q, _S, _R]", attempt: ClientAttempt) -> _S:
         """Return the request as it is sent in an attempt."""
-        raise NotImplementedError
 
     def race(self, request: _Q, url: Url, asked: Asked) -> "Entrant[_Q, _S, _R] | None":
         """Return the race of a request; None: it is sent without one."""

@@ -74,7 +74,11 @@ def address_rows(source: DiscoverSettings, addresses: Iterable[str], old: Replic
     known = {row.name: row for row in old}
     hosts = sorted(address for address in found if address.version == version)
     names = (f"[{host}]:{source.port}" if version == 6 else f"{host}:{source.port}" for host in hosts)
-    return tuple(known.get(name) or _row(source, name) for name in names)
+    return tuple(
+        known.get(name)
+        or completed(ReplicaSettings(name=name, kind=source.kind or "", base_url=f"http://{name}/v1"), source)
+        for name in names
+    )
 
 
 def completed(row: ReplicaSettings, source: DiscoverSettings) -> ReplicaSettings:
@@ -121,8 +125,3 @@ def _with_rows(model: ModelSettings, found: Mapping[PoolPlace, Replicas], *, uni
         for fallback, rows in zip(model.fallbacks, groups[1:], strict=True)
     )
     return model.model_copy(update={"replicas": groups[0], "fallbacks": fallbacks})
-
-
-def _row(source: DiscoverSettings, name: str) -> ReplicaSettings:
-    row = ReplicaSettings(name=name, kind=source.kind or "", base_url=f"http://{name}/v1")
-    return completed(row, source)

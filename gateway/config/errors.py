@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.config.document import Loc
 from gateway.config.section import Section
-from gateway.config.sections import sections
+from gateway.config.settings import sections
 
 _QUOTED_MAX = 80  # characters of a value that a message quotes
 _SECRET = frozenset({"key", "previous_key", "admin_key", "api_key", "password", "proxy", "headers"})
@@ -123,7 +123,6 @@ def _section(loc: Loc) -> type[Section] | None:
 
 
 def _example(loc: Loc) -> str:
-    """Return an example for the setting at a path; "" if it has none."""
     parent = sections().get(_names(loc)[:-1])
     fields = parent.model_fields.values() if parent else ()
     examples = next((field.examples for field in fields if loc and field.alias == loc[-1]), None)
@@ -131,7 +130,6 @@ def _example(loc: Loc) -> str:
 
 
 def _unknown(loc: Loc) -> str:
-    """Return the correction of a key that does not exist at its path."""
     name = str(loc[-1])
     known = _keys(_section(loc[:-1]))
     if near := get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.5):

@@ -35,8 +35,7 @@ from gateway.config.document import (
 )
 from gateway.config.errors import ConfigError, ConfigProblem, finding
 from gateway.config.rules import broken_rules
-from gateway.config.sections import sections
-from gateway.config.settings import Settings
+from gateway.config.settings import Settings, sections
 from gateway.config.tls import TlsFault, TlsFiles, tls_context
 from gateway.config.values import secret_fault, with_v1
 

@@ -102,7 +102,6 @@ def _unknown_model(name: str, at: Loc, models: list[tuple[Loc, RawMapping]]) -> 
 
 
 def _aliases_of(model: RawMapping, loc: Loc) -> list[tuple[Loc, str]]:
-    """Return the aliases of a model, each with its path."""
     given = model.get("aliases")
     named = enumerate(given) if isinstance(given, list) else ()
     return [((*loc, "aliases", index), alias) for index, alias in named if isinstance(alias, str)]

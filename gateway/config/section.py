@@ -3,10 +3,6 @@
 from pydantic import BaseModel, ConfigDict
 
 
-def _key_without_unit(field: str) -> str:
-    return field.removesuffix("_s").removesuffix("_bytes")
-
-
 class Section(BaseModel):
     """A mapping in the file: frozen; unknown keys are errors."""
 
@@ -14,6 +10,6 @@ class Section(BaseModel):
         defer_build=True,  # each is built once, as a part of the whole
         frozen=True,
         extra="forbid",
-        alias_generator=_key_without_unit,
+        alias_generator=lambda field: field.removesuffix("_s").removesuffix("_bytes"),  # no unit in the file
         hide_input_in_errors=True,  # inputs can be secrets
     )

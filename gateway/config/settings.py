@@ -10,7 +10,8 @@ Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; the rest are cou
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from functools import cache
+from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
@@ -510,3 +511,19 @@ class Settings(Section):
         """Return the hedging settings in force for a model: its own where set, else the top-level ones."""
         own = {name: getattr(model.hedge, name) for name in model.hedge.model_fields_set}
         return self.hedge.model_copy(update=own)
+
+
+@cache
+def sections() -> dict[tuple[str, ...], type[Section]]:
+    """Return every mapping in the file by its path without indices; `()` is the file itself."""
+    found: dict[tuple[str, ...], type[Section]] = {}
+
+    def visit(path: tuple[str, ...], section: type[Section]) -> None:
+        found[path] = section
+        for name, field in section.model_fields.items():
+            for kind in (field.annotation, *get_args(field.annotation)):
+                if isinstance(kind, type) and issubclass(kind, Section):
+                    visit((*path, field.alias or name), kind)
+
+    visit((), Settings)
+    return found

@@ -3,6 +3,10 @@
 One task for each source. Settings with the replicas found are built here; a callable applies them, one changed model at
 a time and at most one in a turn of the event loop. At a reload of the file `prepare` returns the settings to apply, and
 `commit` follows the new sources.
+
+A source may fail, or answer with less than there is: a resolver that restarts, a file that is being written. An empty
+answer changes nothing. An answer that would remove more than half of the list adds its new replicas at once, and
+removes only those that three such answers in a row lack.
 """
 
 import asyncio
@@ -12,7 +16,6 @@ from typing import Final, NamedTuple
 
 from gateway.config.discovered import PoolPlace, identity_of, name_of, pool_name, sources, with_model, with_rows
 from gateway.config.settings import DiscoverSettings, Replicas, Settings
-from gateway.discovery.listing import Listing, after
 from gateway.discovery.sources import Source, SourceFailed, source_of
 from gateway.observe.state import DiscoveryState
 from gateway.process_events import DiscoveryChanged, ReplicasFound
@@ -21,6 +24,21 @@ from gateway.race.context import Runtime
 _FIRST_S_MAX: Final = 3.0  # a start or a reload waits no longer for an answer
 _JITTER: Final = 0.1  # of the interval: the gateways of a fleet do not ask at the same time
 _NAMES_MAX: Final = 20  # in an event
+_ANSWERS: Final = 3  # in a row that lack a replica, before more than half of a list is removed
+
+
+class Listing(NamedTuple):
+    """The replicas of a source.
+
+    Attributes:
+        rows: the replicas in use.
+        believed: names of the last answer that was believed.
+        rejected: names of the later answers, each of which would remove more than half.
+    """
+
+    rows: Replicas = ()
+    believed: frozenset[str] = frozenset()
+    rejected: tuple[frozenset[str], ...] = ()
 
 
 _EMPTY: Final = Listing()
@@ -192,3 +210,24 @@ def _change(now_s: float, followed: _Followed, before: Replicas) -> ReplicasFoun
 
 def _same(rows: Replicas, others: Replicas) -> bool:
     return len(rows) == len(others) and all(row is other for row, other in zip(rows, others, strict=True))
+
+
+def after(listing: Listing, answer: Replicas) -> tuple[Listing, str | None]:
+    """Return the list after an answer, and the state of an answer that is not believed; None if it is."""
+    if not answer:
+        return listing, "the answer is empty"
+    names = frozenset(row.name for row in answer)
+    missing = listing.believed - names
+    if 2 * len(missing) <= len(listing.believed):
+        return Listing(answer, names), None
+    rejected = (*listing.rejected, names)
+    if len(rejected) >= _ANSWERS:
+        rows = (*answer, *_missing(listing.rows, names, frozenset().union(*rejected)))
+        return Listing(rows, frozenset(row.name for row in rows)), None
+    rows = (*answer, *_missing(listing.rows, names, listing.believed.union(*rejected)))
+    lack = f"the answer lacks {len(missing)} of {len(listing.believed)} replicas"
+    return Listing(rows, listing.believed, rejected), lack
+
+
+def _missing(rows: Replicas, names: frozenset[str], kept: frozenset[str]) -> Replicas:
+    return tuple(row for row in rows if row.name not in names and row.name in kept)

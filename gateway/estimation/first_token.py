@@ -59,8 +59,6 @@ class Signs:
         informative: True if a sign shows that work on the request has begun.
     """
 
-    __slots__ = ("apart_share", "informative", "seen")
-
     def __init__(self) -> None:
         self.seen = 0
         self.apart_share = 0.0

@@ -38,8 +38,6 @@ class FitState(msgspec.Struct, frozen=True):
 class RelativeFit:
     """The sums from which three coefficients are solved."""
 
-    __slots__ = ("_matrix", "_new", "_right", "_weight")
-
     def __init__(self) -> None:
         self._weight = 1.0
         self._new: list[float] | None = None  # number and sums of samples for other gateways; None if there are none

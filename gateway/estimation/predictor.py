@@ -68,23 +68,6 @@ class Predictor:
             are none.
     """
 
-    __slots__ = (
-        "_coefficients",
-        "_due_s",
-        "_first",
-        "_fit",
-        "_folded_s",
-        "_law",
-        "_levels",
-        "_raw",
-        "_samples",
-        "_scales",
-        "_unfitted",
-        "level_median",
-        "memory_s",
-        "steps",
-    )
-
     def __init__(self) -> None:
         self._raw: list[tuple[str, float, float, float, bool]] = []
         self._samples = 0
@@ -371,7 +354,6 @@ def _clipped(residual: float) -> float:
 
 
 def _level_move(residuals: list[float]) -> float:
-    """Return the change of one replica's level from its samples in a batch."""
     if len(residuals) >= _BATCH_MEDIAN_MIN:
         return _BATCH_MEDIAN_STEP * statistics.median(residuals)
     moved = 0.0

@@ -60,8 +60,6 @@ class PrefixMemory:
         keep_s: time after its last use at which a prefix counts as evicted from the replica's cache.
     """
 
-    __slots__ = ("_hashes_max", "_keep_s", "_used_s")
-
     def __init__(self, *, hashes_max: int = 2_048, keep_s: float = 600.0) -> None:
         self._hashes_max = hashes_max
         self._keep_s = keep_s

@@ -31,17 +31,6 @@ class StallDetector:
         barred_until_s: time before which a probe is left to other gateways.
     """
 
-    __slots__ = (
-        "_answered_s",
-        "_others_due_s",
-        "_others_late",
-        "_probe_s",
-        "_waiting",
-        "barred_until_s",
-        "due_s",
-        "late",
-    )
-
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting] = {}  # oldest first
         self.due_s = math.inf
@@ -145,6 +134,5 @@ def _earliest_s(waiting: Mapping[int, _Waiting]) -> float:
 
 
 def _late_s(waiting: _Waiting) -> float:
-    """Return the time from which an attempt is late."""
     _, predicted_s, sent_s = waiting
     return sent_s + max(_LATE_PREDICTIONS * predicted_s, _LATE_MIN_S)

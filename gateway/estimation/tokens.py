@@ -58,8 +58,6 @@ class TokenScaleState(msgspec.Struct, frozen=True):
 class TokenScale:
     """The factors of one model's tokenizer, learned from the usage it reports."""
 
-    __slots__ = ("_fit", "_offered", "_reports", "factors")
-
     def __init__(self) -> None:
         self.factors = (1.0, 1.0, 1.0)
         self._fit = RelativeFit()

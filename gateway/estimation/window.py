@@ -79,8 +79,6 @@ class Window:
         samples_min: minimum number of samples, events and censored ones together.
     """
 
-    __slots__ = ("_censored", "_closed", "_due_s", "_events", "_reach_s", "_samples_min", "_slice_s")
-
     def __init__(self, *, slice_s: float = 10.0, reach_s: float = REACH_S, samples_min: int = 100) -> None:
         self._slice_s = slice_s
         self._reach_s = reach_s

@@ -27,9 +27,6 @@ class BudgetUnit(enum.Enum):
     COST = "cost"  # money
 
 
-_TOKENS: Final = BudgetUnit.TOKENS  # looked up once: in its class, a member is slow on Python 3.11
-
-
 class HedgeBudget:
     """Both credit budgets of a pool.
 
@@ -43,8 +40,6 @@ class HedgeBudget:
         cost: budget of prompt tokens or money.
     """
 
-    __slots__ = ("cost", "requests", "unit")
-
     def __init__(self, share: float, unit: BudgetUnit, saved: float = SAVED_COSTS) -> None:
         self.unit = unit
         self.requests = CreditBudget(share, saved)
@@ -53,7 +48,7 @@ class HedgeBudget:
     def earn_sent(self, replica: Replica, prompt_tokens: float, uncached: float, now_s: float, scale: float) -> None:
         """Credit a sent request that may be hedged; `scale` (0 to 1) slows the earning."""
         self.requests.earn(now_s, 1.0, scale)
-        if self.unit is _TOKENS:
+        if self.unit is BudgetUnit.TOKENS:
             cached = prompt_tokens - uncached
             self.cost.earn(now_s, uncached + _cached_weight(replica.prices) * cached if cached else uncached, scale)
 
@@ -137,7 +132,6 @@ def hedge_money(
 
 
 def _cached_weight(prices: Prices | None) -> float:
-    """Return the weight of a cached prompt token relative to an uncached one."""
     if prices is None or prices.prompt <= 0:
         return _CACHED_PRICE
     return prices.cached_prompt / prices.prompt

@@ -60,8 +60,6 @@ NOT_NOW: Final = Correction(gain=0.0)
 class Guard:
     """The wins of the last hundred hedges of one kind."""
 
-    __slots__ = ("_outcomes", "_recent")
-
     def __init__(self) -> None:
         self._outcomes = 0  # bits of the recent hedges; 1 for a win
         self._recent = 0
@@ -83,8 +81,6 @@ class Guard:
 
 class Calibration:
     """The outcome of a pool's recent hedges."""
-
-    __slots__ = ("_correction", "_expected", "_guard", "_hedges", "_ran", "_saved")
 
     def __init__(self) -> None:
         self._hedges = self._expected = self._saved = self._ran = 0.0  # decayed sums, in multiples of backup_s

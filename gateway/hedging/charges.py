@@ -37,11 +37,6 @@ class Billed(enum.Enum):
     WHOLE = "whole"  # cancelled, and billed as if it had run to its end
 
 
-# Looked up once, because Python 3.11 looks up a member in its class slowly.
-_NOTHING, _USED, _WHOLE = Billed.NOTHING, Billed.USED, Billed.WHOLE
-_SETTLE, _RELEASE, _PROMPT, _CATALOG = Bill.SETTLE, Bill.RELEASE, Bill.PROMPT, Bill.CATALOG
-
-
 class Charge(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Billed usage and cost of one attempt.
 
@@ -88,10 +83,10 @@ def charge(
     """
     prices, usage, bill = attempt.replica.prices, attempt.usage, OUTCOME_EFFECTS[outcome].bill
     whole = False
-    if bill is not _SETTLE:
-        if bill is _RELEASE or (bill is _PROMPT and not _accepted(attempt)):
-            return Charge(disposition, _NOTHING, cost=None if prices is None else 0.0)
-        whole = bill is _CATALOG and attempt.replica.bills_cancelled and not attempt.empty
+    if bill is not Bill.SETTLE:
+        if bill is Bill.RELEASE or (bill is Bill.PROMPT and not _accepted(attempt)):
+            return Charge(disposition, Billed.NOTHING, cost=None if prices is None else 0.0)
+        whole = bill is Bill.CATALOG and attempt.replica.bills_cancelled and not attempt.empty
     prompt = completion = None
     cached = 0
     if usage is not None:
@@ -104,7 +99,7 @@ def charge(
     if whole:
         completion = max(completion, round(answer_tokens))
     cost = None if prices is None else prices.cost(prompt, cached, completion)
-    return Charge(disposition, _WHOLE if whole else _USED, prompt, cached, completion, estimated, cost)
+    return Charge(disposition, Billed.WHOLE if whole else Billed.USED, prompt, cached, completion, estimated, cost)
 
 
 def _accepted(attempt: Chargeable) -> bool:
@@ -159,14 +154,14 @@ class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
             if charge.estimated:
                 self.estimated += 1
             billed = charge.billed
-            if billed is not _USED:
-                if billed is _WHOLE:
+            if billed is not Billed.USED:
+                if billed is Billed.WHOLE:
                     self.billed_whole += 1
                 else:
                     self.billed_nothing += 1
             if charge.cost is not None:
                 self.cost = money((self.cost or 0.0) + charge.cost)
-            elif billed is not _NOTHING:
+            elif billed is not Billed.NOTHING:
                 self.unpriced += 1
         self.attempts += len(charges)
         self.prompt_tokens += prompt_tokens

@@ -161,8 +161,6 @@ def _best(curve: Survival, delays: Sequence[float], shares: Sequence[float]) -> 
 class SecondHedges:
     """Learns from the last thousand first hedges how often a second hedge follows."""
 
-    __slots__ = ("_first", "_second")
-
     def __init__(self) -> None:
         self._first = 0.0
         self._second = 0.0

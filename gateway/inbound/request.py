@@ -34,7 +34,7 @@ Spans = dict[str, tuple[int, int]]
 _Top = tuple[bytes, Spans, ParsedFields]
 """A body, the positions of the values at its top level, and the fields that the gateway uses."""
 
-_SPACE, _BRACE = b" {"
+_BRACE: Final = b"{"[0]
 _OFF: Final = Denial.OFF  # Python 3.11 looks up a member in its class slowly
 KEYS_MAX: Final = 200  # keys at the top level; the API has some 40
 KEY_CHARACTERS_MAX: Final = 64 * 1024  # of all keys; a key of escapes takes 20 ms for each MB
@@ -173,9 +173,11 @@ def skim(api: Api, body: bytes, bounds: NumberLimits, default_model: str) -> tup
     if "model" not in raws:
         body = _with_model(body, raws, default_model)
         raws = _read_top(body)
-    size = sum(map(len, raws)) + sum(map(len, raws.values())) + 4 * len(raws) + 1  # see `_usual_spans`
+    # Quotes, colon, and comma or brace of each pair; an escape or a duplicate key, and white space, make a body longer.
+    keys = sum(map(len, raws))
+    size = keys + sum(map(len, raws.values())) + 4 * len(raws) + 1
     try:
-        if size != len(body) and not _usual_spans(body, raws):
+        if size != len(body) or keys > KEY_CHARACTERS_MAX:
             _spans(body, raws)
         fields = _READERS[api](body, raws, bounds)
     except RecursionError:
@@ -270,7 +272,7 @@ def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None)
         body = _with_model(body, raws, default_model)
         raws = _read_top(body)
     try:
-        return body, _usual_spans(body, raws) or _spans(body, raws), _READERS[api](body, raws, bounds)
+        return body, _spans(body, raws), _READERS[api](body, raws, bounds)
     except RecursionError:
         raise inbound_errors.too_deep() from None
 
@@ -312,32 +314,6 @@ def _is_utf8(body: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _usual_spans(body: bytes, raws: RawFields) -> Spans | None:
-    """Return the values' positions in a body without white space, or in one written like {"a": 10, "bc": [2]}.
-
-    None for any other body. Such a body is as long as its keys, its values, and 4 or 6 bytes for each of them (quotes,
-    colon, comma or brace). An escape in a key, or a duplicate key, makes it longer. Example:
-
-        {"a":10,"bc":[2]}
-        0    5 7     13 16
-    """
-    is_spaced = body[body.find(b":") + 1] == _SPACE
-    end, marks = (-1, 6) if is_spaced else (0, 4)
-    spans: Spans = {}
-    for key, raw in raws.items():
-        start = end + len(key) + marks
-        end = start + len(raw)
-        spans[key] = (start, end)
-    if end + 1 != len(body) or (is_spaced and not _has_usual_space(body)):
-        return None
-    return spans
-
-
-def _has_usual_space(body: bytes) -> bool:
-    """Return True if a body has one space after each comma and colon, and no other; False for a long one."""
-    return len(body) <= KEY_CHARACTERS_MAX and msgspec.json.format(body, indent=0) == body
 
 
 def _spans(body: bytes, raws: RawFields) -> Spans:

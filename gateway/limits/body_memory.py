@@ -59,8 +59,6 @@ class BodyMemory:
         is_shared: True if there are several API keys.
     """
 
-    __slots__ = ("_arriving", "_usages", "_wait_estimator", "arriving_max", "bytes_max", "held", "is_shared")
-
     def __init__(self, bytes_max: int, arriving_max: int = ARRIVING_MAX, *, is_shared: bool = False) -> None:
         self.bytes_max = bytes_max
         self.arriving_max = arriving_max

@@ -64,19 +64,6 @@ class CreditBudget:
         heads: number of gateways that share the bucket.
     """
 
-    __slots__ = (
-        "_accrual",
-        "_cost_mean",
-        "_credit",
-        "_is_full",
-        "_now_s",
-        "_others",
-        "_put_s",
-        "_saved",
-        "heads",
-        "share",
-    )
-
     def __init__(self, share: float, saved: float = SAVED_COSTS) -> None:
         self.share = share
         self._saved = saved
@@ -221,8 +208,6 @@ class RetryBudget:
     Attributes:
         heads: number of gateways that share the budget.
     """
-
-    __slots__ = ("_accrual", "_credit", "_is_full", "_now_s", "_others", "_put_s", "_unclear_credit", "heads")
 
     def __init__(self) -> None:
         self._credit = self._unclear_credit = _RETRIES_SAVED  # unused while the budget is full

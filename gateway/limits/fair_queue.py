@@ -53,8 +53,6 @@ class FairQueue(Generic[W]):
         waiting: queued requests.
     """
 
-    __slots__ = ("_held", "_lanes", "_wait_estimator", "slots", "waiting", "waiting_max")
-
     def __init__(self, slots: int, waiting_max: int, held: Slots | None = None) -> None:
         self.slots = slots
         self.waiting_max = waiting_max

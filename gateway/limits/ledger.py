@@ -70,19 +70,6 @@ class Ledger:
             first limit is known, else the end of the last cool-down, -inf without one.
     """
 
-    __slots__ = (
-        "_buckets",
-        "_cool_tokens",
-        "_cool_until_s",
-        "_corrected",
-        "_limited_s",
-        "_released",
-        "_sent",
-        "_settled",
-        "_unreserved",
-        "restricts_until_s",
-    )
-
     def __init__(self, limits: Iterable[Limit] = (), new_bucket: Callable[[Limit], QuotaBucket] = Bucket) -> None:
         self._buckets = [new_bucket(limit) for limit in limits]  # observed ones follow
         self._limited_s = -math.inf
@@ -102,7 +89,7 @@ class Ledger:
     # tickets
 
     def reserve(self, spend: Spend, now_s: float) -> QuotaTicket:
-        """Reserve the usage of a request that is being sent; never rejects, see `room_for_hedge` and `refuses`."""
+        """Reserve the usage of a request that is being sent; never rejects, see `room_for_hedge` and `wait_s`."""
         for bucket in self._buckets:
             bucket.take(bucket.cost(spend), now_s)
         self._sent = sent = self._sent.plus(spend)
@@ -156,10 +143,6 @@ class Ledger:
     def headroom(self, now_s: float) -> float:
         """Return the smallest remaining share of any bucket, at least 0; 1 if no limit is known."""
         return min((max(0.0, bucket.left(now_s) / bucket.amount) for bucket in self._buckets), default=1.0)
-
-    def refuses(self, spend: Spend, now_s: float) -> bool:
-        """Return True if even a primary may not be sent: during a cool-down, or at an enforced limit."""
-        return self.wait_s(spend, now_s) > 0
 
     def wait_s(self, spend: Spend, now_s: float) -> float:
         """Return the seconds until a primary that may use `spend` may be sent; 0 for now."""
@@ -240,11 +223,6 @@ class Ledger:
         if self._corrected is None:
             self._corrected = _NOTHING
         return self._sent.plus(self._corrected)
-
-    @property
-    def limited_s(self) -> float:
-        """Time of the last 429; -inf before the first."""
-        return self._limited_s
 
     def spent_elsewhere(self, spend: Spend, now_s: float, since_s: float) -> None:
         """Count usage by other gateways after `since_s`; a response received since then contains it."""

@@ -22,8 +22,6 @@ class WaitEstimator:
         capacity: total amount that can be taken.
     """
 
-    __slots__ = ("_amount", "_amount_s", "_capacity")
-
     def __init__(self, capacity: float) -> None:
         self._capacity = capacity
         self._amount = 0.0

@@ -39,9 +39,8 @@ from gateway.events import (
     Role,
 )
 from gateway.hedging.charges import Charge, Disposition, costs
-from gateway.hedging.measure import Measured
+from gateway.hedging.measure import Measured, Shadow, ShadowReason
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.shadow import Shadow, ShadowReason
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,

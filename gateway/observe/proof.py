@@ -18,9 +18,8 @@ from typing import Final, NamedTuple
 from gateway.config.settings import Settings
 from gateway.events import AttemptReport, Event, Listener, RequestEnded, Role
 from gateway.hedging.charges import Disposition
-from gateway.hedging.measure import Instrument
+from gateway.hedging.measure import Instrument, Shadow
 from gateway.hedging.outcomes import Outcome
-from gateway.hedging.shadow import Shadow
 from gateway.observe.instruments import MODEL
 from gateway.observe.process import ProcessValue
 from gateway.process_events import HedgingMeasured

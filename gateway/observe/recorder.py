@@ -24,8 +24,8 @@ from gateway.events import (
     Role,
 )
 from gateway.hedging.charges import Disposition
+from gateway.hedging.measure import Shadow
 from gateway.hedging.outcomes import Outcome
-from gateway.hedging.shadow import Shadow
 from gateway.observe.instruments import Counter, Instruments
 from gateway.observe.usage import UsageTable
 from gateway.process_events import AcceptingChanged, ConfigReloaded, ShareAway

@@ -1,6 +1,6 @@
 """The estimated load of each replica of a pool, and the times for which it is remembered. Pure.
 
-The pool reports requests and answers; `picker.py` and `quickest.py` read the state to pick a replica.
+The pool reports requests and answers; `picker.py` reads the state to pick a replica.
 
 Units: seconds of the loop's clock, tokens.
 """
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.estimation.break_share import BreakShare
 from gateway.estimation.prefixes import PrefixMemory, favourite, seed_of, uncached_tokens
 from gateway.estimation.stall_detector import StallDetector
 from gateway.hedging.contract import RequestFacts
@@ -29,6 +28,42 @@ _MEMORY_REQUESTS: Final = 75.0  # ... until an equal share of the traffic has br
 _GUESSED_SHARE: Final = 0.5  # of a prompt that counts as cached where another gateway has probably sent its prefix
 _BUSY: Final = 0.99  # of the mean time between requests at which the first of these times grows
 _GAP_WEIGHT: Final = 0.02  # of the last time between two requests in their mean
+_BREAK_WEIGHT: Final = 0.1  # of one answer: about the last ten count
+_BREAK_HALF_LIFE_S: Final = 180.0  # a share fades, so that the replica is tried again
+_SAME_BREAK_S: Final = 0.02  # breaks less than this apart are one event: a restart cuts all streams of a replica
+_BREAKS_TOLERATED: Final = 0.12  # one break among ten answers is usual
+_BREAK_COST_S: Final = 20.0  # a client's loss by one break: the default of timeouts.stall
+
+
+class BreakShare:
+    """The share of one replica's answers that break after their first content, and its cost in waiting time.
+
+    A first token is no evidence for the whole answer: a replica that is quick to begin and then breaks would attract
+    traffic by its TTFT. The cost is added to its predicted TTFT where replicas are compared, never where delays are
+    made.
+    """
+
+    def __init__(self) -> None:
+        self._share = 0.0
+        self._at_s = -math.inf
+        self._broken_s = -math.inf
+
+    def add(self, now_s: float, *, broken: bool) -> None:
+        """Add an answer that was complete, or broke after its first content."""
+        if broken:
+            is_counted, self._broken_s = now_s < self._broken_s + _SAME_BREAK_S, now_s
+            if is_counted:
+                return
+        share = self._faded(now_s)
+        self._share = share + _BREAK_WEIGHT * (broken - share)
+        self._at_s = now_s
+
+    def cost_s(self, now_s: float) -> float:
+        """Return the expected loss by one more request here; 0 below the tolerated share."""
+        return max(0.0, self._faded(now_s) - _BREAKS_TOLERATED) * _BREAK_COST_S
+
+    def _faded(self, now_s: float) -> float:
+        return self._share * 0.5 ** ((now_s - self._at_s) / _BREAK_HALF_LIFE_S) if self._share else 0.0
 
 
 @dataclass(slots=True)
@@ -99,22 +134,6 @@ class Loads:
         breaking_until_s: end of the time in which answers are counted because one broke.
         ramping_until_s: end of the slow start of the last replica that came back.
     """
-
-    __slots__ = (
-        "_busy_gap_s",
-        "_gap_s",
-        "_is_quiet",
-        "_learning",
-        "_request_s",
-        "_seeds",
-        "breaking_until_s",
-        "heads",
-        "numbers",
-        "of",
-        "probe_every_s",
-        "ramping_until_s",
-        "unseen_s",
-    )
 
     def __init__(self, replicas: Iterable[Replica], learning: Learning, old: "Loads | None" = None) -> None:
         known = {} if old is None else old.of

@@ -1,22 +1,28 @@
 """Picks a replica of a pool: the usable ones, and the best of them for a primary, failover or backup. Pure.
 
-The general way: any state of the replicas, any routing. `quickest.py` picks nearly every primary. Does not decide
-whether a backup is sent.
+`pick_usual` picks nearly every primary, in one pass over the predictions, while all replicas are in their usual state.
+The other functions serve any state and any routing: replicas that are suspect, taken out, cooling down, in slow start
+or at a limit of their quota, pinned requests, weights. In the usual state both pick the same replica; tests compare
+them. Each state is read from its owner at the time of the pick, so no copy can be out of date. Does not decide whether
+a backup is sent.
 
 Units: seconds of the loop's clock, tokens; `rand` is uniform in [0, 1).
 """
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
+from gateway.estimation.predictor import TTFT_MIN_S
+from gateway.estimation.stall_detector import StallDetector
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.parameters import HedgeParameters
+from gateway.limits.ledger import Ledger
 from gateway.pool.learning import Learning
-from gateway.pool.loads import Loads
+from gateway.pool.loads import UNSEEN_S, Loads, ReplicaLoad
 from gateway.pool.quotas import Quotas
-from gateway.routing.replicas import Replica
+from gateway.routing.replicas import Breaker, Replica
 from gateway.routing.ring import Ring
 from gateway.routing.strategies import (
     Routing,
@@ -28,16 +34,30 @@ from gateway.routing.strategies import (
     reachable,
     usable,
 )
-from providers.base import Api
 
-NEAR_TIE: Final = 1.1  # predictions within this ratio count as equal, so that load or another quota decides
-UNSEEN_RATIO: Final = 1.5  # a replica without requests gets one unless its prediction is worse by more than this ratio
+_NEAR_TIE: Final = 1.1  # predictions within this ratio count as equal, so that load or another quota decides
+_UNSEEN_RATIO: Final = 1.5  # a replica without requests gets one unless its prediction is worse by more than this ratio
 _SHARE_MAX: Final = 1.25  # times an equal share of the streams in flight; above it an equally quick engine is picked
-IN_FLIGHT_MIN: Final = 4  # fewer streams in flight are no load
+_IN_FLIGHT_MIN: Final = 4  # fewer streams in flight are no load
 _FIRST_REQUEST_S: Final = 1.0  # a new replica gets the next primary after this time, if it has had none
 _WEIGHED_RATIO: Final = 1.5  # with weights, predictions within this ratio of the best one count as equal
 _PROBE_UNPAID: Final = 3.0  # times as long without a probe that could be hedged
+_SEEN_S: Final = 0.999 * UNSEEN_S  # no replica is due for a request so soon after its last one, rounding included
+_NO_LIMITS: Final = Ledger()  # for a replica without a quota
+
+Choice = tuple[float, float, float, Replica, ReplicaLoad]
+"""A replica for a primary, with its load.
+
+The numbers before it: the expected TTFT by which replicas are compared, which is the predicted one with the cost of
+broken answers and the overdue time of waiting attempts; the predicted TTFT; and the prompt tokens that it has to
+compute.
+"""
+
+_Row = tuple[Replica, ReplicaLoad, Breaker, StallDetector, str]
+
 _IN_FLIGHT: Final = attrgetter("in_flight")
+_USED_S: Final = attrgetter("used_s")
+_EXPECTED_S: Final = itemgetter(0)
 
 
 class Picker:
@@ -70,9 +90,68 @@ class Picker:
         self._is_weighted = is_weighted(self._replicas)
         ordinary, reserve = ([each for each in replicas if each.backup_only is only] for only in (False, True))
         self.tiers = tuple(Ring(tier, self.ring) for tier in (ordinary, reserve) if tier) if reserve else (self.ring,)
-        self._common_apis = common_apis(replicas)
+        # The APIs that every replica serves, and None.
+        self._common_apis = {None, *(frozenset.intersection(*(each.apis for each in replicas)) if replicas else ())}
+        self._first_tier = first = self.tiers[0]
+        # False without any replica, or without one that takes primaries.
+        has_primaries = any(not replica.backup_only for replica in first.replicas)
+        is_compared = settings.routing is Routing.PREDICTED and not self._is_weighted and has_primaries
+        self._usual_apis = self._common_apis if is_compared else set()  # of the requests that `pick_usual` serves
+        self._rows_of: dict[Replica, _Row] = {
+            each: (each, loads.of[each], each.breaker, loads.of[each].stalls, each.name) for each in first.replicas
+        }
+        self._rows = 2 * list(self._rows_of.values())  # twice: from each start, a whole round follows
+        self._seen_until_s = -math.inf  # time until which no replica of a small ring is due for a request
 
     # a primary or failover
+
+    def pick_usual(self, facts: RequestFacts, now_s: float, rand: float) -> Choice | None:
+        """Pick the replica with the lowest prediction, or one that is due for a request; None in an unusual state."""
+        if facts.api not in self._usual_apis or facts.pinned is not None:
+            return None
+        loads, ledgers, rows, count = self._loads, self._quotas.of, self._rows, len(self._rows_of)
+        if self._first_tier.is_large:
+            groups, rand = self._first_tier.random(rand, facts.prefixes)
+            group = [self._rows_of[replica] for replica in next(groups)]
+            rows, count = group + group, len(group)
+        if now_s < loads.ramping_until_s:
+            return None
+        law = self._learning.predictor.law(now_s)
+        if law is None:
+            return None
+        (b, s, c), scales = law
+        uncached, prefixes, is_breaking = facts.prompt_tokens, facts.prefixes, now_s < loads.breaking_until_s
+        idle_s = b + s * uncached
+        choices: list[Choice] = []
+        start = int(rand * count)  # the first one after a random start wins a tie
+        for replica, load, breaker, stalls, name in rows[start : start + count]:
+            if (
+                replica.out
+                or (breaker.eventful and not breaker.is_closed(now_s))
+                or (
+                    ledgers
+                    and now_s < ledgers.get(replica, _NO_LIMITS).restricts_until_s
+                    and not self._quotas.is_free(replica, facts, now_s)
+                )
+            ):
+                return None
+            if prefixes:
+                uncached = loads.uncached(facts, replica, now_s)
+                idle_s = b + s * uncached
+            ttft_s = (idle_s + c * load.pending) * scales.get(name, 1.0)
+            if ttft_s < TTFT_MIN_S:
+                ttft_s = TTFT_MIN_S
+            expected_s = ttft_s
+            if now_s > stalls.due_s or stalls.late or is_breaking:
+                if stalls.is_suspect(now_s):
+                    return None
+                own_s = ttft_s + load.breaks.cost_s(now_s) if is_breaking else ttft_s
+                expected_s = own_s + stalls.overdue_s(now_s)
+            choices.append((expected_s, ttft_s, uncached, replica, load))
+        best = min(choices, key=_EXPECTED_S)
+        if now_s >= self._seen_until_s or best[3].in_flight >= _IN_FLIGHT_MIN:
+            return self._compared(best, choices, rows[:count], now_s)
+        return best
 
     def pick(
         self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float, *, prefills: bool = False
@@ -168,7 +247,7 @@ class Picker:
         best, _ = self._best(candidates, predicted_s, now_s, rand)
         if best.quota is None or best.quota != asking.quota:
             return best
-        limit_s = NEAR_TIE * predicted_s[candidates.index(best)]
+        limit_s = _NEAR_TIE * predicted_s[candidates.index(best)]
         near = zip(candidates, predicted_s, strict=True)
         return next((each for each, each_s in near if each.quota != asking.quota and each_s <= limit_s), best)
 
@@ -179,7 +258,32 @@ class Picker:
         uncached = self._loads.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
         return self._learning.predictor.predict(replica.name, uncached, self._loads.of[replica].pending, now_s)
 
-    # inside
+    # helpers of a primary in the usual state
+
+    def _compared(self, best: Choice, choices: Sequence[Choice], rows: Sequence[_Row], now_s: float) -> Choice:
+        """Return a choice that is preferred to the best one: due for a request, or nearly as good and less busy."""
+        if now_s >= self._seen_until_s:
+            unseen, own_s, load = self._due(rows, choices, now_s), best[1], best[4]
+            if now_s < self._loads.breaking_until_s:
+                own_s += load.breaks.cost_s(now_s)
+            if unseen is not None and unseen[0] <= _UNSEEN_RATIO * own_s:
+                return unseen
+        if _is_over_share(
+            best[3], [each[3] for each in choices] if self._first_tier.is_large else self._first_tier.replicas
+        ):
+            return min((each for each in choices if each[0] <= _NEAR_TIE * best[0]), key=lambda each: each[3].in_flight)
+        return best
+
+    def _due(self, rows: Sequence[_Row], choices: Sequence[Choice], now_s: float) -> Choice | None:
+        """Return the choice whose replica is longest without a request, if it is due for one."""
+        load = min((row[1] for row in rows), key=_USED_S)  # the first in the configured order
+        if not self._first_tier.is_large:
+            self._seen_until_s = load.used_s + _SEEN_S
+        if load.used_s > now_s - self._loads.unseen_s:
+            return None
+        return next(each for each in choices if each[4] is load)
+
+    # helpers in any state
 
     def _groups(self, ring: Ring, facts: RequestFacts, rand: float) -> tuple[Iterable[Sequence[Replica]], float]:
         """Return the groups of candidates for a primary or failover, and a random number for the pick among them."""
@@ -278,11 +382,11 @@ class Picker:
         best, index = self._best(candidates, predicted_s, now_s, rand)
         if is_due:
             expected_s = predicted_s[candidates.index(unseen)] + loads[unseen].stalls.overdue_s(now_s)
-            if expected_s <= UNSEEN_RATIO * predicted_s[index]:
+            if expected_s <= _UNSEEN_RATIO * predicted_s[index]:
                 return unseen
         if self._is_weighted:
             return self._weighed(candidates, predicted_s, _WEIGHED_RATIO * predicted_s[index], now_s, rand)
-        if is_over_share(best, candidates):
+        if _is_over_share(best, candidates):
             return self._least_busy(candidates, predicted_s, index, now_s, rand)
         return best
 
@@ -301,7 +405,7 @@ class Picker:
         count = len(candidates)
         waits = (self._loads.of[each].stalls for each in candidates)
         expected_s = [each_s + wait.overdue_s(now_s) for each_s, wait in zip(predicted_s, waits, strict=True)]
-        start, near_s = int(rand * count), NEAR_TIE * expected_s[best]
+        start, near_s = int(rand * count), _NEAR_TIE * expected_s[best]
         near = (index % count for index in range(start, start + count) if expected_s[index % count] <= near_s)
         return min(map(candidates.__getitem__, near), key=_IN_FLIGHT)  # the first one after a random start wins a tie
 
@@ -333,18 +437,13 @@ class Picker:
         return [own_s + loads[each].breaks.cost_s(now_s) for each, own_s in zip(candidates, predicted_s, strict=True)]
 
 
-def is_over_share(best: Replica, candidates: Collection[Replica]) -> bool:
+def _is_over_share(best: Replica, candidates: Collection[Replica]) -> bool:
     """Return True if an engine has over 1.25 times its share of the streams of all candidates.
 
     Running streams slow each other down, which TTFT does not show.
     """
     in_flight = best.in_flight
-    if not best.batches or in_flight < IN_FLIGHT_MIN:
+    if not best.batches or in_flight < _IN_FLIGHT_MIN:
         return False
     streams: int = sum(map(_IN_FLIGHT, candidates))
     return in_flight * len(candidates) > _SHARE_MAX * streams
-
-
-def common_apis(replicas: Sequence[Replica]) -> set[Api | None]:
-    """Return the APIs that every replica serves, and None."""
-    return {None, *(frozenset.intersection(*(each.apis for each in replicas)) if replicas else ())}

@@ -1,22 +1,24 @@
 """The policy of one pool: picks replicas, decides on hedges, and learns from outcomes. Pure.
 
 A pool is a set of interchangeable replicas of one model. The race reports events with their times; the pool returns
-values, never acts, never reads a clock. `picker.py` picks replicas, `learning.py` learns, `measured.py` measures what
-hedges save, `hedging/gate.py` decides whether a backup is worth its cost, and `hedging/outcomes.py` has the effects of
-each outcome.
+values, never acts, never reads a clock. A reload takes over its state. `picker.py` picks replicas, `learning.py`
+learns, `hedging/gate.py` decides whether a backup is worth its cost, and `hedging/outcomes.py` has the effects of each
+outcome.
 
 Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0, 1).
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from gateway.estimation.first_token import FirstTokenChoice
 from gateway.hedging import gate
-from gateway.hedging.budget import BudgetUnit
+from gateway.hedging.budget import BudgetUnit, HedgeBudget
 from gateway.hedging.charges import Disposition, charge
 from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
 from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
+from gateway.hedging.measure import NOT_MEASURED, Measured, Shadow, draw, drawn_ttft_s, reason_of, shadow_of
 from gateway.hedging.outcomes import (
     OUTCOME_EFFECTS,
     Bill,
@@ -29,33 +31,131 @@ from gateway.hedging.outcomes import (
     why_low_gain,
     why_no_quota,
 )
-from gateway.hedging.plan import Policy
-from gateway.hedging.possible import EXPLANATIONS
-from gateway.pool.loads import ReplicaLoad
-from gateway.pool.measured import SLOW_LEVEL, MeasuredPool
+from gateway.hedging.parameters import HedgeParameters
+from gateway.hedging.plan import FirstEvent, Policy
+from gateway.hedging.possible import EXPLANATIONS, never_hedged, target_of
+from gateway.limits.ledger import Ledger
+from gateway.pool.learning import Learning
+from gateway.pool.loads import Loads, ReplicaLoad
+from gateway.pool.picker import Picker
+from gateway.pool.quotas import Quotas
+from gateway.pool.rejections import Rejections
 from gateway.routing.replicas import Breaker, BreakerState, Replica
 from providers.base import Api, RateLimit
 
-# Looked up once, because Python 3.11 looks up a member in its class slowly.
-_SUCCESS, _COST = BreakerSignal.SUCCESS, BudgetUnit.COST
-_HIDDEN_REASONING: Final = Denial.HIDDEN_REASONING
+_SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool is slow, and earns credits more slowly
 
 
-class Pool(MeasuredPool):
+class Pool:
     """One pool of replicas.
 
-    The arguments are those of `PoolParts`.
+    Args:
+        name: name for display: the model's name, with a number for a fallback.
+        replicas: replicas with different names; none while their source has not found any.
+        ledgers: ledgers by quota name; shared between pools.
+        previous: pool that this one replaces after a reload, None without one; replicas that stay keep their state.
+        ends_cool_downs: True if their cool-downs end, which tests whether their providers still refuse.
     """
+
+    def __init__(
+        self,
+        name: str,
+        replicas: Sequence[Replica],
+        settings: HedgeParameters,
+        ledgers: Mapping[str, Ledger] | None = None,
+        previous: "Pool | None" = None,
+        *,
+        ends_cool_downs: bool = True,
+    ) -> None:
+        self.name = name
+        self.replicas = tuple(replicas)
+        self.settings = settings
+        self.is_single = len(self.replicas) < 2
+        self.max_hedges = 0 if settings.policy is Policy.OFF else settings.max_hedges  # of a request
+        self.is_shadow = settings.policy is Policy.SHADOW
+        self.withholds = self.is_shadow or settings.measure != NOT_MEASURED  # some granted hedges
+        self.prefills = any(replica.prefills for replica in replicas)  # some can continue a given answer
+        self.hedging_on = True  # the on-call switch
+        self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
+        self.budget = HedgeBudget(settings.budget, settings.budget_unit, settings.saved_hedges)
+        self.first_token = FirstTokenChoice(settings.first_token)
+        loads = None if previous is None else previous.loads
+        new = [replica.name for replica in replicas if loads is None or replica not in loads.of]
+        self.learning = Learning(new, settings)
+        self.quotas = Quotas(replicas, ledgers or {}, self.learning)
+        self.loads: Loads = Loads(replicas, self.learning, loads)
+        self.picker = Picker(self.replicas, settings, self.loads, self.learning, self.quotas, self._can_hedge)
+        off = settings.policy is Policy.OFF or settings.budget <= 0
+        self._never_hedged = never_hedged(list(map(target_of, replicas)), off=off, crossing=settings.crossing)
+        if previous is not None:
+            self._adopt_state(previous, ends_cool_downs=ends_cool_downs)
+
+    def _adopt_state(self, old: "Pool", *, ends_cool_downs: bool) -> None:
+        """Take over the state of a pool; its running attempts share that state and still count."""
+        stay = self.loads.adopt_state(old.loads)
+        for replica in stay if ends_cool_downs else ():
+            replica.breaker.end_cool_down()
+        names = [replica.name for replica in stay]
+        self.learning.adopt_state(old.learning, names)
+        if self.first_token.adopt_state(old.first_token, names):
+            self.learning.restart()
+        self.hedging_on = old.hedging_on
+        if (self.settings.budget, self.settings.budget_unit) == (old.settings.budget, old.settings.budget_unit):
+            self.budget = old.budget
+
+    @property
+    def has_hidden_reasoning(self) -> bool:
+        """True if its first content follows hidden reasoning, which a backup would have to repeat in full."""
+        return self.first_token.hides_reasoning and not self.settings.hedge_hidden_reasoning
+
+    def switch(self, replica: Replica, now_s: float, *, out: bool) -> None:
+        """Take a replica out, or in again with a slow start; its attempts under way continue."""
+        replica.out = out
+        if not out:
+            replica.breaker.start_slowly(now_s)
+            self.loads.on_recovered(now_s)
+
+    def welcome(self, new: Sequence[Replica], now_s: float) -> None:
+        """Start replicas slowly that were added to a pool in use; they get no hedge before their first content."""
+        if not self.loads.has_requests or len(new) == len(self.replicas):  # nothing else could serve
+            return
+        for replica in new:
+            replica.breaker.start_slowly(now_s)
+            self.learning.predictor.start_at_median(replica.name)
+            self.loads.of[replica].is_new = True
+            self.loads.on_recovered(now_s)
+
+    def never_hedged(self, replica: Replica) -> Denial | None:
+        """Return the reason for which requests sent to a replica are not hedged, however late; None if some can be."""
+        configured = self._never_hedged[replica.name]
+        if configured is not None or not self.has_hidden_reasoning:
+            return configured
+        others = (each.name for each in self.replicas if each is not replica)
+        is_by_work = self.first_token.is_sometimes_by_work
+        return None if is_by_work(replica.name) and any(map(is_by_work, others)) else Denial.HIDDEN_REASONING
+
+    def rejections(self, replica: Replica) -> Rejections:
+        """Return the judge of a replica's rejections."""
+        return self.loads.of[replica].rejections
+
+    def answer_tokens(self, facts: RequestFacts) -> float:
+        """Return the expected length of the answer: the p90 of recent ones, at most the request's own limit."""
+        p90_tokens = self.learning.answer_tokens
+        return p90_tokens if facts.answer_tokens is None else min(p90_tokens, facts.answer_tokens)
+
+    def pending_tokens(self, replica: Replica) -> float:
+        """Return the prompt tokens of its attempts without first content."""
+        return self.loads.of[replica].pending
 
     # before an attempt
 
     def begin(self, facts: RequestFacts, now_s: float, rand: float) -> Primary | None:
         """Choose the replica of a request's primary and count the attempt as sent; None in an unusual state.
 
-        Does the same as `picker.pick`, `on_sent` and `delay_s`, which serve any state. If it raises, nothing is counted
-        as sent.
+        Does the same as `picker.pick`, `on_sent` and `delay_s`, which serve any state. An exception leaves nothing
+        counted as sent.
         """
-        choice = self._quickest.pick(facts, now_s, rand)
+        choice = self.picker.pick_usual(facts, now_s, rand)
         if choice is None:
             return None
         _, ttft_s, uncached, replica, _ = choice
@@ -70,7 +170,7 @@ class Pool(MeasuredPool):
         replica.in_flight += 1
         if replica.breaker.eventful:
             replica.breaker.on_sent(now_s)
-        if self.is_single or forecast.never_hedged is _HIDDEN_REASONING:
+        if self.is_single or forecast.never_hedged is Denial.HIDDEN_REASONING:
             delay_s = math.inf
         return Primary(replica, forecast, delay_s)
 
@@ -128,7 +228,7 @@ class Pool(MeasuredPool):
         if facts.hedge_off is not None:
             return Denied(facts.hedge_off, math.inf, EXPLANATIONS[facts.hedge_off])
         if self.waits_for_hidden(asking):
-            return Denied(_HIDDEN_REASONING, math.inf, EXPLANATIONS[_HIDDEN_REASONING])
+            return Denied(Denial.HIDDEN_REASONING, math.inf, EXPLANATIONS[Denial.HIDDEN_REASONING])
         if not self.hedging_on:
             return Denied(Denial.OFF, math.inf, "hedging is switched off")
         late, waited_s = asking.replica, now_s - asking.start_s
@@ -140,7 +240,9 @@ class Pool(MeasuredPool):
             again_s = max(self.settings.hedge_delay_min_s, waited_s)
             reason = self.never_hedged(late) or Denial.NO_REPLICA
             return Denied(reason, again_s, EXPLANATIONS[reason])
-        cost = self._hedge_cost(facts, late, replica, now_s)
+        uncached = self.loads.uncached(facts, replica, now_s)
+        cost = self.budget.hedge_cost(late, replica, facts.prompt_tokens, uncached, self.answer_tokens(facts))
+        is_rescue = self.loads.is_suspect(late, now_s) and self.learning.rescues.allows(facts.coin)
         predicted_s = self.picker.predict(facts, replica, now_s)
         decision = gate.decide(
             Candidate(
@@ -153,7 +255,7 @@ class Pool(MeasuredPool):
             others=[
                 WaitingAttempt(self._predicted(other), now_s - other.start_s) for other in live if other is not asking
             ],
-            plan=None if self._rescues(late, facts, now_s) else self.learning.plan(late.name, now_s),
+            plan=None if is_rescue else self.learning.plan(late.name, now_s),
             has_credit=self.budget.affords(cost, now_s),
             delay_s_min=self.settings.hedge_delay_min_s,
             correction=self.learning.calibration.of(facts.coin),
@@ -189,7 +291,7 @@ class Pool(MeasuredPool):
         load.rejections.on_content(now_s)
         if forecast is not None and attempt.first_token_s is None:
             self._on_first_token(attempt, forecast, load, now_s)
-        return self._answers(replica.breaker, now_s) if replica.breaker.eventful else None
+        return self._answered(replica.breaker, replica.breaker.on_content, now_s) if replica.breaker.eventful else None
 
     def on_refusal(self, attempt: AttemptView) -> None:
         """Count an attempt as answered by a policy refusal, which is no sample of its TTFT."""
@@ -222,9 +324,9 @@ class Pool(MeasuredPool):
             if attempt.content_s is None and attempt.first_token_s is None:
                 self._unanswered(attempt, forecast, outcome, now_s)
         signal = OUTCOME_EFFECTS[outcome].breaker
-        if signal is _SUCCESS:
+        if signal is BreakerSignal.SUCCESS:
             self._succeeded(attempt, now_s)
-            return self._completed(breaker, now_s) if breaker.eventful else None
+            return self._answered(breaker, breaker.on_success, now_s) if breaker.eventful else None
         old_state, is_broken = breaker.state, outcome is Outcome.CUT
         if is_broken:
             self.loads.on_answer(replica, now_s, broken=True)
@@ -240,8 +342,51 @@ class Pool(MeasuredPool):
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not old_state else None
 
+    # what hedges save
+
+    def shadow(
+        self, facts: RequestFacts, late: AttemptView, number: int, hedge: Hedge, waited_s: float, rand: float
+    ) -> Shadow:
+        """Describe a hedge that was granted for attempt `number` of its request, and is not sent."""
+        now_s, backup = late.start_s + waited_s, hedge.replica
+        expected_s = self.picker.predict(facts, backup, now_s)
+        return shadow_of(
+            hedge,
+            late.replica,
+            number,
+            after_s=waited_s,
+            reason=reason_of(hedge, suspect=self.loads.is_suspect(late.replica, now_s)),
+            tokens=(facts.prompt_tokens, self.loads.uncached(facts, backup, now_s), self.answer_tokens(facts)),
+            expected_s=expected_s,
+            drawn_s=drawn_ttft_s(self.learning.last_plan(late.replica.name), expected_s, rand),
+        )
+
+    def measure(self, late: AttemptView, number: int, rand: float) -> Measured | None:
+        """Draw the measurement of a hedge that was granted for attempt `number` of its request."""
+        is_slow = self.learning.predictor.level_median > _SLOW_LEVEL
+        return draw(self.settings.measure, number, cheap=not (late.replica.batches and is_slow), rand=rand)
+
+    def on_lives(self, loser: AttemptView, winner: AttemptView) -> None:
+        """Charge an attempt that has lost and is read on; the saving of its winner will be exact."""
+        if loser.forecast is not None:
+            self.budget.spend_living(loser.replica, loser.forecast.uncached)
+        if winner.forecast is not None and winner.first_token_s is None:
+            winner.forecast.exact = True
+
+    def on_lived(self, winner: AttemptView, saved_s: float) -> None:
+        """Learn how much a winner has saved, after the attempt that lost has shown its first token."""
+        forecast, first_s = winner.forecast, winner.first_token_s
+        if forecast is not None and forecast.exact and forecast.tickets is not None and first_s is not None:
+            self.learning.add_measured_hedge(forecast.tickets.expected, first_s - winner.start_s, saved_s)
+
+    # helpers
+
+    def _can_hedge(self, facts: RequestFacts, now_s: float) -> bool:
+        """Return True if a request could be hedged at once, or never."""
+        is_off = facts.hedge_off is not None or not self.hedging_on or self.is_shadow or self.max_hedges == 0
+        return is_off or self.budget.affords_prompt(facts.prompt_tokens, now_s)
+
     def _succeeded(self, attempt: AttemptView, now_s: float) -> None:
-        """Learn from a complete answer."""
         loads, usage, forecast = self.loads, attempt.usage, attempt.forecast
         if now_s < loads.breaking_until_s:
             loads.on_answer(attempt.replica, now_s, broken=False)
@@ -251,24 +396,14 @@ class Pool(MeasuredPool):
         if rejections.requests:  # an answer without content
             rejections.on_content(now_s)
 
-    def _answers(self, breaker: Breaker, now_s: float) -> BreakerState | None:
-        """Record a first content after failures; return the breaker's state if it changed."""
+    def _answered(self, breaker: Breaker, report: Callable[[float], None], now_s: float) -> BreakerState | None:
+        """Report an answer after failures to its breaker; return the breaker's state if it changed."""
         old_state = breaker.state
-        breaker.on_content(now_s)
-        return None if breaker.state is old_state else self._recovered(breaker, now_s)
-
-    def _completed(self, breaker: Breaker, now_s: float) -> BreakerState | None:
-        """Record a complete answer after failures; return the breaker's state if it changed."""
-        old_state = breaker.state
-        breaker.on_success(now_s)
-        return None if breaker.state is old_state else self._recovered(breaker, now_s)
-
-    def _recovered(self, breaker: Breaker, now_s: float) -> BreakerState:
-        """Start the slow start; return the breaker's state."""
-        self.loads.on_recovered(now_s)
+        report(now_s)
+        if breaker.state is old_state:
+            return None
+        self.loads.on_recovered(now_s)  # the slow start begins
         return breaker.state
-
-    # inside, and values for others
 
     def _sent(
         self,
@@ -300,7 +435,7 @@ class Pool(MeasuredPool):
             load.pending,
             facts.timed,
             earns,
-            self._never_hedged[replica.name] or (_HIDDEN_REASONING if is_hidden else None),
+            self._never_hedged[replica.name] or (Denial.HIDDEN_REASONING if is_hidden else None),
             tickets,
             None,
             by_work,
@@ -353,14 +488,7 @@ class Pool(MeasuredPool):
     def _earning(self) -> float:
         """Return the factor for earned credits: below 1 while the whole pool is slow."""
         level = self.learning.predictor.level_median
-        return 1.0 if level <= SLOW_LEVEL else SLOW_LEVEL / level
-
-    def _hedge_cost(self, facts: RequestFacts, asking: Replica, backup: Replica, now_s: float) -> float:
-        uncached = self.loads.uncached(facts, backup, now_s)
-        return self.budget.hedge_cost(asking, backup, facts.prompt_tokens, uncached, self.answer_tokens(facts))
-
-    def _rescues(self, late: Replica, facts: RequestFacts, now_s: float) -> bool:
-        return self.loads.is_suspect(late, now_s) and self.learning.rescues.allows(facts.coin)
+        return 1.0 if level <= _SLOW_LEVEL else _SLOW_LEVEL / level
 
     def _settle(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
         """Release the reservations that were not used, and earn credits for the cost."""
@@ -372,7 +500,7 @@ class Pool(MeasuredPool):
             self.learning.add_answer(usage.completion_tokens, now_s)
         if forecast.quota is not None:
             self.quotas.close(attempt, forecast.quota, OUTCOME_EFFECTS[outcome].bill, now_s)
-        if self.budget.unit is _COST and forecast.earns and attempt.content_s is not None:
+        if self.budget.unit is BudgetUnit.COST and forecast.earns and attempt.content_s is not None:
             spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
             self.budget.earn_spent(spent.cost, now_s, self._earning())
 

@@ -21,8 +21,6 @@ from providers.base import RateLimit
 
 _HEADROOM_MIN: Final = 0.1  # share of a quota below which primaries avoid it while another one has room
 _NOT_SENT: Final = "connect"  # the label of an attempt that found no connection
-# Looked up once, because Python 3.11 looks up a member in its class slowly.
-_RELEASE, _PROMPT, _CATALOG = Bill.RELEASE, Bill.PROMPT, Bill.CATALOG
 
 
 class Quotas:
@@ -97,7 +95,7 @@ class Quotas:
     def close(self, attempt: AttemptView, ticket: QuotaTicket, bill: Bill, now_s: float) -> None:
         """Settle the ticket of an attempt that ended: release what it did not use."""
         ledger = self.of[attempt.replica]
-        if bill is _RELEASE or attempt.error == _NOT_SENT:
+        if bill is Bill.RELEASE or attempt.error == _NOT_SENT:
             ledger.release(ticket, now_s)
         else:
             ledger.settle(ticket, _used(attempt, ticket.spend, bill), now_s)
@@ -137,7 +135,7 @@ def _used(attempt: AttemptView, reserved: Spend, bill: Bill) -> Spend:
         prompt, answer = usage.prompt_tokens, usage.completion_tokens or 0
     else:
         prompt, answer = reserved.prompt, reserved.answer
-        if bill is _PROMPT or (bill is _CATALOG and not replica.bills_cancelled):
+        if bill is Bill.PROMPT or (bill is Bill.CATALOG and not replica.bills_cancelled):
             answer = min(answer, attempt.events)  # cancelled, or failed: an event is about a token
     if replica.counts_max_tokens:
         answer = max(answer, reserved.answer)  # counted beforehand, and not given back

@@ -96,12 +96,9 @@ def _needed(misses: Effect, observed: int) -> int | None:
     return max(OBSERVED_MIN, math.ceil(observed * width * width))
 
 
-class _Above:
-    """Number of a group's TTFTs above the upper end of each bin."""
-
-    def __init__(self, times: GroupTimes, edges: Sequence[int]) -> None:
-        below = accumulate(times.bins.get(edge, 0) for edge in edges)
-        self.counts = [times.count - each for each in below]
+def _above(times: GroupTimes, edges: Sequence[int]) -> list[int]:
+    """Return the number of a group's TTFTs above the upper end of each bin."""
+    return [times.count - below for below in accumulate(times.bins.get(edge, 0) for edge in edges)]
 
 
 class _Curves:
@@ -110,7 +107,7 @@ class _Curves:
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._edges = sorted({index for times in tally.groups.values() for index in times.bins})
-        self._above = {group: _Above(tally.times(group), self._edges).counts for group in Group}
+        self._above = {group: _above(tally.times(group), self._edges) for group in Group}
         self._beaten, self._read = tally.times(Group.BEATEN).count, tally.times(Group.READ_WITH).count
         self._granted, self._withheld = tally.times(Group.GRANTED).count, tally.times(Group.WITHHELD).count
         unmeasured = tally.times(Group.UNMEASURED).count

@@ -128,13 +128,9 @@ def quantile_s(times: GroupTimes, q: float, limit_s: float = math.inf) -> float 
     """Return a quantile of the times, between the ends of its bin; None without times, or at the limit."""
     allowed = (1 - q) * times.count
     above = times.count
-    for index in sorted(_filled(times.bins)):
+    for index in sorted(index for index, count in times.bins.items() if count > 0):
         before, above = above, above - times.bins[index]
         if above <= allowed:
             low_s, high_s = upper_s(index - 1), upper_s(index)
             return None if high_s >= limit_s else low_s + (before - allowed) / (before - above) * (high_s - low_s)
     return None
-
-
-def _filled(bins: Mapping[int, int]) -> list[int]:
-    return [index for index, count in bins.items() if count > 0]

@@ -16,10 +16,9 @@ import msgspec
 from gateway.errors import Limit
 from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, Role
 from gateway.hedging.contract import ATTEMPTS_MAX, Denied, Hedge, HedgeTickets, Primary, RequestFacts
-from gateway.hedging.measure import Measured
+from gateway.hedging.measure import Measured, Shadow
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.possible import EXPLANATIONS
-from gateway.hedging.shadow import Shadow
 from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime

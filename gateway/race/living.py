@@ -12,9 +12,8 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.events import Role
 from gateway.hedging.contract import Hedge, RequestFacts
-from gateway.hedging.measure import Instrument, Measured
+from gateway.hedging.measure import Instrument, Measured, Shadow
 from gateway.hedging.outcomes import Denial
-from gateway.hedging.shadow import Shadow
 from gateway.race.attempt import Attempt
 from gateway.race.context import Runtime
 from gateway.race.timers import Wakeup

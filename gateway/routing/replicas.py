@@ -11,7 +11,6 @@ Units: seconds of the loop's clock.
 import enum
 import math
 from dataclasses import dataclass, field
-from typing import Final
 
 from gateway.limits.prices import Prices
 from providers.base import Api, Endpoint, LimitReader
@@ -36,7 +35,6 @@ class BreakerState(enum.Enum):
 
 
 _SECRETS_MAX = 100  # those of a replica with a key that was replaced several times while attempts were under way
-_CLOSED: Final = BreakerState.CLOSED  # looked up once: in its class, a member is slow on Python 3.11
 
 
 @dataclass(slots=True)
@@ -103,9 +101,9 @@ class Breaker:
 
     def on_success(self, now_s: float) -> None:
         """Record a complete answer."""
-        if self.state is not _CLOSED:
+        if self.state is not BreakerState.CLOSED:
             self.closed_s = now_s
-            self.state = _CLOSED
+            self.state = BreakerState.CLOSED
             self.rejecting = False
         self.failures = self.broken = 0
         self.wait_s = OPEN_S
@@ -132,7 +130,7 @@ class Breaker:
         self._open(now_s)
 
     def _open(self, now_s: float) -> None:
-        if self.state is _CLOSED:
+        if self.state is BreakerState.CLOSED:
             self.opened_s = now_s
         self.state = BreakerState.OPEN
         self.open_until_s = now_s + self.wait_s
@@ -224,7 +222,7 @@ class Replica:
         """Send further attempts to an endpoint that differs in its key; those under way end with the old one."""
         self.endpoint = endpoint
         self.secrets = tuple(dict.fromkeys((*secrets, *self.secrets)))[:_SECRETS_MAX]
-        if self.breaker.state is not _CLOSED:  # perhaps because of the old key
+        if self.breaker.state is not BreakerState.CLOSED:  # perhaps because of the old key
             self.breaker.on_success(now_s)
 
     @property

@@ -137,8 +137,3 @@ def _replaced(call: Call, replaced: list[_Replaced], added: bytes) -> Body:
         at = end
     pieces += (body[at:],)
     return tuple(pieces) if is_large else b"".join(pieces)
-
-
-def in_one_piece(body: Body) -> bytes:
-    """Return the whole body."""
-    return body if isinstance(body, bytes) else b"".join(body)

@@ -21,7 +21,6 @@ _AFTER_CONTENT = (FrameKind.FINISH, FrameKind.USAGE, FrameKind.DONE)
 _SPACING_S = 0.0003  # between tiny writes, so that they arrive one by one
 _PAUSE_S = 0.002  # between the halves of a character, so that they arrive in two reads
 
-EditCompletion = Callable[[Completion, FaultArgs], Completion]
 EditScript = Callable[[Script, FaultArgs], Script]
 
 

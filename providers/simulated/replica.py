@@ -1,7 +1,7 @@
 """Computes the script of a simulated response from a request, a profile and a seeded generator. Pure.
 
-The script holds frames and their times; its players (endpoint.py in process, server.py on sockets) own clocks and
-connections. The order of the requests and the seed decide every result. Units: seconds.
+The script holds frames and their times; its player (server.py, on sockets) owns the clock and connections. The order of
+the requests and the seed decide every result. Units: seconds.
 """
 
 import dataclasses

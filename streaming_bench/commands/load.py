@@ -115,7 +115,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_answered(runs: Sequence[Run], targets: Mapping[str, Target]) -> None:
-    """Raise BenchError if no request was answered."""
     failed = {_shown(targets[run.name]): Counter(record.error for record in run.records) for run in runs}
     if any(failed.values()) and not any(errors[""] for errors in failed.values()):
         counts = (f"{url}: {count:,} x {error}" for url, errors in failed.items() for error, count in errors.items())
@@ -145,7 +144,6 @@ def _key(name: str | None, environment: Mapping[str, str]) -> str:
 
 
 def _shown(target: Target) -> str:
-    """Return the URL of a target without user name and password."""
     url = urlsplit(target.url)
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
 

@@ -76,7 +76,7 @@ class Experiment:
     def hedge(self, row: str) -> dict[str, object]:
         """Return the hedge settings of a policy's gateway."""
         policy = "quantile" if row in SIGNALS else row
-        settings: dict[str, object] = {"policy": policy, "hedge_delay_min": "1ms", "budget": _percent(self.budget)}
+        settings: dict[str, object] = {"policy": policy, "hedge_delay_min": "1ms", "budget": f"{100 * self.budget:g}%"}
         if row == "static":
             settings["delay"] = self.static_delay
         if row == "headers":
@@ -99,7 +99,3 @@ class Experiment:
             PlannedRequest(number, 0, at_s, prompt_text(number, _PROMPT_TOKENS, words), _PROMPT_TOKENS, self.tokens)
             for number, at_s in enumerate(times)
         ]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:g}%"

@@ -30,7 +30,6 @@ def render(results: Results, runs: Sequence[Run], small_print: str) -> list[str]
 
 
 def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return the runs by the title of their table."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         mode = MODES[str(run.facts["mode"])]

@@ -6,10 +6,7 @@ Independent of the format of the log. Units: seconds; arrivals in seconds since 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
-
-UNNAMED: Final = ""
-"""Name of the replica and of the model where the log has none."""
+from typing import NamedTuple
 
 
 class LoggedRequest(NamedTuple):

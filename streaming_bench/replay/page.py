@@ -176,7 +176,6 @@ def _recommendation(found: Replayed, frontier: ReplayFrontier) -> list[str]:
 
 
 def _slower(frontier: ReplayFrontier, row: BudgetRow) -> str:
-    """Return the figures that hedging makes worse beyond noise."""
     worse = [name for name in frontier.shown if row.independent[name].saved.high < 0.0]
     return ", ".join(f"{name} by {_value(name, -row.independent[name].saved.value)}" for name in worse)
 

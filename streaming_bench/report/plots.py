@@ -85,13 +85,6 @@ def line_style(name: str, number: int) -> LineStyle:
     return known or LineStyle(_OTHER_COLOURS[number % len(_OTHER_COLOURS)], "-", 3.0)
 
 
-def series_style(name: str, number: int) -> LineStyle:
-    """Return the style of one of many lines: a colour by number, and dashes for fixed delays."""
-    dashes: Dashes = (0, (5, 2)) if name.startswith(("static", "retry")) else "-"
-    colours = (BLACK, BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
-    return LineStyle(colours[number % len(colours)], dashes, 2.6 if number == 0 else 3.2)
-
-
 @contextmanager
 def picture(
     results: Results,

@@ -92,12 +92,8 @@ def with_interval(estimate: Estimate, unit: str = "") -> str:
     """Format a value with its interval; ? marks an end for which the sample is too small."""
     if math.isnan(estimate.value):
         return "n/a"
-    shown = _ratio if unit == "x" else short
+    shown = "{:.2f}".format if unit == "x" else short
     value = "never" if math.isinf(estimate.value) else shown(estimate.value)
     low = shown(estimate.low) if math.isfinite(estimate.low) else "?"
     high = shown(estimate.high) if math.isfinite(estimate.high) else "?"
     return f"{value}{unit} [{low}, {high}]"
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2f}"

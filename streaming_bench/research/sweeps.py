@@ -15,8 +15,8 @@ from gateway.estimation.survival import Survival
 from gateway.estimation.window import Bins
 from gateway.hedging.plan import plan_adaptive
 from streaming_bench.progress import Progress
-from streaming_bench.simulation import bounds
-from streaming_bench.simulation.bounds import Values
+from streaming_bench.research import bounds
+from streaming_bench.research.bounds import Values
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples, policy_settings
 from streaming_bench.simulation.policies import UNLIMITED_BUDGET, PolicySettings
 from streaming_bench.simulation.runner import SimulatedRun

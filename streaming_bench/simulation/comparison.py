@@ -4,11 +4,11 @@ Owns the plan of a comparison. It must not depend on how anything is printed. De
 same rows to the last bit. Units: as in summary.py.
 """
 
-import asyncio
 import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 
 from msgspec import structs
@@ -27,7 +27,7 @@ from streaming_bench.simulation.runner import ArrivalPlan, Begun, Conditions, Si
 from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.summary import SimulatedFigures, Subset
-from streaming_bench.simulation.world import World, arrivals_s
+from streaming_bench.simulation.world import arrivals_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,8 @@ class SeedSamples:
             listener=listener,
             begun=begun,
         )
-        return run(policy, settings, self._arrivals, self._world, self.seed, progress, conditions)
-
-    def _world(self, loop: asyncio.AbstractEventLoop) -> World:
-        return self.draws.world(self._scenario, loop, held=self._plan.held)
+        make_world = partial(self.draws.world, scenario, held=self._plan.held)
+        return run(policy, settings, self._arrivals, make_world, self.seed, progress, conditions)
 
 
 def policy_settings(scenario: Scenario, plan: ComparisonPlan) -> PolicySettings:

@@ -117,10 +117,16 @@ class ServerDraws:
         rng = random.Random(f"{seed}/luck")  # a label of the golden rows
         slots = range(scenario.replicas)
         opaque = serving.opaque
-        self._draws = [] if opaque is None else [[_draw_request(opaque, rng, i) for _ in slots] for i in range(count)]
-        if opaque is not None and opaque.stalls_again > 1.0:
-            correlation = (opaque.stalls_again - 1.0) * opaque.stalls / (1.0 - opaque.stalls)
-            self._draws = _with_common_stalls(self._draws, correlation, random.Random(f"{seed}/common"))
+        self._draws: list[list[RequestDraws]] = []
+        if opaque is not None:
+            noise, stall = opaque.noise, opaque.stall
+            self._draws = [
+                [RequestDraws(noise.draw(rng, i), rng.random(), rng.random(), stall.draw(rng, i)) for _ in slots]
+                for i in range(count)
+            ]
+            if opaque.stalls_again > 1.0:
+                correlation = (opaque.stalls_again - 1.0) * opaque.stalls / (1.0 - opaque.stalls)
+                self._draws = _with_common_stalls(self._draws, correlation, random.Random(f"{seed}/common"))
         self._facts = [prompt.facts for prompt in self._prompts]
 
     def world(self, scenario: Scenario, loop: asyncio.AbstractEventLoop, *, held: bool) -> World:
@@ -169,10 +175,6 @@ class ServerDraws:
             Limit(Resource.REQUESTS, requests, quotas.window_s),
             Limit(Resource.TOKENS, requests * tokens, quotas.window_s),
         ]
-
-
-def _draw_request(opaque: ProviderModel, rng: random.Random, request: int) -> RequestDraws:
-    return RequestDraws(opaque.noise.draw(rng, request), rng.random(), rng.random(), opaque.stall.draw(rng, request))
 
 
 def _with_common_stalls(

@@ -113,7 +113,6 @@ class ProviderQuota:
 
 
 def _headers(limit: Limit, remaining: float) -> Headers:
-    """Return one limit in OpenAI's form."""
     what = limit.resource.value.encode()
     full_s = (limit.amount - remaining) * limit.window_s / limit.amount
     return (

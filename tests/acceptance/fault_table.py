@@ -26,13 +26,13 @@ from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Sink, Stream
 from providers.openai.transcript import OpenAIRecoverer
-from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import SimulatedReplica
 from providers.transport.origin import unreachable
 from running import run_virtual
 from scripted import Scripted
 from simulated_calls import body_of
+from simulated_endpoint import SimulatedEndpoint
 
 TOKENS = 60
 HEALTHY: dict[str, object] = {"ttft": "200ms", "gap": "10ms", "tokens": TOKENS}

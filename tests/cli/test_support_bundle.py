@@ -13,7 +13,7 @@ from gateway.__main__ import main
 from gateway.cli.admin_client import follow_admin
 from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
 from gateway.cli.support import command
-from gateway.cli.support.redaction import Redaction
+from gateway.cli.support.command import Redaction
 from providers.tolerant_json import dumps
 from unused_ports import unused_port
 

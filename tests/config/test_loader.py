@@ -16,8 +16,7 @@ from gateway.config import loader
 from gateway.config.document import Loc
 from gateway.config.errors import ConfigError, ConfigProblem, finding
 from gateway.config.loader import from_replicas, load, masked
-from gateway.config.sections import sections
-from gateway.config.settings import Settings
+from gateway.config.settings import Settings, sections
 from sentences import Sentences
 
 ENV = {"KEY": "k-1", "OTHER_KEY": "k-2", "EMPTY": "", "PLAIN": "10.0.0.1:8000/v1", "BARE": "15"}

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from checkout import ROOT
 from gateway.config.loader import load
-from gateway.config.sections import sections
-from gateway.config.settings import HedgeSettings, ReplicaOptions, Settings
+from gateway.config.settings import HedgeSettings, ReplicaOptions, Settings, sections
 
 LISTS = {"keys", "models", "replicas", "fallbacks", "quotas"}
 MODEL = {"name": "m", "replicas": [{"name": "a", "kind": "vllm", "base_url": "http://h:1/v1"}]}

@@ -13,9 +13,10 @@ from gateway.inbound import large
 from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
+from openai_calls import in_one_piece
 from providers.base import Api, Call
 from providers.errors import Unsupported
-from providers.openai.request import build, edited, in_one_piece
+from providers.openai.request import build, edited
 
 WORDS: Final = (
     b'"model":"m",',

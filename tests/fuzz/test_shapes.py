@@ -18,9 +18,9 @@ from fuzz import answers
 from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
+from openai_calls import in_one_piece
 from providers.base import Api
 from providers.errors import Unsupported
-from providers.openai.request import in_one_piece
 
 Place = tuple[str | int, ...]
 

@@ -12,8 +12,9 @@ from gateway.inbound import large, request
 from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.request import Inbound
 from inbound_bodies import read
+from openai_calls import in_one_piece
 from providers.base import Api
-from providers.openai.request import build, in_one_piece
+from providers.openai.request import build
 
 _LONG = "x" * large.SIZE_MIN
 _HELLO = {"role": "user", "content": "hello"}

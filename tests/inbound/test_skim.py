@@ -6,7 +6,7 @@ import pytest
 
 from gateway.inbound.errors import InvalidRequest
 from gateway.inbound.large import SIZE_MIN
-from gateway.inbound.request import parse, skim
+from gateway.inbound.request import KEY_CHARACTERS_MAX, parse, skim
 from inbound_bodies import BOUNDS, MESSAGES, chat
 from providers.base import Api
 
@@ -28,6 +28,7 @@ BODIES = {
     "the same key and value twice": (Api.CHAT, chat('"stream":true', '"stream":true')),
     "no messages": (Api.CHAT, '{"model":"m"}'),
     "a wrong type": (Api.CHAT, chat('"stream":"yes"')),
+    "long keys": (Api.CHAT, chat(f'"{"k" * KEY_CHARACTERS_MAX}":1')),
     "too deep": (Api.CHAT, chat('"metadata":' + "[" * 100_000)),
 }
 

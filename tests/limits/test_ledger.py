@@ -50,7 +50,7 @@ def test_unknown_limits_block_nothing() -> None:
     ledger.settle(ledger.reserve(tokens(10**9), 0.0), tokens(10**9), 0.0)
     assert ledger.room_for_hedge(tokens(10**9), 0.0)
     assert ledger.headroom(0.0) == 1.0
-    assert not ledger.refuses(tokens(10**9), 0.0)
+    assert ledger.wait_s(tokens(10**9), 0.0) == 0
     assert ledger.cooling_s(0.0) == 0.0
     assert ledger.state(0.0) == []
 
@@ -217,10 +217,10 @@ def test_after_a_429_hedges_keep_their_distance() -> None:
     answered(ledger, stated(30_000.0), 0.0)
     ledger.rate_limited(ledger.reserve(tokens(0), 0.0), 0.0, retry_after_s=2.0)
     assert ledger.cooling_s(0.5) == pytest.approx(1.5)
-    assert ledger.refuses(tokens(1), 1.9)
+    assert ledger.wait_s(tokens(1), 1.9) > 0
     assert ledger.wait_s(tokens(1), 1.5) == 0.5
     assert not ledger.room_for_hedge(tokens(1), 1.9)
-    assert not ledger.refuses(tokens(1), 2.0)
+    assert ledger.wait_s(tokens(1), 2.0) == 0
     assert ledger.room_for_hedge(tokens(3_000), 60.0)
     assert not ledger.room_for_hedge(tokens(3_001), 299.0)
     assert ledger.room_for_hedge(tokens(3_001), 300.0)
@@ -287,15 +287,15 @@ def test_only_an_enforced_limit_refuses_primaries() -> None:
         ledger = Ledger([Limit(Resource.TOKENS, 1_000.0, enforce=enforce)])
         ledger.reserve(tokens(900), 0.0)
         assert ledger.headroom(0.0) == pytest.approx(0.1)
-        assert not ledger.refuses(tokens(90), 0.0)
-        assert ledger.refuses(tokens(91), 0.0) is enforce
+        assert ledger.wait_s(tokens(90), 0.0) == 0
+        assert (ledger.wait_s(tokens(91), 0.0) > 0) is enforce
         assert ledger.wait_s(tokens(190), 0.0) == (pytest.approx(6.0) if enforce else 0.0)
 
 
 def test_a_prompt_above_an_enforced_limit_is_sent_when_all_of_it_is_there() -> None:
     """It would wait for ever; its provider decides."""
     ledger = Ledger([Limit(Resource.TOKENS, 1_000.0, enforce=True)])
-    assert not ledger.refuses(tokens(5_000), 0.0)
+    assert ledger.wait_s(tokens(5_000), 0.0) == 0
     ledger.reserve(tokens(100), 0.0)
     assert ledger.wait_s(tokens(5_000), 0.0) == pytest.approx(6.0)
 

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from gateway.events import Event, Role
 from gateway.hedging.charges import Billed, Charge, Disposition
-from gateway.hedging.measure import Instrument, Measured
+from gateway.hedging.measure import Instrument, Measured, Shadow, ShadowReason
 from gateway.hedging.outcomes import Outcome
-from gateway.hedging.shadow import Shadow, ShadowReason
 from gateway.observe.proof import Goal, ProofCounts, count_request
 from gateway.process_events import HedgingMeasured
 from gateway.proof.shadow import shadow_report

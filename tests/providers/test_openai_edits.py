@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from openai_calls import call_of
+from openai_calls import call_of, in_one_piece
 from providers.base import Api
 from providers.catalog import CATALOG
 from providers.openai.edits import BodyEdits
-from providers.openai.request import in_one_piece
 from providers.protocols import ProtocolOptions, protocols
 
 _EDITS = BodyEdits({"service_tier": b'"flex"'}, {"max_tokens": 100.0, "temperature": 0.5})

@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from openai_calls import call_of
+from openai_calls import call_of, in_one_piece
 from providers.base import Api, Frame, FrameKind, Usage
 from providers.errors import BadStatus, Unsupported
 from providers.openai.embeddings import OpenAIEmbeddings
-from providers.openai.request import in_one_piece
 
 CALL = call_of({"model": "m", "input": ["a"], "encoding_format": "base64"}, Api.EMBEDDINGS)
 

@@ -6,9 +6,9 @@ import pytest
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import ComponentFailed, HedgeDenied, Result, Role
+from gateway.hedging.measure import ShadowReason
 from gateway.hedging.outcomes import Denial
 from gateway.hedging.plan import Policy
-from gateway.hedging.shadow import ShadowReason
 from gateway.pool.pool import Pool
 from gateway.race.race import Race
 from providers.errors import ConnectionCut

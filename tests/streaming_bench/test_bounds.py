@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming_bench.simulation.bounds import Values, best_single_hedge, clairvoyant
+from streaming_bench.research.bounds import Values, best_single_hedge, clairvoyant
 
 
 def draws(seed: int, count: int = 800) -> tuple[Values, Values]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming_bench.compare import parallel_calls
 from streaming_bench.progress import quiet
+from streaming_bench.research import parallel_calls
 from streaming_bench.research.commands.update_golden import golden_lab
 from streaming_bench.research.published import fan_out, micro, python_port, sources, studies, threshold_lab
 from streaming_bench.research.published.side_by_side import ReproducedRow, deviation, gains, grid

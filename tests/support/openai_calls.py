@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from providers.base import Api, Call
+from providers.base import Api, Body, Call
 
 
 def call_of(body: dict[str, Any] | bytes, api: Api = Api.CHAT, **over: Any) -> Call:
@@ -21,6 +21,11 @@ def call_of(body: dict[str, Any] | bytes, api: Api = Api.CHAT, **over: Any) -> C
     asked = isinstance(options, dict) and options.get("include_usage") is True
     fields = {"streaming": value.get("stream") is True, "include_usage": asked, "choices": value.get("n", 1)}
     return Call(api, raw, spans, raw.index(b"{") + 1, value.get("model", "m"), **{**fields, **over})
+
+
+def in_one_piece(body: Body) -> bytes:
+    """Return the whole body of an upstream request."""
+    return body if isinstance(body, bytes) else b"".join(body)
 
 
 STREAMED = call_of({"model": "m", "stream": True})

@@ -23,11 +23,11 @@ from gateway.race.race import Race
 from gateway.routing.replicas import Replica
 from providers.base import Api
 from providers.openai.transcript import OpenAIRecoverer
-from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import SimulatedReplica
 from running import run_virtual
 from scripted import Hearing, RecordingClient
+from simulated_endpoint import SimulatedEndpoint
 
 OFF = default_hedging(policy=Policy.OFF)
 Profile = Mapping[str, object]

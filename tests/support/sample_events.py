@@ -17,8 +17,8 @@ from gateway.events import (
     Role,
 )
 from gateway.hedging.charges import Billed, Charge, Disposition
+from gateway.hedging.measure import Shadow, ShadowReason
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.shadow import Shadow, ShadowReason
 from gateway.observe.state import (
     AdmissionState,
     KeyAdmission,

@@ -13,7 +13,6 @@ from providers.base import Api, Endpoint, Frame, FrameKind, Headers
 from providers.errors import BadStatus, RequestModeRejected, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.response_stream import Bounds
-from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.faults import FAULTS
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
@@ -21,6 +20,7 @@ from providers.transport.http1 import WireClient
 from providers.transport.origin import Origin
 from providers.upstream import HttpEndpoint
 from running import run_real
+from simulated_endpoint import SimulatedEndpoint
 from simulated_sockets import until
 
 ARGUMENTS = {"stall": ":1,20ms", "refuse": ":20ms", "big": ":300000", "coalesce": ":3", "slow_read": ":1000000"}

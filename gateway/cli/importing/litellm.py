@@ -248,7 +248,6 @@ def _wanted(data: Json, models: Mapping[str, Json], report: Report) -> dict[str,
 
 
 def _pools(model: Json) -> list[list[Json]]:
-    """Return the lists of replicas of a model."""
     fallbacks = model.get("fallbacks", [])
     assert isinstance(fallbacks, list)
     return [list(pool["replicas"]) for pool in (model, *fallbacks)]

@@ -73,8 +73,8 @@ class Report:
             return self.variable(found)
         if value not in self._literals:
             taken = {*self._used, *self._literals.values()}
-            free = (each for number in range(1, len(taken) + 3) if (each := _numbered(name, number)) not in taken)
-            self._literals[value] = next(free)
+            names = [name, *(f"{name}_{number}" for number in range(2, len(taken) + 3))]
+            self._literals[value] = next(each for each in names if each not in taken)
         self.add(
             loc, f"is a literal secret; it is not copied: set the environment variable {self._literals[value]} to it"
         )
@@ -101,7 +101,3 @@ def setting(loc: Loc) -> str:
     """Format a path as `model_list[0].litellm_params.rpm`, printable in one line."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
     return re.sub(r"[^!-~]", "?", text)[:120]
-
-
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}_{number}"

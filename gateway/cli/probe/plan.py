@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.cli.config import pools
+from gateway.cli.hedging import pools
 from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 from gateway.upstreams import native_apis
@@ -48,11 +48,6 @@ def targets(settings: Settings, model: str | None, replica: str | None) -> list[
         for candidate in pool
         if replica in (None, candidate.name)
     ]
-
-
-def _cancel_tests(target: ProbeTarget) -> int:
-    """Return the number of requests of the cancel test: a second one shows how long the answer is without a cancel."""
-    return 2 if target.replica.kind in COUNTERS else 1
 
 
 def cancel_test_tokens(target: ProbeTarget, max_tokens: int) -> int:
@@ -104,7 +99,8 @@ class ProbePlan(msgspec.Struct, frozen=True):
 
 def plan(chosen: Sequence[ProbeTarget], requests: int, max_tokens: int) -> ProbePlan:
     """Return the maximum cost of a probe: of each replica complete answers, its cancel test, and each sign of work."""
-    tests = [_cancel_tests(target) for target in chosen]
+    # A second request of a cancel test shows how long the answer is without a cancel.
+    tests = [2 if target.replica.kind in COUNTERS else 1 for target in chosen]
     signs = [len(sign_apis(target.replica)) for target in chosen]
     tokens = requests * max_tokens * len(chosen) + sum(signs) * sign_tokens(max_tokens)
     tokens += sum(tests[at] * cancel_test_tokens(target, max_tokens) for at, target in enumerate(chosen))

@@ -1,7 +1,8 @@
 """`support-bundle`: collects versions, settings, state, metrics and log lines for a report, without secrets.
 
 Works without a running gateway, and with an invalid configuration. Every wait is bounded, and so is every file of the
-archive, which lists what is missing. Units: seconds, bytes.
+archive, which lists what is missing. `Redaction` removes secrets from every file: known values, and what has the form
+of a credential. Units: seconds, bytes.
 """
 
 import argparse
@@ -11,9 +12,10 @@ import io
 import json
 import os
 import platform
+import re
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -21,13 +23,13 @@ from typing import Final
 from urllib.parse import quote
 
 import msgspec
+from pydantic import BaseModel, SecretStr
 
 from gateway.cli.admin_client import ask_admin, follow_admin
 from gateway.cli.config import check_file, config_path
 from gateway.cli.environment import read_environment
 from gateway.cli.event_loop import loop_name
 from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
-from gateway.cli.support.redaction import Redaction, secrets_in, secrets_of
 from gateway.cli.terminal import fail
 from gateway.config.addresses import ADMIN_LISTEN_DEFAULT
 from gateway.config.document import read_yaml
@@ -67,7 +69,7 @@ class Bundle:
         left_out: lines about missing parts, with the reason of each.
     """
 
-    def __init__(self, redaction: Redaction) -> None:
+    def __init__(self, redaction: "Redaction") -> None:
         self._redaction = redaction
         self._files: dict[str, bytes] = {}
         self._left = _ALL_BYTES_MAX
@@ -155,7 +157,6 @@ def support_bundle(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _settings(file: Path) -> Settings | None:
-    """Return the settings of the file; None if it is missing or invalid."""
     try:
         return load(file, os.environ, read_environment(os.environ).settings)
     except ConfigError:
@@ -262,3 +263,74 @@ def _is_log_line(line: str) -> bool:
     except ValueError:
         return False
     return isinstance(found, dict) and {"time", "level", "event"} <= found.keys()
+
+
+_CHARS_MIN: Final = 6  # a shorter value would also match unrelated text
+_MASK: Final = "****"
+_SECRET_SETTINGS: Final = frozenset({"key", "previous_key", "admin_key", "api_key", "password", "proxy"})
+_SECRET_VARIABLE: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth")
+# Form of a credential -> its replacement; bounded, so that a long word is not read again and again.
+_SECRET_FORMS: Final = (
+    (re.compile(r"(\b\w+://)[^/\s\"'<>@]*@"), rf"\1{_MASK}@"),
+    (re.compile(r"(\b\w+://[^\s\"'<>?#]{0,2000})[?#][^\s\"'<>]*"), rf"\1?{_MASK}"),
+    (re.compile(r"(?i)\b(bearer|basic)(\s+|%20)[\w.~+/=-]{6,}"), rf"\1 {_MASK}"),
+    (
+        re.compile(r"(?i)\b(authorization)(\\?[\"']?\s*[:=]\s*\\?[\"']?)(?:[\w-]+ +)?[^\s\"'\\,}]{4,}"),
+        rf"\1\2{_MASK}",
+    ),
+    (
+        re.compile(
+            r"(?i)\b((?:x-)?(?:goog-)?api[-_]?key|password|passwd|secret)(\\?[\"']?\s*[:=]\s*\\?[\"']?)[^\s\"'\\,}]{4,}"
+        ),
+        rf"\1\2{_MASK}",
+    ),
+    (re.compile(r"\beyJ[\w-]{8,2000}\.[\w-]+\.[\w-]*"), _MASK),
+    (re.compile(r"(?i)\b(?:sk|pk|rk|ak|gsk|xai|hf|ghp|gho|pat|nvapi)[-_][\w*-]{8,}|\bttft-[0-9a-f]{32}\b"), _MASK),
+    (re.compile(r"\b(?:AIza|AKIA|ASIA)[\w-]{10,}"), _MASK),
+)
+
+
+class Redaction:
+    """Removes secrets from texts.
+
+    Args:
+        secrets: known secrets.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        known = {text for secret in secrets for text in (secret, json.dumps(secret)[1:-1]) if len(secret) >= _CHARS_MIN}
+        longest_first = sorted(known, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def __call__(self, text: str) -> str:
+        """Return the text with `****` instead of each secret."""
+        if self._known is not None:
+            text = self._known.sub(_MASK, text)
+        for form, replacement in _SECRET_FORMS:
+            text = form.sub(replacement, text)
+        return text
+
+
+def secrets_in(value: object, *, inside: bool = False) -> Iterator[str]:
+    """Yield the secrets of settings, or of the data of a configuration file that may be invalid.
+
+    Args:
+        inside: True for a value of a setting that is secret.
+    """
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, BaseModel):
+        yield from secrets_in([getattr(value, name) for name in type(value).model_fields])
+    elif isinstance(value, str) and inside:
+        yield value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from secrets_in(each, inside=inside or name in _SECRET_SETTINGS or name == "headers")
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from secrets_in(each, inside=inside)
+
+
+def secrets_of(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the values of environment variables whose names are those of secrets."""
+    yield from (value for name, value in env.items() if _SECRET_VARIABLE.search(name) and not name.endswith("_FILE"))

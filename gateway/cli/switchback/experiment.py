@@ -113,7 +113,6 @@ class Experiment:
         return found
 
     def _block_counts(self, number: int) -> dict[str, ModelCounts]:
-        """Return the counts of a block at all gateways together."""
         each = [self._counts.get((index, f"{self.plan.name}-{number}"), {}) for index in range(len(self.gateways))]
         models = {model for counts in each for model in counts}
         sums = {model: added(counts[model] for counts in each if model in counts) for model in models}

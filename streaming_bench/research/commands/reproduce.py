@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 
 from streaming_bench import arguments, progress
-from streaming_bench.compare import parallel_calls
 from streaming_bench.report.grid import Grid, percent, short
 from streaming_bench.report.results import Results
+from streaming_bench.research import parallel_calls
 from streaming_bench.research.published import (
     diagrams,
     drawings,

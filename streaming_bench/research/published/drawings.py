@@ -136,7 +136,7 @@ def percentiles(
             keys = [key for key in _PERCENTILES if all(key in row.here for row in rows)]
             places = list(range(len(keys)))
             for number, row in enumerate(rows):
-                style = plots.series_style(row.name, number)
+                style = _series_style(row.name, number)
                 axes.plot(
                     places, [row.here[key] for key in keys], color=style.colour, linestyle=style.dashes,
                     linewidth=style.width, label=row.name,
@@ -184,3 +184,19 @@ def fan_out(results: Results) -> None:
 
 def _hollow(axes: Axes, places: Sequence[float], values: Sequence[float], colour: str = plots.BLACK) -> None:
     axes.plot(places, values, "o", color=colour, markerfacecolor="white", markersize=11, markeredgewidth=2.4, zorder=5)
+
+
+def _series_style(name: str, number: int) -> plots.LineStyle:
+    """Return the style of one of many lines: a colour by number, and dashes for fixed delays."""
+    dashes: plots.Dashes = (0, (5, 2)) if name.startswith(("static", "retry")) else "-"
+    colours = (
+        plots.BLACK,
+        plots.BLUE,
+        plots.VERMILION,
+        plots.GREEN,
+        plots.ORANGE,
+        plots.PURPLE,
+        plots.SKY,
+        plots.GREY,
+    )
+    return plots.LineStyle(colours[number % len(colours)], dashes, 2.6 if number == 0 else 3.2)

@@ -14,10 +14,10 @@ import numpy as np
 
 from gateway.routing.strategies import Routing
 from streaming_bench.progress import Progress, of_run
+from streaming_bench.research.bounds import Values
 from streaming_bench.research.published import sources
 from streaming_bench.research.published.side_by_side import ReproducedRow
 from streaming_bench.research.published.sources import PublishedFigures
-from streaming_bench.simulation.bounds import Values
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
 from streaming_bench.simulation.policies import UNLIMITED_BUDGET
 from streaming_bench.simulation.runner import SimulatedRun

@@ -10,10 +10,10 @@ import pytest
 from openai_calls import call_of
 from providers.base import Call, Frame, FrameKind, Headers, Stream
 from providers.errors import BadStatus, ConnectError, ConnectionCut, EmptyAnswer, ErrorFrame, UpstreamError
-from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
 from running import run_virtual
+from simulated_endpoint import SimulatedEndpoint
 
 HELLO = {"model": "m", "temperature": 0, "max_tokens": 3, "messages": [{"role": "user", "content": "hello"}]}
 

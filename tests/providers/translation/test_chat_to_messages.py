@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from anthropic_calls import CHAT_TO_MESSAGES, USER
-from openai_calls import call_of
+from openai_calls import call_of, in_one_piece
 from providers.errors import Unsupported
-from providers.openai.request import in_one_piece
 from providers.translation.chat_to_messages.request import request_of
 
 FUNCTION = {"name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {}}}

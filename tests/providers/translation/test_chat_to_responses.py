@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from openai_calls import call_of
+from openai_calls import call_of, in_one_piece
 from providers.base import Api, Frame, FrameKind, Usage, WireProtocol
 from providers.catalog import CATALOG
 from providers.errors import Unsupported
-from providers.openai.request import in_one_piece
 from providers.protocols import ProtocolOptions, protocols
 from providers.responses.writer import EventWriter, events_of_answer
 from providers.sse import data_of, events_of

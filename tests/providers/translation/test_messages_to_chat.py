@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from anthropic_calls import ENGINE, MESSAGES_TO_CHAT, USER, messages_call
+from openai_calls import in_one_piece
 from providers.errors import Unsupported
-from providers.openai.request import in_one_piece
 from providers.translation.messages_to_chat.request import Dialect, request_of
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

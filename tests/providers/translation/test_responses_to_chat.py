@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from openai_calls import call_of
+from openai_calls import call_of, in_one_piece
 from providers.base import Api, WireProtocol
 from providers.catalog import CATALOG
 from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
-from providers.openai.request import in_one_piece
 from providers.protocols import ProtocolOptions, protocols
 
 CHAT_ONLY = frozenset({Api.CHAT})

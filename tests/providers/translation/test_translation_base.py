@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from openai_calls import call_of
+from openai_calls import call_of, in_one_piece
 from providers.base import Api, Call, Frame, FrameKind, Usage
 from providers.catalog import CATALOG
 from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
-from providers.openai.request import in_one_piece
 from providers.protocols import ProtocolOptions, protocols
 from providers.sse import events_of
 from providers.translation.base import TranslatedProtocol, TranslatedRequest, unsupported_fields

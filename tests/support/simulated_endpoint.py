@@ -1,4 +1,4 @@
-"""A simulated replica in process: a `providers.base.Endpoint` without sockets, for tests and benches in virtual time.
+"""A simulated replica in process: a `providers.base.Endpoint` without sockets, in virtual time.
 
 Frames reach the sink at the times of the script, on the loop's timers. Faults that change only bytes on a socket have
 no effect. Units: seconds of the loop's clock.
