@@ -44,7 +44,7 @@ from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.reloads import Reread, check_reload, read_again, reload_fault
 from gateway.share.fleet import WhenAway
-from gateway.share.words import NamedEngine
+from gateway.share.messages import NamedEngine
 from gateway.shared_pools import SharedPools
 from gateway.sharing import SharedLimits
 from gateway.switches import Switches

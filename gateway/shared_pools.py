@@ -10,9 +10,8 @@ from typing import Final
 from gateway.limits.ledger import Ledger
 from gateway.pool.shared import shared_parts
 from gateway.race.context import Model, Runtime
-from gateway.share.news import Reach, SharedNews
-from gateway.share.sync import Sync
-from gateway.share.words import Drop, Engine
+from gateway.share.messages import Drop, Engine
+from gateway.share.sync import Reach, SharedNews, Sync
 
 _HEDGING: Final = "hedging"  # name of its news; a model's follows after a space
 _COMPONENT: Final = "share"

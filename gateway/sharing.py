@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from gateway.limits.leased_limits import LeasedLimits
-from gateway.limits.leases import Leases
+from gateway.limits.leases import LeasedLimits, Leases
 from gateway.observe.instruments import Instruments
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import LeaseState, MismatchState, ShareState
@@ -16,7 +15,7 @@ from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Runtime
 from gateway.share.asker import Asker
 from gateway.share.fleet import ASK_S_MAX, Sharing, WhenAway
-from gateway.share.words import NamedEngine
+from gateway.share.messages import NamedEngine
 
 _COMPONENT: Final = "share"
 _NO_REPLY: Final = f"no reply within {1000 * ASK_S_MAX:g} ms, three times in a row"

@@ -10,7 +10,7 @@ from gateway.errors import LastReplica, UnknownReplica
 from gateway.events import Event
 from gateway.process_events import HedgingSwitched, ReplicaSwitched
 from gateway.race.context import Model
-from gateway.share.news import Reach
+from gateway.share.sync import Reach
 
 
 class _Publish(Protocol):

@@ -6,18 +6,26 @@ old are removed: many gateways that send to the same formerly idle replica are w
 other.
 
 A replica's failures count together, but those of one gateway never suffice: its own network may be broken. One probe is
-enough for all gateways, so it is leased. Units: seconds of the loop's clock, tokens.
+enough for all gateways, so it is leased.
+
+The budgets of the pool go out and come in with the loads. The credits that all gateways have not spent are there for
+each: a gateway with few requests would never earn a whole hedge. Between two exchanges several gateways may spend the
+same credits; the debt is repaid before any other hedge, so that the share of hedges holds.
+
+Units: seconds of the loop's clock; tokens; the unit of a budget is requests, tokens or money.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from gateway.limits.budget import RetryBudget
+from gateway.limits.budget import NO_CREDIT, Credit, RetryBudget
 from gateway.pool.loads import Loads, ReplicaLoad
 from gateway.pool.pool import Pool
 from gateway.pool.rows import (
     CONTENTS,
+    CREDIT,
+    CREDIT_UNIT,
     FAILURES,
     IN_FLIGHT,
     LATE,
@@ -36,18 +44,17 @@ from gateway.pool.rows import (
     Row,
     checked,
 )
-from gateway.pool.shared_credits import SharedCredits
 from gateway.routing.replicas import FAILURES_TO_OPEN, OPEN_S, BreakerState, Replica
-from gateway.share.words import Answer, Ask, BucketAnswer, BucketAsk, Drop, GaugeAnswer, GaugeAsk, keep_silent
+from gateway.share.messages import Answer, Ask, BucketAnswer, BucketAsk, Drop, GaugeAnswer, GaugeAsk, keep_silent
 
 _FORM: Final = "load1"  # of the rows; another meaning of a place is another form
-
 _NOTHING: Final = (0,) * 11
 _OVERDUE_S_MIN: Final = 0.1  # an attempt that is overdue for less may have been answered since the report
 _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no failing one; more than a period
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
 _UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends its own probes
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
+_CREDITS: Final = ""  # name of the row of credits; no replica has it
 
 
 class SharedLoads:
@@ -280,3 +287,44 @@ def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now
     if min(OF_ONE_MAX, max(0, failures)) + row[FAILURES] >= FAILURES_TO_OPEN:
         breaker.open_with_others(now_s)
         others.opened = True
+
+
+class SharedBudget(Protocol):
+    """A budget that gateways share."""
+
+    def own(self, now_s: float) -> Credit:
+        """Return the part of this gateway."""
+
+    def put_others(self, others: Credit, heads: int, now_s: float) -> None:
+        """Replace the part of the others."""
+
+
+class SharedCredits:
+    """The exchange of some budgets.
+
+    Args:
+        budgets: the budgets, in an order that is the same at every gateway.
+    """
+
+    def __init__(self, budgets: Sequence[SharedBudget]) -> None:
+        self._budgets = budgets
+
+    def own(self, now_s: float) -> dict[str, Sequence[int]]:
+        """Return the row of this gateway."""
+        return {_CREDITS: [round(CREDIT_UNIT * value) for budget in self._budgets for value in budget.own(now_s)]}
+
+    def put(self, rows: Mapping[str, Sequence[int]], heads: int, now_s: float) -> None:
+        """Replace the credits of the others.
+
+        Raises:
+            ValueError: they are out of range; nothing was replaced.
+        """
+        row = rows.get(_CREDITS, ())
+        parts = [row[2 * place : 2 * place + 2] for place in range(len(self._budgets))]
+        others = [_credit(checked(part, CREDIT, max(1, heads - 1))) if len(part) > 1 else NO_CREDIT for part in parts]
+        for budget, credit in zip(self._budgets, others, strict=True):
+            budget.put_others(credit, heads, now_s)
+
+
+def _credit(part: Sequence[int]) -> Credit:
+    return Credit(part[0] / CREDIT_UNIT, part[1] / CREDIT_UNIT)

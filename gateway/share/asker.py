@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from gateway.share.fleet import ASK_S_MAX, Holder, Sharing
-from gateway.share.words import SILENT_S, Ask, Engine, Lost, Reply
+from gateway.share.messages import SILENT_S, Ask, Engine, Lost, Reply
 
 TICK_S: Final = 0.1
 BATCH_MAX: Final = 256  # asks

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from gateway.share.words import AWAY_SHARE, Answer, Ask
+from gateway.share.messages import AWAY_SHARE, Answer, Ask
 
 ASK_S_MAX: Final = 0.09  # time limit of a reply, and of a request's wait for it: under 100 ms with the delay of timers
 ASK_WAIT_S: Final = 0.001  # wait that limits report while the engine is asked: after it, the reply has usually come

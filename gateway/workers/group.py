@@ -20,8 +20,7 @@ from gateway.observe.usage import UsageTable
 from gateway.pool.learned import LearnedModel
 from gateway.process_events import WorkerChanged
 from gateway.proof.tally import Tally
-from gateway.share.hub import ShareHub
-from gateway.share.hub_engine import METHOD, answers_of
+from gateway.share.hub import METHOD, ShareHub, answers_of
 from gateway.workers.channel import Channel, Handler, connect
 from gateway.workers.merging import merged_proof
 from gateway.workers.messages import Counts, Ended, Ready, SwitchHedging

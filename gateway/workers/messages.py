@@ -104,10 +104,15 @@ class Describe(msgspec.Struct):
 
 
 class SwitchHedging(msgspec.Struct):
-    """Hedging of a model, or of every model if None, is on or off."""
+    """Hedging of a model, or of every model if None, is on or off.
+
+    Attributes:
+        publisher: number of the worker that passes the switch on to the other hosts; 0 for none.
+    """
 
     model: str | None
     on: bool
+    publisher: int = 0
 
 
 class SwitchReplica(msgspec.Struct):

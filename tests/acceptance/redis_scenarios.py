@@ -15,10 +15,9 @@ import redis
 
 from gateway.limits.caller_limits import CallerLimits
 from gateway.share.address import read_address
+from gateway.share.messages import BIN_S, Ask, BucketAsk, GaugeAsk, NewsAsk, SliceAsk, pack
 from gateway.share.redis import LIBRARY, Login, RedisEngine
 from gateway.share.sync import PER_HEAD_S
-from gateway.share.wire import pack
-from gateway.share.words import BIN_S, Ask, BucketAsk, GaugeAsk, NewsAsk, SliceAsk
 from leased_fleet import Head, Meter, offer
 from redis_server import RedisServer, redis_server
 from unused_ports import unused_port

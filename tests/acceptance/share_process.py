@@ -18,7 +18,7 @@ import msgspec
 
 from gateway.limits.caller_limits import CallerLimits
 from gateway.share.hub import ShareHub
-from gateway.share.words import Answered, Ask, Reply
+from gateway.share.messages import Answered, Ask, Reply
 from leased_fleet import Head, Meter
 
 SLOW_S: Final = 0.2

@@ -13,8 +13,7 @@ from gateway.limits.budget import RetryBudget
 from gateway.observe.describe import pool_state
 from gateway.pool.learned import learned_pool, sound_pool
 from gateway.pool.shared import shared_parts
-from gateway.share.wire import WireError, unpack
-from gateway.share.words import Ask, BucketAsk, Lost, News, NewsAsk, Reply, SlotsAsk
+from gateway.share.messages import Ask, BucketAsk, Lost, News, NewsAsk, Reply, SlotsAsk, WireError, unpack
 from pooled import pool, send
 
 SEPARATOR: Final = b"<next part>"

@@ -23,7 +23,7 @@ from gateway.app import client_apis
 from gateway.events import ComponentFailed, Event
 from gateway.hedging.plan import Policy
 from gateway.inbound.parsed import NumberLimits
-from gateway.limits import leased_limits, leased_slots, leases
+from gateway.limits import leases
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter
@@ -49,7 +49,6 @@ LATE, FAILING, LIMITED, QUICK = answer(2.0), status(0.01, 500), status(0.01, 429
 SCRIPTS = (LATE, QUICK, FAILING, LIMITED)
 BOUNDARIES = {"inside", "reachable"}  # while these raise no failover is sent, as it might cross a boundary
 SHADOW = "gateway.hedging.shadow"
-LEASED = {leased_limits.__name__, leased_slots.__name__, leases.__name__}
 WARM_UP = 60  # requests, so that there is a plan
 
 
@@ -156,7 +155,7 @@ async def inject_faults(
 @pytest.mark.parametrize("choice", [Routing.PREDICTED, Routing.PREFIX_AFFINITY])
 def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, choice: Routing) -> None:
     """With any pure function raising on every call, every client gets the whole answer of one replica."""
-    targets = [target for target in functions(room) if target[2].__module__ not in (*LEASED, SHADOW)]
+    targets = [target for target in functions(room) if target[2].__module__ not in (leases.__name__, SHADOW)]
     raised = run_virtual(inject_faults(targets, choice))
     assert len(raised) >= 0.3 * len(targets)  # the others serve the admin address, or cases that do not occur here
 
@@ -178,10 +177,10 @@ def test_an_exception_in_any_leased_limit_fails_no_request() -> None:
         asker = Asker(engine, fleet, loop, random.Random(1).random, bool, bool, lambda _: None)
         asker.ticks.append(held.tick)
         await asker.start()
-        raised = await inject_faults(targets, Routing.PREDICTED, leased_limits.LeasedLimits(held))
+        raised = await inject_faults(targets, Routing.PREDICTED, leases.LeasedLimits(held))
         asker.close()
         return raised
 
-    targets = [target for target in functions(limits) if target[2].__module__ in LEASED]
+    targets = [target for target in functions(limits) if target[2].__module__ == leases.__name__]
     raised = run_virtual(main())
     assert len(raised) >= 0.35 * len(targets)

@@ -10,7 +10,7 @@ from gateway.pool.pool import Pool
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.hub import ShareHub
-from gateway.share.words import Answered, Ask, keep_silent
+from gateway.share.messages import Answered, Ask, keep_silent
 from gateway.shared_pools import SharedPools
 from pooled import pool, send
 from running import run_virtual

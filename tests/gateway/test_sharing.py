@@ -14,7 +14,7 @@ from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.fleet import ASK_WAIT_S, WhenAway
-from gateway.share.words import BucketAsk
+from gateway.share.messages import BucketAsk
 from gateway.sharing import SharedLimits
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.limits.leased_slots import LeasedSlots
+from gateway.limits.leases import LeasedSlots
 from gateway.share.fleet import WhenAway
-from gateway.share.words import SlotsAnswer, SlotsAsk
+from gateway.share.messages import SlotsAnswer, SlotsAsk
 from lease_table import Table
 
 

@@ -5,12 +5,11 @@ import math
 import pytest
 
 from gateway.limits.bucket import Bucket, Limit, Spend
-from gateway.limits.leased_limits import LeasedLimits
-from gateway.limits.leases import LeasedBucket
+from gateway.limits.leases import LeasedBucket, LeasedLimits
 from gateway.limits.rates import Slots
 from gateway.share.fleet import ASK_WAIT_S, WhenAway
 from gateway.share.hub import ShareHub
-from gateway.share.words import BucketAnswer, BucketAsk
+from gateway.share.messages import BucketAnswer, BucketAsk
 from lease_table import Table
 from providers.base import Resource
 

@@ -26,11 +26,10 @@ from gateway.pool.rows import (
     Row,
     checked,
 )
-from gateway.pool.shared_learning import SharedLearning
+from gateway.pool.shared import SharedLearning, SharedQuota
 from gateway.pool.shared_loads import SharedLoads
-from gateway.pool.shared_quotas import SharedQuota
 from gateway.routing.replicas import COOL_DOWN_S_MAX
-from gateway.share.words import GaugeAnswer, SliceAnswer
+from gateway.share.messages import GaugeAnswer, SliceAnswer
 from pooled import pool, send
 from providers.base import Resource
 

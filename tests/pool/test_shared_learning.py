@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gateway.estimation.tokens import TokenScale
 from gateway.estimation.window import Bins
-from gateway.pool.exchanged import Slice
 from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
 from gateway.pool.pool import Pool
-from gateway.share.words import SliceAnswer
-from gateway.workers.learned import merged_learned
+from gateway.pool.shared import Slice
+from gateway.share.messages import SliceAnswer
+from gateway.workers.merging import merged_learned
 from pooled import pool as new_pool
 from together import Together
 

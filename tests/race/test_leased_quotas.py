@@ -7,13 +7,12 @@ import pytest
 
 from defaults import default_timeouts
 from gateway.limits.bucket import Limit
-from gateway.limits.leased_limits import LeasedLimits
-from gateway.limits.leases import Leases
+from gateway.limits.leases import LeasedLimits, Leases
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
 from gateway.share.fleet import ASK_S_MAX, Holder, Sharing
 from gateway.share.hub import ShareHub
-from gateway.share.words import BucketAsk
+from gateway.share.messages import BucketAsk
 from providers.base import Resource
 from scripted import Outcome, Scripted, answer, run_race, status
 

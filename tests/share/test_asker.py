@@ -7,7 +7,7 @@ import pytest
 
 from gateway.share.asker import BATCH_MAX, Asker
 from gateway.share.fleet import ASK_S_MAX, Sharing
-from gateway.share.words import Answer, Answered, Ask, BucketAnswer, BucketAsk, Reply
+from gateway.share.messages import Answer, Answered, Ask, BucketAnswer, BucketAsk, Reply
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
 

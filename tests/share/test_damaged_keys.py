@@ -8,7 +8,7 @@ from msgspec.msgpack import encode
 from redis import Redis
 
 import shared_fixtures
-from gateway.share.words import Ask, BucketAsk, GaugeAnswer, GaugeAsk, News, NewsAsk, SliceAsk, SlotsAsk
+from gateway.share.messages import Ask, BucketAsk, GaugeAnswer, GaugeAsk, News, NewsAsk, SliceAsk, SlotsAsk
 from share_engines import ServerEngine
 
 server = shared_fixtures.server

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import shared_fixtures
 from gateway.share.hub import ShareHub
-from gateway.share.words import Ask, BucketAsk, GaugeAnswer, GaugeAsk, News, NewsAsk, Reply, SliceAsk, SlotsAsk
+from gateway.share.messages import Ask, BucketAsk, GaugeAnswer, GaugeAsk, News, NewsAsk, Reply, SliceAsk, SlotsAsk
 from share_engines import ServerEngine
 
 server = shared_fixtures.server

@@ -5,8 +5,7 @@ import math
 import pytest
 from msgspec.msgpack import encode
 
-from gateway.share.wire import WireError, unpack
-from gateway.share.words import (
+from gateway.share.messages import (
     Ask,
     BucketAnswer,
     BucketAsk,
@@ -20,6 +19,8 @@ from gateway.share.words import (
     SliceAsk,
     SlotsAnswer,
     SlotsAsk,
+    WireError,
+    unpack,
 )
 
 GAUGE, SLICE, BUCKET, SLOTS, NEWS = (

@@ -5,9 +5,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from gateway.share.hub import ShareHub
-from gateway.share.hub_engine import METHOD, HubEngine, answers_of
-from gateway.share.words import Ask, BucketAnswer, BucketAsk, GaugeAnswer, Lost, NewsAsk, Reply, SlotsAnswer, SlotsAsk
+from gateway.share.hub import METHOD, HubEngine, ShareHub, answers_of
+from gateway.share.messages import (
+    Ask,
+    BucketAnswer,
+    BucketAsk,
+    GaugeAnswer,
+    Lost,
+    NewsAsk,
+    Reply,
+    SlotsAnswer,
+    SlotsAsk,
+)
 
 
 class Channel:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gateway.share.hub as hub_module
 import shared_fixtures
 from gateway.share.hub import ShareHub
-from gateway.share.words import (
+from gateway.share.messages import (
     Ask,
     BucketAnswer,
     BucketAsk,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shared_fixtures
-from gateway.share.words import (
+from gateway.share.messages import (
     GaugeAnswer,
     News,
     NewsAnswer,

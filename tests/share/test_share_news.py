@@ -1,7 +1,7 @@
 """Switches reach every gateway, those that start later included, and survive the loss of the engine."""
 
 from gateway.share.hub import ShareHub
-from gateway.share.news import SharedNews
+from gateway.share.sync import SharedNews
 
 PERIOD_S = 0.1
 

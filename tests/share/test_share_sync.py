@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 
 from gateway.share.hub import ShareHub
+from gateway.share.messages import Answer, Answered, Ask, NewsAsk, Reply
 from gateway.share.sync import Sync
-from gateway.share.words import Answer, Answered, Ask, NewsAsk, Reply
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 

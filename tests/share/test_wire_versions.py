@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.share.words import BucketAnswer, BucketAsk, SlotsAnswer, SlotsAsk
+from gateway.share.messages import BucketAnswer, BucketAsk, SlotsAnswer, SlotsAsk
 from redis_server import redis_server
 from share_engines import ServerEngine
 

@@ -3,7 +3,7 @@
 from gateway.limits.leases import LeasedRate, Leases
 from gateway.share.fleet import ASK_WAIT_S, Holder, Sharing, WhenAway
 from gateway.share.hub import ShareHub
-from gateway.share.words import BucketAsk, SlotsAsk
+from gateway.share.messages import BucketAsk, SlotsAsk
 
 
 class Table:

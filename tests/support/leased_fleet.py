@@ -11,13 +11,12 @@ from gateway.api.entry import RequestSize
 from gateway.errors import GatewayError
 from gateway.events import Event
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter
-from gateway.limits.leased_limits import LeasedLimits
-from gateway.limits.leases import Leases
+from gateway.limits.leases import LeasedLimits, Leases
 from gateway.race.context import Caller, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.asker import Asker
 from gateway.share.fleet import Sharing, WhenAway
-from gateway.share.words import Engine
+from gateway.share.messages import Engine
 
 SIZE = RequestSize(100.0, 100.0)
 

@@ -9,9 +9,8 @@ from typing import Protocol, cast
 
 import redis
 
+from gateway.share.messages import Ask, Reply, pack, unpack
 from gateway.share.redis import LIBRARY
-from gateway.share.wire import pack, unpack
-from gateway.share.words import Ask, Reply
 
 _CLOCK = "call('TIME')"
 

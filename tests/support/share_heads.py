@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from gateway.share.words import (
+from gateway.share.messages import (
     Answer,
     Ask,
     BucketAnswer,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gateway.share.hub import ShareHub
-from gateway.share.words import Answered, Ask, Drop, Reply, keep_silent
+from gateway.share.messages import Answered, Ask, Drop, Reply, keep_silent
 
 
 class EngineHost:

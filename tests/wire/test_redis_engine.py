@@ -12,8 +12,8 @@ import redis as client
 import trustme
 
 from gateway.share.address import AddressFault, EngineAddress, read_address
+from gateway.share.messages import Ask, BucketAnswer, BucketAsk, GaugeAsk, News, NewsAsk, Reply, SliceAsk, SlotsAsk
 from gateway.share.redis import CALL_MAX, QUEUE_MAX, Login, RedisEngine
-from gateway.share.words import Ask, BucketAnswer, BucketAsk, GaugeAsk, News, NewsAsk, Reply, SliceAsk, SlotsAsk
 from redis_server import RedisServer, redis_server
 from running import run_real
 from unused_ports import unused_port

@@ -7,8 +7,8 @@ from pathlib import Path
 import redis as client
 
 from gateway.share.address import read_address
+from gateway.share.messages import BucketAnswer, BucketAsk, Reply
 from gateway.share.redis import Login, RedisEngine
-from gateway.share.words import BucketAnswer, BucketAsk, Reply
 from redis_server import RedisServer, redis_server
 from running import run_real
 from unused_ports import unused_port

@@ -13,10 +13,10 @@ from gateway.observe.usage import UsageTable
 from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
 from gateway.pool.pool import Pool
 from gateway.proof.tally import Group, Tally
-from gateway.workers.learned import merged_learned
 from gateway.workers.merging import (
     merged_admission,
     merged_description,
+    merged_learned,
     merged_pools,
     merged_process,
     merged_proof,
