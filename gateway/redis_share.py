@@ -36,8 +36,8 @@ def open_redis(share: ShareSettings, tasks: asyncio.TaskGroup) -> "RedisEngine":
             raise OSError(f"`ca_file`: {fault.text}") from None
 
     login = Login(share.user, None if share.password is None else share.password.get_secret_value())
-    head = secrets.token_hex(8)
-    engine = RedisEngine(read_address(share.url), login, share.fleet, head, random.Random().random, tls)
+    process = secrets.token_hex(8)
+    engine = RedisEngine(read_address(share.url), login, share.fleet, process, random.Random().random, tls)
     tasks.create_task(_keep_connected(engine))
     return engine
 

@@ -262,7 +262,7 @@ class SharedQuota:
             if isinstance(answer, GaugeAnswer):
                 row = answer.others.get("", _NO_USAGE)
                 try:
-                    self._put(checked(row, USAGE, max(1, answer.heads - 1)), now_s)
+                    self._put(checked(row, USAGE, max(1, answer.processes - 1)), now_s)
                 except ValueError as error:
                     self._drop(f"the usage of {self._name}", str(error))
                     self._seen = None  # usage by others is then counted anew

@@ -112,7 +112,7 @@ class SharedLoads:
         gauge, *probes = answers
         is_fresh = now_s <= self._asked_s + _UNKNOWN_S - self._period_s  # they are used until the next answer
         if isinstance(gauge, GaugeAnswer) and is_fresh:
-            self.put(gauge.others, gauge.heads, now_s)
+            self.put(gauge.others, gauge.processes, now_s)
         for name, probe in zip(self._asked, probes, strict=True):
             if isinstance(probe, BucketAnswer) and probe.granted:
                 self._grant_probe(name, now_s)
@@ -143,18 +143,18 @@ class SharedLoads:
         self._own = rows
         return rows | self._credits.own(now_s)
 
-    def put(self, rows: Mapping[str, Row], heads: int, now_s: float) -> None:
+    def put(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
         """Replace the loads of the other gateways.
 
         Args:
             rows: sums over the other gateways.
-            heads: number of gateways, this one included.
+            processes: number of gateways, this one included.
         """
         loads = self.pool.loads
-        loads.heads = heads = max(1, heads)
+        loads.heads = processes = max(1, processes)
         self._put_s = now_s
-        others = max(1, heads - 1)
-        self._put_credits(rows, heads, now_s)
+        others = max(1, processes - 1)
+        self._put_credits(rows, processes, now_s)
         changed: dict[str, Row] = {}
         for replica, load in loads.of.items():
             row = self._row_of(rows, replica.name, others)
@@ -163,8 +163,8 @@ class SharedLoads:
             self._others[replica.name] = changed[replica.name] = row
             _put_load(replica, load, row)
             _put_health(loads, replica, load, row, now_s)
-        if changed and heads > 1:
-            self._put_levels(changed, heads - 1)
+        if changed and processes > 1:
+            self._put_levels(changed, processes - 1)
 
     def _row_of(self, rows: Mapping[str, Row], name: str, others: int) -> Row:
         """Return the row of a replica; one without loads if there is none, or if it is out of range."""
@@ -176,12 +176,12 @@ class SharedLoads:
             self._drop(f"the loads of {name} in {self.pool.name}", str(error))
             return _NOTHING
 
-    def _put_credits(self, rows: Mapping[str, Row], heads: int, now_s: float) -> None:
+    def _put_credits(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
         try:
-            self._credits.put(rows, heads, now_s)
+            self._credits.put(rows, processes, now_s)
         except ValueError as error:
             self._drop(f"the budgets of {self.pool.name}", str(error))
-            self._credits.put({}, heads, now_s)
+            self._credits.put({}, processes, now_s)
 
     def drop(self, now_s: float) -> None:
         """Remove the loads of the other gateways."""
@@ -295,7 +295,7 @@ class SharedBudget(Protocol):
     def own(self, now_s: float) -> Credit:
         """Return the part of this gateway."""
 
-    def put_others(self, others: Credit, heads: int, now_s: float) -> None:
+    def put_others(self, others: Credit, processes: int, now_s: float, /) -> None:
         """Replace the part of the others."""
 
 
@@ -313,7 +313,7 @@ class SharedCredits:
         """Return the row of this gateway."""
         return {_CREDITS: [round(CREDIT_UNIT * value) for budget in self._budgets for value in budget.own(now_s)]}
 
-    def put(self, rows: Mapping[str, Sequence[int]], heads: int, now_s: float) -> None:
+    def put(self, rows: Mapping[str, Sequence[int]], processes: int, now_s: float) -> None:
         """Replace the credits of the others.
 
         Raises:
@@ -321,9 +321,10 @@ class SharedCredits:
         """
         row = rows.get(_CREDITS, ())
         parts = [row[2 * place : 2 * place + 2] for place in range(len(self._budgets))]
-        others = [_credit(checked(part, CREDIT, max(1, heads - 1))) if len(part) > 1 else NO_CREDIT for part in parts]
+        others_count = max(1, processes - 1)
+        others = [_credit(checked(part, CREDIT, others_count)) if len(part) > 1 else NO_CREDIT for part in parts]
         for budget, credit in zip(self._budgets, others, strict=True):
-            budget.put_others(credit, heads, now_s)
+            budget.put_others(credit, processes, now_s)
 
 
 def _credit(part: Sequence[int]) -> Credit:

@@ -1,13 +1,21 @@
 """The messages between gateways that share limits and loads, and the engine that adds them up. Pure.
 
-A *head* is one gateway process. It sends asks in batches and gets one answer for each ask, in the same order. There are
-five kinds: `bucket` and `slots` lease what must not be exceeded, `gauge` adds what every head has now, `slice` adds
-what was learned, `news` passes on what was switched. An engine may lose everything at any time: asks carry what it
-needs to go on. Keys are text, and never contain a secret, a prompt or an answer.
+A gateway process sends asks in batches and gets one answer for each ask, in the same order. There are five kinds:
+`bucket` and `slots` lease what must not be exceeded, `gauge` adds what every process has now, `slice` adds what was
+learned, `switches` carries what was switched to other hosts. An engine may lose everything at any time: asks carry what
+it needs to go on. Keys are text, and never contain a secret, a prompt or an answer.
 
 Messages are arrays: a later version may append fields with defaults. Each field has a range, because a message may be
 damaged or forged; what is outside is not decoded. The ranges of rows and sums belong to their readers, as their meaning
-does. Units: seconds; amounts are requests, tokens or slots.
+does.
+
+`pack` and `unpack` convert batches and replies to and from the form of `ttft1.lua`, msgpack arrays. Integers of slices
+travel as text, because Lua's numbers are exact up to 2^53 only. The rows of a gauge are packed by themselves, because
+the server keeps them packed. A client that can write to the server can forge a reply, so any bytes may come. The
+smallest damaged part is dropped: a row of a gauge, a bin of a slice, a switch, or an answer. Only a reply without the
+form of a reply is an error.
+
+Units: seconds; amounts are requests, tokens or slots.
 """
 
 import math
@@ -17,17 +25,17 @@ from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar
 from msgspec import Meta, Raw, Struct, convert
 from msgspec.msgpack import Decoder, Encoder
 
-SILENT_S: Final = 5.0  # a head that asks nothing for this long is gone: its gauges and slots are free
+SILENT_S: Final = 5.0  # a process that asks nothing for this long is gone: its gauges and slots are free
 BIN_S: Final = 5.0  # length of a bin of a slice
 SLICE_S: Final = 120.0  # age at which a bin is dropped
-AWAY_SHARE: Final = 0.9  # of a limit: what all heads together use while the engine is away
+AWAY_SHARE: Final = 0.9  # of a limit: what all processes together use while the engine is away
 FORGET_WINDOWS: Final = 1 / (1 - AWAY_SHARE)  # age of an unused bucket at which any hint for it is the full amount
 FORGET_S_MAX: Final = 3600.0  # and the longest such age
-HEADS_MAX: Final = 4_096
-NAMES_MAX: Final = 4_096  # names in a gauge or in a bin; those of one bin are about 3,000 bins of a sketch at most
+PROCESSES_MAX: Final = 4_096
+NAMES_MAX: Final = 4_096  # names in a gauge or in a bin; a bin has at most the names of about 3,000 bins of a sketch
 ROW_MAX: Final = 64  # integers in a row of a gauge
-NEWS_MAX: Final = 1_024
-NEWS_S_MAX: Final = 30 * 86_400.0
+SWITCHES_MAX: Final = 1_024
+SWITCH_S_MAX: Final = 30 * 86_400.0
 BINS_MAX: Final = math.ceil(SLICE_S / BIN_S)
 NAME_CHARS_MAX: Final = 1_024  # of a key or a name, which have several names of the settings, of 128 characters each
 _NUMBER_MAX: Final = 2**53  # up to which the numbers of Lua are exact
@@ -36,7 +44,7 @@ _SLOTS_MAX: Final = 2**31
 
 # Comparisons with NaN are false, so that a range excludes it.
 Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
-Heads = Annotated[int, Meta(ge=0, le=HEADS_MAX)]
+Processes = Annotated[int, Meta(ge=0, le=PROCESSES_MAX)]
 Number = Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
 Slots = Annotated[int, Meta(ge=0, le=_SLOTS_MAX)]
 Amount = Annotated[float, Meta(ge=0.0, le=_AMOUNT_MAX)]
@@ -45,28 +53,6 @@ Duration = Annotated[float, Meta(ge=0.0)]  # infinite where a bucket never fills
 Integer = Annotated[int, Meta(ge=-(2**63) + 1, le=2**63 - 1)]
 Row = Annotated[Sequence[Integer], Meta(max_length=ROW_MAX)]
 Sums = Annotated[dict[Name, Integer], Meta(max_length=NAMES_MAX)]
-REPLY_BYTES_MAX: Final = 64_000_000  # 32 asks with 24 bins of 3,000 names each have 50 MB
-_DIGITS_MAX: Final = 20  # of an integer of 64 bits, with its sign
-_DAMAGES: Final = (ValueError, RecursionError)  # what msgspec raises for any bytes
-
-_Total: TypeAlias = Annotated[list[Integer], Meta(min_length=1, max_length=ROW_MAX + 1)]  # number of heads, then sums
-_Named = Annotated[dict[Name, _Total], Meta(max_length=NAMES_MAX)]
-_NamedRaw = Annotated[dict[Name, Raw], Meta(max_length=NAMES_MAX)]
-_Empty = Annotated[list[None], Meta(max_length=0)]  # Lua has one kind of empty table, which is an array
-_T = TypeVar("_T")
-
-_encode = Encoder().encode
-_decode = Decoder(tuple[list[Raw], Heads]).decode
-_decode_scalars = Decoder(list[bool | int | float]).decode
-_decode_gauge = Decoder(tuple[Heads, bool]).decode
-_decode_named = Decoder(_Named | _Empty).decode
-_decode_named_raw = Decoder(_NamedRaw).decode
-_decode_total = Decoder(_Total).decode
-_decode_slice = Decoder(tuple[Number, list[Raw]]).decode
-_decode_number = Decoder(Number).decode
-_decode_texts = Decoder(list[str]).decode
-_decode_news = Decoder(tuple[Number, list[Raw], Heads]).decode
-_decode_any = Decoder(str | float | int).decode
 
 
 class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
@@ -74,16 +60,16 @@ class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
 
     Attributes:
         key: name of the bucket.
-        amount: size of the bucket. Where heads differ, the lowest counts.
-        window_s: time in which the empty bucket fills; infinite for a bucket that only heads fill.
+        amount: size of the bucket. Where processes differ, the lowest counts.
+        window_s: time in which the empty bucket fills; infinite for a bucket that only processes fill.
         want: amount to lease.
         least: smallest lease of use; 0 if any is.
         beyond: amount spent without a lease; negative to give back.
-        hint: estimate of the amount left in the bucket, without the head's lease; None if the head has no answer yet.
+        hint: estimate of the amount left in the bucket, without the lease of the process; None before its first answer.
         epoch: epoch of the last answer; 0 without one, which counts as the present life.
         drained: True if the limit was found used up, whatever the bucket's own count.
-        saved: amount that the head was free to spend while the engine was away, and did not; it is not in the hint, and
-            counts in a later life of the bucket only.
+        saved: amount that the process was free to spend while the engine was away, and did not; it is not in the hint,
+            and counts in a later life of the bucket only.
     """
 
     key: Name
@@ -106,7 +92,7 @@ class BucketAnswer(Struct, tag="bucket", array_like=True, frozen=True):
         left: remaining amount, without all leases; negative after more was spent than leased.
         wait_s: time until `least` is left; 0 if it was granted.
         epoch: number of the bucket's life. Debts and hints of an older life do not count in a later one.
-        amount: size that counts, lower than the asked one if another head has a lower limit.
+        amount: size that counts, lower than the asked one if another process has a lower limit.
     """
 
     granted: Amount
@@ -117,14 +103,14 @@ class BucketAnswer(Struct, tag="bucket", array_like=True, frozen=True):
 
 
 class SlotsAsk(Struct, tag="slots", array_like=True, frozen=True):
-    """Report the slots of a limit on concurrency that a head holds, and ask for more.
+    """Report the slots of a limit on concurrency that a process holds, and ask for more.
 
     Attributes:
         key: name of the limit.
-        limit: number of slots of all heads.
-        held: slots that the head holds, in use or spare; fewer than before give back.
+        limit: number of slots of all processes.
+        held: slots that the process holds, in use or spare; fewer than before give back.
         want: further slots to lease.
-        others: slots that other heads held at the last answer; None without one.
+        others: slots that other processes held at the last answer; None without one.
     """
 
     key: Name
@@ -138,10 +124,10 @@ class SlotsAnswer(Struct, tag="slots", array_like=True, frozen=True):
     """Answer to `SlotsAsk`.
 
     Attributes:
-        granted: further slots that the head holds now.
-        others: slots that other heads hold.
-        limit: limit that counts, the lowest of all heads.
-        wanted: True if another head lacks slots.
+        granted: further slots that the process holds now.
+        others: slots that other processes hold.
+        limit: limit that counts, the lowest of all processes.
+        wanted: True if another process lacks slots.
     """
 
     granted: Slots
@@ -151,7 +137,7 @@ class SlotsAnswer(Struct, tag="slots", array_like=True, frozen=True):
 
 
 class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
-    """Replace what a head has now, and ask for the others'.
+    """Replace what a process has now, and ask for the others'.
 
     Attributes:
         key: name of the gauge; contains the form of its rows.
@@ -166,11 +152,11 @@ class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
     """Answer to `GaugeAsk`.
 
     Attributes:
-        heads: number of heads with this gauge, the asking one included.
-        others: sums over the rows of the other heads, by name; only rows that are not all 0.
+        processes: number of processes with this gauge, the asking one included.
+        others: sums over the rows of the other processes, by name; only rows that are not all 0.
     """
 
-    heads: Heads
+    processes: Processes
     others: Annotated[dict[Name, Annotated[list[Integer], Meta(max_length=ROW_MAX)]], Meta(max_length=NAMES_MAX)]
 
 
@@ -193,59 +179,60 @@ class SliceAnswer(Struct, tag="slice", array_like=True, frozen=True):
 
     Attributes:
         now: number of the present bin. Earlier ones do not change any more.
-        bins: sums by name, by number of the bin; those of the asking head included. A bin without any is missing.
+        bins: sums by name, by number of the bin; additions by the asking process included. Empty bins are missing.
     """
 
     now: Number
     bins: Annotated[dict[Number, Sums], Meta(max_length=BINS_MAX)]
 
 
-class News(Struct, array_like=True, frozen=True):
-    """Something that was switched or found out.
+class SharedSwitch(Struct, array_like=True, frozen=True):
+    """The state of something that was switched.
 
     Attributes:
-        name: name of the thing; later news of the same name replaces earlier news.
+        name: name of the thing; a later switch of the same name replaces an earlier one.
         value: its new state.
-        left_s: time for which the news is kept.
+        left_s: time until the engine drops the switch.
     """
 
     name: Name
     value: Name
-    left_s: Annotated[float, Meta(ge=0.0, le=NEWS_S_MAX)] = FORGET_S_MAX
+    left_s: Annotated[float, Meta(ge=0.0, le=SWITCH_S_MAX)] = FORGET_S_MAX
 
 
-class NewsAsk(Struct, tag="news", array_like=True, frozen=True):
-    """Publish news, and ask for the news of all heads after a number.
+class SwitchesAsk(Struct, tag="switches", array_like=True, frozen=True):
+    """Publish switches, and ask for the switches of all processes after a number.
 
     Attributes:
-        news: news to publish.
-        after: `NewsAnswer.number` of the last answer; 0 without one.
+        switches: switches to publish.
+        after: `SwitchesAnswer.number` of the last answer; 0 without one.
     """
 
-    news: Annotated[Sequence[News], Meta(max_length=NEWS_MAX)] = ()
+    switches: Annotated[Sequence[SharedSwitch], Meta(max_length=SWITCHES_MAX)] = ()
     after: Number = 0
 
 
-class NewsAnswer(Struct, tag="news", array_like=True, frozen=True):
-    """Answer to `NewsAsk`.
+class SwitchesAnswer(Struct, tag="switches", array_like=True, frozen=True):
+    """Answer to `SwitchesAsk`.
 
     Attributes:
-        number: number of the last news.
-        news: news after the asked number, oldest first; those of the asking head included. All news after a loss.
-        reached: number of heads that have asked with `number` as `after`, so that they have all of it.
+        number: number of the last switch.
+        switches: switches after the asked number, oldest first, switches by the asking process included; all of them
+            after a loss.
+        reached: number of processes that have asked with `number` as `after`, so that they have all switches.
     """
 
     number: Number
-    news: Annotated[list[News], Meta(max_length=NEWS_MAX)]
-    reached: Heads
+    switches: Annotated[list[SharedSwitch], Meta(max_length=SWITCHES_MAX)]
+    reached: Processes
 
 
 class Lost(Struct, tag="lost", array_like=True, frozen=True):
     """Stands for a damaged answer, or for the answer to a damaged ask: the engine has executed the ask or not."""
 
 
-Ask: TypeAlias = BucketAsk | SlotsAsk | GaugeAsk | SliceAsk | NewsAsk
-Answer: TypeAlias = BucketAnswer | SlotsAnswer | GaugeAnswer | SliceAnswer | NewsAnswer | Lost
+Ask: TypeAlias = BucketAsk | SlotsAsk | GaugeAsk | SliceAsk | SwitchesAsk
+Answer: TypeAlias = BucketAnswer | SlotsAnswer | GaugeAnswer | SliceAnswer | SwitchesAnswer | Lost
 
 
 class Reply(Struct, array_like=True, frozen=True):
@@ -253,11 +240,11 @@ class Reply(Struct, array_like=True, frozen=True):
 
     Attributes:
         answers: one for each ask, of the same kind and in the same order, or `Lost`.
-        heads: number of heads that have asked in the last 5 s, the asking one included.
+        processes: number of processes that have asked in the last 5 s, the asking one included.
     """
 
     answers: list[Answer]
-    heads: Heads = 1
+    processes: Processes = 1
 
 
 Drop: TypeAlias = Callable[[str, str], object]
@@ -268,7 +255,7 @@ Answered: TypeAlias = Callable[[Reply | None], None]
 
 
 class Engine(Protocol):
-    """The connection of one head to the engine."""
+    """The connection of one process to the engine."""
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
         """Send a batch, and return at once; an empty batch checks that the engine answers.
@@ -288,10 +275,12 @@ class NamedEngine(Engine, Protocol):
         kind: "hub" for the supervisor of the host, "redis" for a server.
         fault: reason for which there is no connection; "" with a connection. Without secrets.
         drop: receives what is dropped of replies; replaced by the owner of the process.
+        carries_switches: False for the hub: the supervisor itself switches all its workers.
     """
 
     kind: str
     fault: str
+    carries_switches: bool
     drop: Drop
 
 
@@ -302,6 +291,34 @@ def keep_silent(_name: str, _fault: str) -> None:
 def refill(amount: float, window_s: float) -> float:
     """Return the refill of a bucket per second."""
     return 0.0 if window_s == math.inf else amount / window_s
+
+
+# The form in which `ttft1.lua` receives asks and returns answers
+
+REPLY_BYTES_MAX: Final = 64_000_000  # 32 asks with 24 bins of 3,000 names each have 50 MB
+_DIGITS_MAX: Final = 20  # of an integer of 64 bits, with its sign
+_DAMAGES: Final = (ValueError, RecursionError)  # what msgspec raises for any bytes
+
+_Total: TypeAlias = Annotated[
+    list[Integer], Meta(min_length=1, max_length=ROW_MAX + 1)
+]  # number of processes, then sums
+_Named = Annotated[dict[Name, _Total], Meta(max_length=NAMES_MAX)]
+_NamedRaw = Annotated[dict[Name, Raw], Meta(max_length=NAMES_MAX)]
+_Empty = Annotated[list[None], Meta(max_length=0)]  # Lua has one kind of empty table, which is an array
+_T = TypeVar("_T")
+
+_encode = Encoder().encode
+_decode = Decoder(tuple[list[Raw], Processes]).decode
+_decode_scalars = Decoder(list[bool | int | float]).decode
+_decode_gauge = Decoder(tuple[Processes, bool]).decode
+_decode_named = Decoder(_Named | _Empty).decode
+_decode_named_raw = Decoder(_NamedRaw).decode
+_decode_total = Decoder(_Total).decode
+_decode_slice = Decoder(tuple[Number, list[Raw]]).decode
+_decode_number = Decoder(Number).decode
+_decode_texts = Decoder(list[str]).decode
+_decode_switches = Decoder(tuple[Number, list[Raw], Processes]).decode
+_decode_any = Decoder(str | float | int).decode
 
 
 class WireError(ValueError):
@@ -325,14 +342,14 @@ def unpack(asks: Sequence[Ask], replied: object, drop: Drop = keep_silent) -> Re
     """
     first, *sums = _parts(replied)
     try:
-        raws, heads = _decode(first)
+        raws, processes = _decode(first)
     except _DAMAGES as error:
         raise WireError(f"the reply has an unknown form: {error}") from None
     gauges = sum(isinstance(ask, GaugeAsk) for ask in asks)
     if len(raws) != len(asks) or len(sums) != gauges:
         raise WireError(f"the reply has {len(raws)} answers and {len(sums)} sums to {len(asks)} asks, {gauges} of sums")
     rest = iter(sums)
-    return Reply([_answer(ask, raw, rest, drop) for ask, raw in zip(asks, raws, strict=True)], heads)
+    return Reply([_answer(ask, raw, rest, drop) for ask, raw in zip(asks, raws, strict=True)], processes)
 
 
 def _parts(replied: object) -> list[bytes]:
@@ -346,7 +363,7 @@ def _parts(replied: object) -> list[bytes]:
 
 def _answer(ask: Ask, raw: Raw, sums: Iterator[bytes], drop: Drop) -> Answer:
     packed = next(sums) if isinstance(ask, GaugeAsk) else b""
-    name = "news" if isinstance(ask, NewsAsk) else ask.key
+    name = "switches" if isinstance(ask, SwitchesAsk) else ask.key
 
     def drop_part(part: str, fault: str) -> None:
         drop(f"{name} {part}".rstrip(), fault)
@@ -365,8 +382,12 @@ def _packed(ask: Ask) -> object:
         return ("gauge", ask.key)
     if isinstance(ask, SliceAsk):
         return ("slice", ask.key, [text for name, added in ask.added.items() for text in (name, str(added))], ask.since)
-    if isinstance(ask, NewsAsk):
-        return ("news", [field for news in ask.news for field in (news.name, news.value, news.left_s)], ask.after)
+    if isinstance(ask, SwitchesAsk):
+        return (
+            "switches",
+            [field for each in ask.switches for field in (each.name, each.value, each.left_s)],
+            ask.after,
+        )
     return ask
 
 
@@ -379,15 +400,15 @@ def _slots(raw: Raw, _drop: Drop) -> SlotsAnswer:
 
 
 def _gauge(ask: GaugeAsk, raw: Raw, packed: bytes, drop: Drop) -> GaugeAnswer:
-    """Return the sums over other heads: those over all without the head's own rows."""
-    heads, is_counted = _decode_gauge(raw)
+    """Return the sums over the other processes: the sums over all, minus the own rows."""
+    processes, is_counted = _decode_gauge(raw)
     others: dict[str, list[int]] = {}
     for name, (_, *total) in _totals(packed, drop):
         if is_counted and not _subtract(total, ask.rows.get(name, ())):
             drop(name, "it is shorter than the part of this gateway")
         elif any(total):
             others[name] = total
-    return GaugeAnswer(heads, others)
+    return GaugeAnswer(processes, others)
 
 
 def _totals(packed: bytes, drop: Drop) -> Iterator[tuple[str, list[int]]]:
@@ -427,15 +448,15 @@ def _sums(raw: Raw) -> dict[str, int]:
     return convert({name: int(text) for name, text in pairs}, Sums)
 
 
-def _news(raw: Raw, drop: Drop) -> NewsAnswer:
-    number, fields, reached = _decode_news(raw)
+def _switches(raw: Raw, drop: Drop) -> SwitchesAnswer:
+    number, fields, reached = _decode_switches(raw)
     triples = [fields[start : start + 3] for start in range(0, len(fields), 3)]
     read = (_undamaged(_item, each, "", drop) for each in triples)
-    return convert(("news", number, [item for item in read if item is not None], reached), NewsAnswer)
+    return convert(("switches", number, [item for item in read if item is not None], reached), SwitchesAnswer)
 
 
-def _item(fields: Sequence[Raw]) -> News:
-    return convert(tuple(map(_decode_any, fields)), News)
+def _item(fields: Sequence[Raw]) -> SharedSwitch:
+    return convert(tuple(map(_decode_any, fields)), SharedSwitch)
 
 
 def _undamaged(read: Callable[[Any], _T], raw: object, name: str, drop: Drop) -> _T | None:
@@ -455,5 +476,5 @@ _ANSWERS: Final[Mapping[type[Ask], Callable[[Raw, Drop], Answer]]] = {
     BucketAsk: _bucket,
     SlotsAsk: _slots,
     SliceAsk: _slice,
-    NewsAsk: _news,
+    SwitchesAsk: _switches,
 }

@@ -48,13 +48,13 @@ class _Batch(NamedTuple):
 
 
 class RedisEngine:
-    """The connection of one head to a server.
+    """The connection of one process to a server.
 
     Args:
         address: place of the server.
         login: user and password.
-        fleet: name that the heads have in common.
-        head: name of this head, unique in the fleet.
+        fleet: name that the processes have in common.
+        process: name of this process, unique in the fleet.
         rand: returns uniform random numbers in [0, 1).
         tls: returns the TLS context of the next connection; used if the address demands TLS.
 
@@ -64,13 +64,14 @@ class RedisEngine:
     """
 
     kind = "redis"
+    carries_switches = True
 
     def __init__(
         self,
         address: EngineAddress,
         login: Login,
         fleet: str,
-        head: str,
+        process: str,
         rand: Callable[[], float],
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
@@ -78,7 +79,7 @@ class RedisEngine:
         self.drop: Drop = keep_silent
         self._address = address
         self._login = login
-        self._call = ("FCALL", "ttft1_ask", 1, f"ttft1:{{{fleet}}}:heads", head)
+        self._call = ("FCALL", "ttft1_ask", 1, f"ttft1:{{{fleet}}}:processes", process)
         self._rand = rand
         self._tls = tls
         self._waiting: deque[_Batch] = deque()
@@ -224,7 +225,7 @@ class RedisEngine:
                 async with asyncio.timeout(SILENCE_S):
                     replies = [unpack(part, await connection.read_response(), self.drop) for part in _parts(asks)]
                 answers: list[Answer] = [answer for reply in replies for answer in reply.answers]
-                loop.call_soon(self._sent.popleft().answered, Reply(answers, replies[-1].heads))
+                loop.call_soon(self._sent.popleft().answered, Reply(answers, replies[-1].processes))
             self._pause_s = _PAUSES_S[0]
 
 

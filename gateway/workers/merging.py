@@ -40,9 +40,8 @@ _NOT_ADDED: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "process_max_fds": min,
     "ttft_gateway_config_last_reload_successful": min,
     "ttft_gateway_share_up": min,
-    "ttft_gateway_share_heads": max,
+    "ttft_gateway_share_processes": max,
 }
-_T = TypeVar("_T")
 
 
 def merged_pools(workers: Sequence[Sequence[PoolState]]) -> list[PoolState]:
@@ -76,7 +75,7 @@ def merged_share(workers: Sequence[ShareState]) -> ShareState | None:
         leases[lease.limit] = leases.get(lease.limit, 0.0) + lease.left
     return replace(
         max(workers, key=lambda worker: (not worker.up, _age_s(worker.exchange_age_s), _age_s(worker.reply_age_s))),
-        heads=max(worker.heads for worker in workers),
+        processes=max(worker.processes for worker in workers),
         away_part=max(worker.away_part for worker in workers),
         leases=tuple(LeaseState(limit, round(left, 3)) for limit, left in leases.items()),
         mismatches=tuple({each.limit: each for worker in workers for each in worker.mismatches}.values()),

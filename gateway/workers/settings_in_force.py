@@ -83,8 +83,12 @@ class GroupSwitches:
         workers = self._group.ready
         publisher = workers[0].number if workers else 0
         answers = await self._group.ask("switch_hedging", SwitchHedging(model, on, publisher), _SWITCH_S_MAX, workers)
-        reaches = [msgspec.msgpack.decode(answer, type=Reach | None) for _, answer in answers if answer is not None]
-        return next((reach for reach in reaches if reach is not None), _reached(answers))
+        reach = _reached(answers)
+        for _, answer in answers:
+            published = None if answer is None else msgspec.msgpack.decode(answer, type=Reach | None)
+            if published is not None:
+                reach = Reach(max(reach.reached, published.reached), max(reach.of, published.of))
+        return reach
 
     def on_switch(self, switch: SwitchHedging) -> None:
         """Record and report a switch of another host, once; every worker reports it."""

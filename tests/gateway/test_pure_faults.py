@@ -36,7 +36,7 @@ from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Routing
 from gateway.share.asker import Asker
-from gateway.share.fleet import Sharing
+from gateway.share.fleet import Fleet
 from pretended_client import connected_to
 from providers.base import Call, Resource, Sink
 from running import run_virtual
@@ -171,7 +171,7 @@ def test_an_exception_in_any_leased_limit_fails_no_request() -> None:
     """With limits that a fleet shares, too."""
 
     async def main() -> set[str]:
-        loop, fleet = asyncio.get_running_loop(), Sharing()
+        loop, fleet = asyncio.get_running_loop(), Fleet()
         held = leases.Leases(fleet)
         engine = HostedEngine(EngineHost(loop), "me")
         asker = Asker(engine, fleet, loop, random.Random(1).random, bool, bool, lambda _: None)
