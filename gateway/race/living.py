@@ -19,7 +19,7 @@ from providers.errors import UpstreamError
 LIVING_MAX: Final = 1024  # of a process; further losers are cancelled
 
 
-class Owner(Protocol):
+class RequestAttempts(Protocol):
     """The attempts of the request."""
 
     def first_work(self, attempt: Attempt) -> bool:
@@ -43,7 +43,7 @@ class LivingLoser:
 
     __slots__ = ("_owner", "_runtime", "_wakeup", "attempt", "winner", "won_s")
 
-    def __init__(self, owner: Owner, attempt: Attempt, winner: Attempt, runtime: Runtime) -> None:
+    def __init__(self, owner: RequestAttempts, attempt: Attempt, winner: Attempt, runtime: Runtime) -> None:
         self.attempt = attempt
         self.winner = winner
         self.won_s = winner.last_s
@@ -90,7 +90,9 @@ class LivingLoser:
             self._owner.loser_ended(self, error, observed=observed)
 
 
-def let_live(owner: Owner, measured: Measured, loser: Attempt, winner: Attempt, runtime: Runtime) -> LivingLoser | None:
+def let_live(
+    owner: RequestAttempts, measured: Measured, loser: Attempt, winner: Attempt, runtime: Runtime
+) -> LivingLoser | None:
     """Read the loser of a race on, given the measurement of its request; None if it may not live."""
     is_drawn = measured.drawn and measured.instrument is Instrument.LOSERS
     is_beaten = loser.live and winner.role is Role.BACKUP and winner.last_s < loser.deadlines.timeout_s

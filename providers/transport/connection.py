@@ -24,8 +24,8 @@ _BODILESS = (204, 304)
 _NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
-class Owner(Protocol):
-    """The owner of connections, a pool."""
+class ConnectionPool(Protocol):
+    """The pool that owns the connections of an origin."""
 
     def connect(self, exchange: "Exchange") -> None:
         """Give an exchange a new connection."""
@@ -53,7 +53,7 @@ class Exchange:
 
     __slots__ = ("_owner", "aborted", "connecting", "connection", "request", "sink")
 
-    def __init__(self, owner: Owner, request: Request, sink: HttpSink) -> None:
+    def __init__(self, owner: ConnectionPool, request: Request, sink: HttpSink) -> None:
         self._owner = owner
         self.request = request
         self.sink = sink
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: ConnectionPool) -> None:
         self._owner = owner
         self._exchange: Exchange | None = None
         self._sink: HttpSink | None = None  # of the exchange, between the head and the end of its response
