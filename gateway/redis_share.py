@@ -1,4 +1,7 @@
-"""The connection to the server over which gateways share; part of the composition root. Units: seconds."""
+"""The connection to the server that several hosts share over; part of the composition root. Needs redis-py.
+
+Units: seconds.
+"""
 
 import asyncio
 import logging
@@ -43,7 +46,7 @@ def open_redis(share: ShareSettings, tasks: asyncio.TaskGroup) -> "RedisEngine":
 
 
 async def wait_for_redis(engine: "RedisEngine", worker: int | None = None) -> None:
-    """Wait for the first connection, for the time limit of a connect; without one, the first worker logs the reason."""
+    """Wait for the first connection, for the time limit of a connect; if it fails, the first worker logs the reason."""
     await engine.wait_connected()
     if engine.fault and worker in (None, 1):
         logging.getLogger(__name__).warning(

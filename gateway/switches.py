@@ -26,8 +26,8 @@ class Switches:
         time: returns the time of the loop.
 
     Attributes:
-        publish: passes a switch of hedging on to the processes that share it, and returns those that were reached;
-            None without them.
+        publish: passes a switch of hedging on to other hosts, and returns the number of processes that were reached;
+            None without other hosts.
         on_switch: called after another process has switched hedging.
     """
 

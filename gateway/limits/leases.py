@@ -22,7 +22,7 @@ _AHEAD_S: Final = 1.0  # time for which the unspent amount lasts at the usual ra
 _USUAL_MIN: Final = 2.0  # requests of usual size that it holds at least
 _UNSPENT_SHARE: Final = 1 / 8  # of the limit: the largest unspent amount
 _USUAL_SHARE: Final = 0.05  # of the limit: a usual request of every process; if it is larger, nothing is leased ahead
-_RATE_S: Final = 5.0  # the usual rate is that of about this time
+_RATE_S: Final = 5.0  # time over which the usual rate is measured, about
 _USUAL_WEIGHT: Final = 0.05  # of a new request in the usual size
 _IDLE_S: Final = 2.0  # without use, after which unspent amounts and spare slots are given back
 _QUIET_S: Final = 0.05  # longest time after a refusal without another ask
@@ -97,7 +97,6 @@ class Lease:
         "_fleet",
         "_is_asking",
         "_is_drained",
-        "_kept",
         "_leases",
         "_left",
         "_need",
@@ -113,6 +112,7 @@ class Lease:
         "_slope",
         "_spent",
         "_unspent",
+        "_usable",
         "_used_s",
         "_usual",
         "_want_s",
@@ -127,8 +127,8 @@ class Lease:
         self.window_s = window_s
         self._leases = leases
         self._fleet = leases.fleet
-        self._kept = 1 - margin
-        self._amount = self._kept * amount
+        self._usable = 1 - margin
+        self._amount = self._usable * amount
         self._refill = amount / window_s
         self._unspent = 0.0
         self._need = 0.0  # amount that a waiting request needs
@@ -152,7 +152,7 @@ class Lease:
         # alone
         self._alone_number = 0
         self._share_left = 0.0
-        self._share_rest = 0.0  # kept until it is known that the engine is away
+        self._share_rest = 0.0  # unused until it is known that the engine is away
         self._share_s = 0.0
 
     # for requests
@@ -241,7 +241,7 @@ class Lease:
         return BucketAsk(
             self.key,
             self._amount,
-            self._kept * self.window_s,
+            self._usable * self.window_s,
             want,
             least,
             self._sent,
@@ -264,7 +264,7 @@ class Lease:
             self._quiet_until_s = now_s + min(answer.wait_s or _QUIET_S, _QUIET_S)
         self._fills_ahead = self._fleet.processes * self._usual <= _USUAL_SHARE * self._amount
         self._leases.held[self] = None
-        self._leases.note_amount(self.key, self._amount / self._kept, answer.amount / self._kept)
+        self._leases.note_amount(self.key, self._amount / self._usable, answer.amount / self._usable)
 
     def lost(self, now_s: float) -> None:
         """Put the debt back: whether it was counted is unknown."""
@@ -308,9 +308,9 @@ class Lease:
 
     def _hint(self, now_s: float) -> float:
         """Return the least that the bucket has left: alone, all processes together use 0.9 of it."""
-        kept = 1 - AWAY_SHARE
-        left = kept * self._left if self._was_alone and self._left > 0 else self._left
-        return min(self._amount, left + kept * (now_s - self._seen_s) * self._refill)
+        rest = 1 - AWAY_SHARE
+        left = rest * self._left if self._was_alone and self._left > 0 else self._left
+        return min(self._amount, left + rest * (now_s - self._seen_s) * self._refill)
 
     def _alone_wait_s(self, need: float, now_s: float) -> float:
         part = self._fleet.part
@@ -433,7 +433,7 @@ class LeasedSlots(Slots):
 
     @property
     def unspent(self) -> float:
-        """Slots that are leased and not in use; negative for those taken while the engine was away."""
+        """Slots that are leased and not in use; negative after slots were taken while the engine was away."""
         return self.allowed - self.taken
 
     def release(self) -> None:
@@ -464,7 +464,7 @@ class LeasedSlots(Slots):
         return self._is_asking
 
     def tick(self, now_s: float) -> None:
-        """Ask again for a request that waits, give back spare slots, and report those in use every 2 s."""
+        """Ask again for a request that waits, give back spare slots, and report the slots in use every 2 s."""
         if self._is_asking:
             return
         is_idle = now_s >= self._used_s + _IDLE_S

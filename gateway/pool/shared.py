@@ -59,7 +59,7 @@ def shared_parts(
     Args:
         models: pools and retries of each model.
         ledgers: ledgers by quota.
-        old: parts of the previous models and quotas; those of what is still in use go on.
+        old: parts of the previous models and quotas; a part goes on if its pool or quota is still in use.
         drop: receives what other gateways have sent and is out of range.
     """
     quotas = {part.ledger: part for part in old if isinstance(part, SharedQuota)}

@@ -1,11 +1,11 @@
-"""The loads of a pool that several gateways send to: own ones out, those of the others in. Pure.
+"""Exchanges the loads and the budgets of a pool that several gateways send to. Pure.
 
 Every gateway reports a row of integers for each replica, and gets the sums of the rows of the others. What it gets is
 added to the fields that routing reads, so that a request costs the same as without other gateways. Loads that are too
 old are removed: many gateways that send to the same formerly idle replica are worse than gateways that ignore each
 other.
 
-A replica's failures count together, but those of one gateway never suffice: its own network may be broken. One probe is
+A replica's failures count together, but one gateway's failures never suffice: its network may be broken. One probe is
 enough for all gateways, so it is leased.
 
 The budgets of the pool go out and come in with the loads. The credits that all gateways have not spent are there for

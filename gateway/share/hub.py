@@ -156,7 +156,7 @@ class ShareHub:
         return {process: now_s - seen_s for process, seen_s in self._processes.items()}
 
     def gone(self, process: str) -> None:
-        """Forget a process whose connection has ended."""
+        """Forget a process after the end of its connection."""
         self._processes.pop(process, None)
         for slots in self._slots.values():
             slots.held.pop(process, None)
@@ -365,7 +365,7 @@ def answers_of(
 
     Args:
         now: returns the time of the hub.
-        drop: receives damaged asks, whose answers are lost.
+        drop: receives damaged asks; their answers are lost.
     """
 
     def answer(packed: bytes) -> Reply:

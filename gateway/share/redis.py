@@ -163,7 +163,7 @@ class RedisEngine:
             "db": database,
             "username": login.user,
             "password": login.password,
-            "socket_timeout": None,  # limits are set here: those of redis-py may lose a cancellation on Python 3.11
+            "socket_timeout": None,  # limits are set here: redis-py may lose a cancellation with its own on Python 3.11
             "socket_connect_timeout": CONNECT_S,
             "protocol": 2,
             "driver_info": None,

@@ -50,7 +50,7 @@ class Sync:
         call_later: calls a function after a time.
         rand: returns uniform random numbers in [0, 1).
         period_s: shortest time between two batches.
-        on_error: called with an exception of a part, whose turn is skipped; None to raise it.
+        on_error: called with an exception of a part, and the turn of the part is skipped; None to raise it.
 
     Attributes:
         parts: the parts; the caller may replace them at any time.

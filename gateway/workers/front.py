@@ -31,7 +31,7 @@ class Front:
         emit: receives events.
 
     Attributes:
-        waiting: bounds of the connections without a request, those of the admin address included.
+        waiting: bounds of the connections without a request, at both addresses.
     """
 
     def __init__(self, sock: socket.socket, group: WorkerGroup, emit: Emit) -> None:
@@ -50,7 +50,7 @@ class Front:
         self.update()
 
     def update(self) -> None:
-        """Accept while a worker can take connections; the system keeps those that wait for that."""
+        """Accept while a worker can take connections; until then the system queues them."""
         wanted = self._is_open and self._group.has_room
         if wanted is not self._is_accepting:
             self._is_accepting = wanted

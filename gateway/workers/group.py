@@ -226,7 +226,7 @@ class WorkerGroup:
     # life
 
     async def watch(self) -> None:
-        """Keep the counts of all workers, and end those that do not answer; runs until it is cancelled."""
+        """Record the counts of all workers, and end workers that do not answer; runs until it is cancelled."""
         while True:
             await asyncio.sleep(PING_S)
             for worker in self.ready:

@@ -45,7 +45,7 @@ _NOT_ADDED: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
 
 
 def merged_pools(workers: Sequence[Sequence[PoolState]]) -> list[PoolState]:
-    """Return the state of every pool, those of a model in a row."""
+    """Return the state of every pool, the pools of a model in a row."""
     return [_pool(states) for states in _grouped(workers, lambda pool: (pool.model, pool.pool))]
 
 
@@ -87,7 +87,7 @@ def _age_s(age_s: float | None) -> float:
 
 
 def merged_proof(processes: Sequence[Mapping[str, Tally]]) -> dict[str, Tally]:
-    """Return the counts of each model; where an SLO differs, those of the first process count."""
+    """Return the counts of each model; where an SLO differs, the counts of the first process are used."""
     total: dict[str, Tally] = {}
     for tallies in processes:
         for model, tally in tallies.items():

@@ -67,7 +67,7 @@ class GroupSwitches:
 
     @property
     def off(self) -> list[str]:
-        """Models whose hedging is switched off."""
+        """Models with hedging switched off."""
         return [model for model, on in self._hedging.items() if not on]
 
     @property

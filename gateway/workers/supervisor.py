@@ -226,7 +226,7 @@ class Supervisor:
     # learned state, as the file needs it
 
     async def collect(self) -> dict[str, LearnedModel]:
-        """Return the state of all workers, and of those that have ended while the gateway stops."""
+        """Return the state of all workers, and of workers that have ended while the gateway stops."""
         states = await self._group.read("learned", dict[str, LearnedModel])
         return merged_learned([*(state for _, state in states), *self._group.learned])
 

@@ -125,7 +125,7 @@ class _Commands:
 
 
 class _ReportingProtocol(BoundedHttpProtocol):
-    """A connection whose end is reported."""
+    """A connection that reports its end."""
 
     def __init__(
         self,
