@@ -36,7 +36,7 @@ from gateway.pages.files import LIVE, add_pages
 from gateway.process_events import ConfigReloaded
 from gateway.proof.blocks import reports
 from gateway.proof.shadow import proof_document
-from gateway.share.news import Reach
+from gateway.share.sync import Reach
 
 _BODY_BYTES_MAX = 4096  # the request bodies have two or three fields
 _BODY_S_MAX = 5.0

@@ -43,9 +43,8 @@ from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.reloads import Reread, check_reload, read_again, reload_fault
 from gateway.share.fleet import WhenAway
-from gateway.share.words import NamedEngine
-from gateway.shared_pools import SharedPools
-from gateway.sharing import SharedLimits
+from gateway.share.messages import NamedEngine
+from gateway.sharing import Sharing
 from gateway.switches import Switches
 from gateway.topology import Topology, build_topology
 from gateway.tracing import Tracing, missing_exporter
@@ -100,22 +99,20 @@ class Gateway:
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         dropped = self._observers.dropped
         self._leave_out = partial(dropped.leaving_out, "pool")
-        if engine is not None:
-            engine.drop = dropped.of("share")
         when_away = WhenAway.SHARE if settings.share is None else WhenAway(settings.share.when_away)
-        self._shared = None if engine is None else SharedLimits(engine, when_away, self._runtime)
         self.switches = Switches(lambda: self._topology.models, self._hub.emit_now, loop.time)
-        self._shared_pools = (
+        self._sharing = (
             None
             if engine is None
-            else SharedPools(
+            else Sharing(
                 engine,
+                when_away,
                 self._runtime,
                 lambda name, on: self.switches.follow_hedging(name, on=on),
                 dropped.of("share"),
             )
         )
-        self._limits = LOCAL if self._shared is None else self._shared.limits
+        self._limits = LOCAL if self._sharing is None else self._sharing.limits
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune, limits=self._limits)
         self.discovery = Discovery(tasks, self._runtime, self._apply_rows, os.environ)
         self.learned_state = OwnState(lambda: self._topology.models, dropped.of("learned_file"))
@@ -134,8 +131,8 @@ class Gateway:
             self._share_state,
             self._observers.blocks,
         )
-        if self._shared is not None:
-            self._shared.count_in(self._metrics.instruments)
+        if self._sharing is not None:
+            self._sharing.count_in(self._metrics.instruments)
         self._observers.measure(goals(settings), every_goal(settings))
         self._tracing = Tracing(self._hub, loop, self._facts_of, VERSION, member.number)
         self._observers.values.append(self._tracing.counts.values)
@@ -164,14 +161,14 @@ class Gateway:
         return self._metrics.instruments.dump(), self._observers.usage.dump(), self._observers.proof(None)
 
     async def start_sharing(self) -> None:
-        """Ask the engine for the first time, at most 100 ms, and exchange with the other heads until `close`."""
-        if self._shared is None or self._shared_pools is None:
+        """Ask the engine for the first time, at most 100 ms, and exchange with the other processes until `close`."""
+        if self._sharing is None:
             return
-        await self._shared.start()
-        self.switches.publish = self._shared_pools.switched
-        self._observers.values.append(self._shared.values)
-        self._shared_pools.use(self._topology.models.values(), self._topology.ledgers)
-        self._shared_pools.start()
+        self._observers.values.append(self._sharing.values)
+        self._sharing.use(self._topology.models.values(), self._topology.ledgers)
+        await self._sharing.start()
+        if self._sharing.carries_switches:
+            self.switches.publish = self._sharing.publish
 
     def _build_plain(self) -> Application:
         from gateway.api.plain_routes import plain_app
@@ -214,9 +211,8 @@ class Gateway:
 
     def close(self) -> None:
         """Close idle connections, and flush the log."""
-        if self._shared is not None and self._shared_pools is not None:
-            self._shared.close()
-            self._shared_pools.close()
+        if self._sharing is not None:
+            self._sharing.close()
         self.discovery.close()
         self._topology.close()
         self._tracing.close()
@@ -327,8 +323,8 @@ class Gateway:
             if all(replica.out for replica in model.replicas):
                 switched += self.switches.take_in(model)  # the rest is gone
         self._routes.serving = self._counts.serving = topology.serving
-        if self._shared_pools is not None:
-            self._shared_pools.use(topology.models.values(), topology.ledgers)
+        if self._sharing is not None:
+            self._sharing.use(topology.models.values(), topology.ledgers)
         old.close(keep=topology)
         return switched
 
@@ -376,9 +372,7 @@ class Gateway:
         return ReplicaFacts(row.kind, row.model or model, origin.socket or origin.host, port)
 
     def _share_state(self) -> ShareState | None:
-        if self._shared is None or self._shared_pools is None:
-            return None
-        return self._shared.state(self._shared_pools.sync.answered_s)
+        return None if self._sharing is None else self._sharing.state()
 
     def _describe(self, name: str, quantiles: Sequence[float]) -> dict[str, object] | None:
         model = self._topology.models.get(name)

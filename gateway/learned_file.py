@@ -28,7 +28,7 @@ from gateway.learned_state import LearnedState, Restored
 from gateway.observe.process import ProcessValue
 from gateway.pool.learned import FORMAT, VERSION, Learned, decoded, encoded
 from gateway.process_events import LearnedFileFailed, LearnedRestored
-from gateway.share.words import Drop
+from gateway.share.messages import Drop
 
 _SAVE_EVERY_S: Final = 30.0  # what a kill loses; a file of 5 models with 3 replicas has about 30 kB
 _WRITE_S_MAX: Final = 10.0

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool, sound_pool
 from gateway.race.context import Model
-from gateway.share.words import Drop
+from gateway.share.messages import Drop
 
 _SLICE_PARTS: Final = 8  # replicas read between two turns of the event loop, about 1 ms
 

@@ -159,14 +159,14 @@ class ShareAway(msgspec.Struct, frozen=True):
     """The engine of shared limits does not answer any more.
 
     Attributes:
-        heads: number of processes that shared the limits.
+        processes: number of processes that shared the limits.
         when_away: part of each limit that this process uses now: "share", "alone" or "refuse".
         part: that part as a number, from 0 to 1.
         reason: cause.
     """
 
     at_s: float
-    heads: int
+    processes: int
     when_away: str
     part: float
     reason: str
@@ -176,12 +176,12 @@ class ShareBack(msgspec.Struct, frozen=True):
     """The engine of shared limits answers again.
 
     Attributes:
-        heads: number of processes that share the limits.
+        processes: number of processes that share the limits.
         away_s: time for which it was away.
     """
 
     at_s: float
-    heads: int
+    processes: int
     away_s: float
 
 

@@ -1,4 +1,7 @@
-"""The connection to the server over which gateways share; part of the composition root. Units: seconds."""
+"""The connection to the server that several hosts share over; part of the composition root. Needs redis-py.
+
+Units: seconds.
+"""
 
 import asyncio
 import logging
@@ -36,14 +39,14 @@ def open_redis(share: ShareSettings, tasks: asyncio.TaskGroup) -> "RedisEngine":
             raise OSError(f"`ca_file`: {fault.text}") from None
 
     login = Login(share.user, None if share.password is None else share.password.get_secret_value())
-    head = secrets.token_hex(8)
-    engine = RedisEngine(read_address(share.url), login, share.fleet, head, random.Random().random, tls)
+    process = secrets.token_hex(8)
+    engine = RedisEngine(read_address(share.url), login, share.fleet, process, random.Random().random, tls)
     tasks.create_task(_keep_connected(engine))
     return engine
 
 
 async def wait_for_redis(engine: "RedisEngine", worker: int | None = None) -> None:
-    """Wait for the first connection, for the time limit of a connect; without one, the first worker logs the reason."""
+    """Wait for the first connection, for the time limit of a connect; if it fails, the first worker logs the reason."""
     await engine.wait_connected()
     if engine.fault and worker in (None, 1):
         logging.getLogger(__name__).warning(

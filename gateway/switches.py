@@ -10,7 +10,7 @@ from gateway.errors import LastReplica, UnknownReplica
 from gateway.events import Event
 from gateway.process_events import HedgingSwitched, ReplicaSwitched
 from gateway.race.context import Model
-from gateway.share.news import Reach
+from gateway.share.sync import Reach
 
 
 class _Publish(Protocol):
@@ -26,8 +26,8 @@ class Switches:
         time: returns the time of the loop.
 
     Attributes:
-        publish: passes a switch of hedging on to the processes that share it, and returns those that were reached;
-            None without them.
+        publish: passes a switch of hedging on to other hosts, and returns the number of processes that were reached;
+            None without other hosts.
         on_switch: called after another process has switched hedging.
     """
 

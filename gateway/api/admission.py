@@ -30,7 +30,7 @@ from gateway.events import Event, RequestEnded, RequestRejected
 from gateway.limits.fair_queue import FairQueue
 from gateway.limits.rates import CallerTicket, KeyLimiter, LimitStatus, OverLimit, Quantity
 from gateway.race.context import Caller, Runtime
-from gateway.share.fleet import ASK_WAIT_S, Patience
+from gateway.share.fleet import ASK_WAIT_S, WaitAllowance
 from providers.base import Headers
 
 _SERVER_ERROR: Final = 500
@@ -212,6 +212,7 @@ class Permit:
     """
 
     __slots__ = (
+        "_allowance",
         "_caller",
         "_has_slot",
         "_has_started",
@@ -221,7 +222,6 @@ class Permit:
         "_is_waiting",
         "_model",
         "_on_reject",
-        "_patience",
         "_queue",
         "_request",
         "_runtime",
@@ -245,7 +245,7 @@ class Permit:
         self._is_waiting = self._has_slot = self._has_started = self._is_over = False
         self._is_asking = self._is_reserved = False
         self._start_s = 0.0
-        self._patience: Patience | None = None
+        self._allowance: WaitAllowance | None = None
         self._timer: asyncio.Handle | None = None  # asks again, ends the wait, or starts the granted request
         self._request: QueuedRequest | None = None
         self._on_reject: OnReject | None = None
@@ -359,8 +359,8 @@ class Permit:
 
     def _may_ask(self, now_s: float) -> bool:
         """Return True if there is time left to wait for an answer of the fleet."""
-        self._patience = self._patience or Patience()
-        return self._patience.lasts(now_s)
+        self._allowance = self._allowance or WaitAllowance()
+        return self._allowance.lasts(now_s)
 
     def _ask_again(self) -> None:
         """Go on with what the fleet has answered."""

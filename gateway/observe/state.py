@@ -173,7 +173,7 @@ class ShareState(msgspec.Struct, frozen=True):
         fault: cause of the last absence that has not ended; None while the engine answers.
         reply_age_s: age of the last reply in time; None before the first.
         exchange_age_s: age of the last exchange of loads and learned values; None before the first.
-        heads: number of processes that share, at the last reply.
+        processes: number of processes that share, at the last reply.
         when_away: part of each limit to use while the engine is away: "share", "alone" or "refuse".
         away_part: that part as a number, with the number of processes last seen.
         leases: leases in use.
@@ -186,7 +186,7 @@ class ShareState(msgspec.Struct, frozen=True):
     fault: str | None
     reply_age_s: float | None
     exchange_age_s: float | None
-    heads: int
+    processes: int
     when_away: str
     away_part: float
     leases: tuple[LeaseState, ...] = ()

@@ -17,7 +17,7 @@ from gateway.estimation.first_token import FirstTokenState
 from gateway.estimation.tokens import TokenScale, TokenScaleState
 from gateway.pool.learning import LearningState, ReplicaWindows
 from gateway.pool.pool import Pool
-from gateway.share.words import Drop
+from gateway.share.messages import Drop
 
 FORMAT: Final = "ttft-gateway learned state"
 VERSION: Final = 1  # of the document; another one is not read

@@ -1,23 +1,31 @@
-"""The loads of a pool that several gateways send to: own ones out, those of the others in. Pure.
+"""Exchanges the loads and the budgets of a pool that several gateways send to. Pure.
 
 Every gateway reports a row of integers for each replica, and gets the sums of the rows of the others. What it gets is
 added to the fields that routing reads, so that a request costs the same as without other gateways. Loads that are too
 old are removed: many gateways that send to the same formerly idle replica are worse than gateways that ignore each
 other.
 
-A replica's failures count together, but those of one gateway never suffice: its own network may be broken. One probe is
-enough for all gateways, so it is leased. Units: seconds of the loop's clock, tokens.
+A replica's failures count together, but one gateway's failures never suffice: its network may be broken. One probe is
+enough for all gateways, so it is leased.
+
+The budgets of the pool go out and come in with the loads. The credits that all gateways have not spent are there for
+each: a gateway with few requests would never earn a whole hedge. Between two exchanges several gateways may spend the
+same credits; the debt is repaid before any other hedge, so that the share of hedges holds.
+
+Units: seconds of the loop's clock; tokens; the unit of a budget is requests, tokens or money.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from gateway.limits.budget import RetryBudget
+from gateway.limits.budget import NO_CREDIT, Credit, RetryBudget
 from gateway.pool.loads import Loads, ReplicaLoad
 from gateway.pool.pool import Pool
 from gateway.pool.rows import (
     CONTENTS,
+    CREDIT,
+    CREDIT_UNIT,
     FAILURES,
     IN_FLIGHT,
     LATE,
@@ -36,18 +44,17 @@ from gateway.pool.rows import (
     Row,
     checked,
 )
-from gateway.pool.shared_credits import SharedCredits
 from gateway.routing.replicas import FAILURES_TO_OPEN, OPEN_S, BreakerState, Replica
-from gateway.share.words import Answer, Ask, BucketAnswer, BucketAsk, Drop, GaugeAnswer, GaugeAsk, keep_silent
+from gateway.share.messages import Answer, Ask, BucketAnswer, BucketAsk, Drop, GaugeAnswer, GaugeAsk, keep_silent
 
 _FORM: Final = "load1"  # of the rows; another meaning of a place is another form
-
 _NOTHING: Final = (0,) * 11
 _OVERDUE_S_MIN: Final = 0.1  # an attempt that is overdue for less may have been answered since the report
 _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no failing one; more than a period
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
 _UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends its own probes
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
+_CREDITS: Final = ""  # name of the row of credits; no replica has it
 
 
 class SharedLoads:
@@ -105,7 +112,7 @@ class SharedLoads:
         gauge, *probes = answers
         is_fresh = now_s <= self._asked_s + _UNKNOWN_S - self._period_s  # they are used until the next answer
         if isinstance(gauge, GaugeAnswer) and is_fresh:
-            self.put(gauge.others, gauge.heads, now_s)
+            self.put(gauge.others, gauge.processes, now_s)
         for name, probe in zip(self._asked, probes, strict=True):
             if isinstance(probe, BucketAnswer) and probe.granted:
                 self._grant_probe(name, now_s)
@@ -136,18 +143,18 @@ class SharedLoads:
         self._own = rows
         return rows | self._credits.own(now_s)
 
-    def put(self, rows: Mapping[str, Row], heads: int, now_s: float) -> None:
+    def put(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
         """Replace the loads of the other gateways.
 
         Args:
             rows: sums over the other gateways.
-            heads: number of gateways, this one included.
+            processes: number of gateways, this one included.
         """
         loads = self.pool.loads
-        loads.heads = heads = max(1, heads)
+        loads.heads = processes = max(1, processes)
         self._put_s = now_s
-        others = max(1, heads - 1)
-        self._put_credits(rows, heads, now_s)
+        others = max(1, processes - 1)
+        self._put_credits(rows, processes, now_s)
         changed: dict[str, Row] = {}
         for replica, load in loads.of.items():
             row = self._row_of(rows, replica.name, others)
@@ -156,8 +163,8 @@ class SharedLoads:
             self._others[replica.name] = changed[replica.name] = row
             _put_load(replica, load, row)
             _put_health(loads, replica, load, row, now_s)
-        if changed and heads > 1:
-            self._put_levels(changed, heads - 1)
+        if changed and processes > 1:
+            self._put_levels(changed, processes - 1)
 
     def _row_of(self, rows: Mapping[str, Row], name: str, others: int) -> Row:
         """Return the row of a replica; one without loads if there is none, or if it is out of range."""
@@ -169,12 +176,12 @@ class SharedLoads:
             self._drop(f"the loads of {name} in {self.pool.name}", str(error))
             return _NOTHING
 
-    def _put_credits(self, rows: Mapping[str, Row], heads: int, now_s: float) -> None:
+    def _put_credits(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
         try:
-            self._credits.put(rows, heads, now_s)
+            self._credits.put(rows, processes, now_s)
         except ValueError as error:
             self._drop(f"the budgets of {self.pool.name}", str(error))
-            self._credits.put({}, heads, now_s)
+            self._credits.put({}, processes, now_s)
 
     def drop(self, now_s: float) -> None:
         """Remove the loads of the other gateways."""
@@ -280,3 +287,45 @@ def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now
     if min(OF_ONE_MAX, max(0, failures)) + row[FAILURES] >= FAILURES_TO_OPEN:
         breaker.open_with_others(now_s)
         others.opened = True
+
+
+class SharedBudget(Protocol):
+    """A budget that gateways share."""
+
+    def own(self, now_s: float) -> Credit:
+        """Return the part of this gateway."""
+
+    def put_others(self, others: Credit, processes: int, now_s: float, /) -> None:
+        """Replace the part of the others."""
+
+
+class SharedCredits:
+    """The exchange of some budgets.
+
+    Args:
+        budgets: the budgets, in an order that is the same at every gateway.
+    """
+
+    def __init__(self, budgets: Sequence[SharedBudget]) -> None:
+        self._budgets = budgets
+
+    def own(self, now_s: float) -> dict[str, Sequence[int]]:
+        """Return the row of this gateway."""
+        return {_CREDITS: [round(CREDIT_UNIT * value) for budget in self._budgets for value in budget.own(now_s)]}
+
+    def put(self, rows: Mapping[str, Sequence[int]], processes: int, now_s: float) -> None:
+        """Replace the credits of the others.
+
+        Raises:
+            ValueError: they are out of range; nothing was replaced.
+        """
+        row = rows.get(_CREDITS, ())
+        parts = [row[2 * place : 2 * place + 2] for place in range(len(self._budgets))]
+        others_count = max(1, processes - 1)
+        others = [_credit(checked(part, CREDIT, others_count)) if len(part) > 1 else NO_CREDIT for part in parts]
+        for budget, credit in zip(self._budgets, others, strict=True):
+            budget.put_others(credit, processes, now_s)
+
+
+def _credit(part: Sequence[int]) -> Credit:
+    return Credit(part[0] / CREDIT_UNIT, part[1] / CREDIT_UNIT)

@@ -74,7 +74,7 @@ def withhold(
     return held
 
 
-class Owner(Protocol):
+class RequestAttempts(Protocol):
     """The attempts of the request."""
 
     def first_work(self, attempt: Attempt) -> bool:
@@ -98,7 +98,7 @@ class LivingLoser:
 
     __slots__ = ("_owner", "_runtime", "_wakeup", "attempt", "winner", "won_s")
 
-    def __init__(self, owner: Owner, attempt: Attempt, winner: Attempt, runtime: Runtime) -> None:
+    def __init__(self, owner: RequestAttempts, attempt: Attempt, winner: Attempt, runtime: Runtime) -> None:
         self.attempt = attempt
         self.winner = winner
         self.won_s = winner.last_s
@@ -145,7 +145,9 @@ class LivingLoser:
             self._owner.loser_ended(self, error, observed=observed)
 
 
-def let_live(owner: Owner, measured: Measured, loser: Attempt, winner: Attempt, runtime: Runtime) -> LivingLoser | None:
+def let_live(
+    owner: RequestAttempts, measured: Measured, loser: Attempt, winner: Attempt, runtime: Runtime
+) -> LivingLoser | None:
     """Read the loser of a race on, given the measurement of its request; None if it may not live."""
     is_drawn = measured.drawn and measured.instrument is Instrument.LOSERS
     is_beaten = loser.live and winner.role is Role.BACKUP and winner.last_s < loser.deadlines.timeout_s

@@ -33,7 +33,7 @@ from gateway.race.attempt import Attempt
 from gateway.race.context import Model
 from gateway.race.failures import RetryHint, classify
 from gateway.routing.replicas import COOL_DOWN_S, BreakerState, Replica
-from gateway.share.fleet import ASK_WAIT_S, Patience
+from gateway.share.fleet import ASK_WAIT_S, WaitAllowance
 from providers.errors import RequestModeRejected, Unsupported, UpstreamError
 
 FIRST_CHOICE: Final = "first choice"  # the reason for a primary
@@ -94,12 +94,12 @@ class RetryPlan:
     __slots__ = (
         "_again",
         "_again_s",
+        "_allowance",
         "_facts",
         "_had_round",
         "_index",
         "_mode_retries",
         "_model",
-        "_patience",
         "_until_s",
         "_used_before",
         "_used_remedies",
@@ -116,7 +116,7 @@ class RetryPlan:
         self._had_round = False  # True after the second round was planned, which happens once
         self._used_remedies: frozenset[RetryHint] = frozenset()  # remedies already used; each is tried once
         self._used_before = self._used_remedies  # the same before the last attempt
-        self._patience: Patience | None = None  # for leases; None before the first wait
+        self._allowance: WaitAllowance | None = None  # for leases; None before the first wait
         self._mode_retries = 0  # attempts repeated because a server rejected the request mode
         self._waited = False  # True after a Retry-After was waited out, which happens once
 
@@ -219,8 +219,8 @@ class RetryPlan:
         """Wait while the fleet is asked for more of a quota, at most 100 ms in all; no setting forbids that."""
         pool = self._model.pools[self._index]
         if pool.quotas.is_shared and pool.picker.wait_s(self._facts, tried, now_s) == ASK_WAIT_S:
-            self._patience = self._patience or Patience()
-            if self._patience.lasts(now_s):
+            self._allowance = self._allowance or WaitAllowance()
+            if self._allowance.lasts(now_s):
                 return WaitUntil(now_s + ASK_WAIT_S)
         return None
 

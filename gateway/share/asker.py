@@ -1,4 +1,4 @@
-"""Sends the asks of one head to its engine in batches, and decides when the engine is away.
+"""Sends the asks of one process to its engine in batches, and decides when the engine is away.
 
 The only place with a time limit for the engine. A reply after 100 ms is late; its answers are still used, because the
 engine has executed the asks. Three late or lost batches in a row, each sent after the one before was given up, mean
@@ -11,25 +11,25 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from gateway.share.fleet import ASK_S_MAX, Holder, Sharing
-from gateway.share.words import SILENT_S, Ask, Engine, Lost, Reply
+from gateway.share.fleet import ASK_S_MAX, Fleet, Requester
+from gateway.share.messages import SILENT_S, Ask, Engine, Lost, Reply
 
 TICK_S: Final = 0.1
 BATCH_MAX: Final = 256  # asks
 _STRIKES_MAX: Final = 3
 _GRACE_S: Final = 0.005  # of the time limit: after a pause of this process, replies are read before they count as late
-_SILENCE_S: Final = 1.0  # longest time without an ask, so that the engine counts this head
+_SILENCE_S: Final = 1.0  # longest time without an ask, so that the engine counts this process
 _AWAY_PING_S: Final = 0.25  # between checks of an engine that is away
-_JITTER: Final = 0.1  # of each tick, so that heads do not ask all at once
+_JITTER: Final = 0.1  # of each tick, so that processes do not ask all at once
 
 
 class _Batch:
     """A batch under way."""
 
-    __slots__ = ("holders", "is_late", "is_ping", "sent_s", "timer")
+    __slots__ = ("is_late", "is_ping", "requesters", "sent_s", "timer")
 
-    def __init__(self, holders: Sequence[Holder], sent_s: float, *, is_ping: bool) -> None:
-        self.holders = holders
+    def __init__(self, requesters: Sequence[Requester], sent_s: float, *, is_ping: bool) -> None:
+        self.requesters = requesters
         self.sent_s = sent_s
         self.is_ping = is_ping
         self.is_late = False
@@ -60,7 +60,7 @@ class AskCounts:
 
 
 class Asker:
-    """The asks of one head.
+    """The asks of one process.
 
     Args:
         engine: connection to the engine.
@@ -69,7 +69,7 @@ class Asker:
         rand: returns uniform random numbers in [0, 1).
         on_away: called when the engine is away.
         on_back: called when it is back.
-        on_error: called with what a holder raised, a bug; it is then given up.
+        on_error: called with what a requester raised, a bug; it is then given up.
 
     Attributes:
         ticks: functions called with the time at least every 0.11 s while the engine answers, and when it is back.
@@ -82,7 +82,7 @@ class Asker:
     def __init__(
         self,
         engine: Engine,
-        fleet: Sharing,
+        fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
         rand: Callable[[], float],
         on_away: Callable[[], object],
@@ -101,11 +101,11 @@ class Asker:
         self.since_s = loop.time()
         self.replied_s: float | None = None
         self.counts = AskCounts()
-        self._wanting: dict[Holder, None] = {}
+        self._wanting: dict[Requester, None] = {}
         self._is_flushing = False
         self._strikes = 0
         self._strike_s = self._sent_s = self.since_s
-        self._heads_s = self.since_s  # time at which the number of heads was last confirmed
+        self._processes_s = self.since_s  # time at which the number of processes was last confirmed
         self._pings = 0  # under way
         self._pending = 0  # batches under way that are not late
         self._first: asyncio.Future[None] | None = loop.create_future()
@@ -129,49 +129,49 @@ class Asker:
         self._fleet.want = self._drop
         self._engine.close()
 
-    def want(self, holder: Holder) -> None:
-        """Send a holder's ask with the next batch, in the next turn of the loop."""
-        self._wanting[holder] = None
+    def want(self, requester: Requester) -> None:
+        """Send a requester's ask with the next batch, in the next turn of the loop."""
+        self._wanting[requester] = None
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
 
-    def _drop(self, holder: Holder) -> None:
-        holder.lost(self._loop.time())
+    def _drop(self, requester: Requester) -> None:
+        requester.lost(self._loop.time())
 
     def _flush(self) -> None:
         self._is_flushing = False
         now_s = self._loop.time()
-        holders = list(islice(self._wanting, BATCH_MAX))
-        for holder in holders:
-            del self._wanting[holder]
+        requesters = list(islice(self._wanting, BATCH_MAX))
+        for requester in requesters:
+            del self._wanting[requester]
         if self._wanting:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
         if self.is_up:
-            self._send(holders, now_s)
+            self._send(requesters, now_s)
         else:
-            for holder in holders:
-                holder.lost(now_s)
+            for requester in requesters:
+                requester.lost(now_s)
 
     def _ping(self, now_s: float) -> None:
         self._pings += 1
         self._send((), now_s, is_ping=True)
 
-    def _send(self, holders: Sequence[Holder], now_s: float, *, is_ping: bool = False) -> None:
-        asks = [(holder, ask) for holder in holders if (ask := self._ask(holder, now_s)) is not None]
+    def _send(self, requesters: Sequence[Requester], now_s: float, *, is_ping: bool = False) -> None:
+        asks = [(requester, ask) for requester in requesters if (ask := self._ask(requester, now_s)) is not None]
         if not asks and not is_ping:
             return
         self._sent_s = now_s
         self._pending += 1
-        batch = _Batch([holder for holder, _ in asks], now_s, is_ping=is_ping)
+        batch = _Batch([requester for requester, _ in asks], now_s, is_ping=is_ping)
         batch.timer = self._loop.call_later(ASK_S_MAX - _GRACE_S, self._nearly_late, batch)
         self._engine.ask([ask for _, ask in asks], partial(self._answered, batch))
 
-    def _ask(self, holder: Holder, now_s: float) -> Ask | None:
+    def _ask(self, requester: Requester, now_s: float) -> Ask | None:
         try:
-            return holder.ask(now_s)
-        except Exception as error:  # a bug in one holder must not keep the others from asking
+            return requester.ask(now_s)
+        except Exception as error:  # a bug in one requester must not keep the others from asking
             self._on_error(error)
             return None
 
@@ -191,29 +191,29 @@ class Asker:
             batch.timer = None
             self._pending -= 1
         self._pings -= batch.is_ping
-        if reply is not None and len(reply.answers) == len(batch.holders):
-            self._count_heads(reply.heads, now_s)
-            for holder, answer in zip(batch.holders, reply.answers, strict=True):
+        if reply is not None and len(reply.answers) == len(batch.requesters):
+            self._count_processes(reply.processes, now_s)
+            for requester, answer in zip(batch.requesters, reply.answers, strict=True):
                 try:
                     if isinstance(answer, Lost):
-                        holder.lost(now_s)
+                        requester.lost(now_s)
                     else:
-                        holder.answered(answer, now_s)
-                except Exception as error:  # a bug in one holder must not cost the others their answers
+                        requester.answered(answer, now_s)
+                except Exception as error:  # a bug in one requester must not cost the others their answers
                     self._on_error(error)
             if not batch.is_late:
                 self._in_time(now_s, now_s - batch.sent_s)
             return
-        for holder in batch.holders:
-            holder.lost(now_s)
+        for requester in batch.requesters:
+            requester.lost(now_s)
         if not batch.is_late:
             self.counts.add("lost")
             self._strike(batch)
 
-    def _count_heads(self, heads: int, now_s: float) -> None:
-        """Keep the number of heads; one that falls counts after 5 s: an engine without data has yet to count them."""
-        if heads >= self._fleet.heads or now_s >= self._heads_s + SILENT_S:
-            self._fleet.heads, self._heads_s = max(1, heads), now_s
+    def _count_processes(self, processes: int, now_s: float) -> None:
+        """Record the number of processes; a lower one counts after 5 s: an engine without data has to count first."""
+        if processes >= self._fleet.processes or now_s >= self._processes_s + SILENT_S:
+            self._fleet.processes, self._processes_s = max(1, processes), now_s
 
     def _in_time(self, now_s: float, took_s: float) -> None:
         """Record a reply in time: the engine is there."""

@@ -1,7 +1,7 @@
-"""The fleet as one head sees it, and the way to ask the engine; shared by all leases and gauges of a process. Pure.
+"""The fleet as one process sees it, and the way to ask the engine; shared by all leases and gauges of a process. Pure.
 
-A head is *alone* from the first late or lost reply to the next one in time: no request waits for the engine any more,
-and limits are divided by the number of heads last seen. Units: seconds of the loop's clock.
+A process is *alone* from the first late or lost reply to the next reply in time: no request waits for the engine any
+more, and limits are divided by the number of processes last seen. Units: seconds of the loop's clock.
 """
 
 import enum
@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from gateway.share.words import AWAY_SHARE, Answer, Ask
+from gateway.share.messages import AWAY_SHARE, Answer, Ask
 
 ASK_S_MAX: Final = 0.09  # time limit of a reply, and of a request's wait for it: under 100 ms with the delay of timers
 ASK_WAIT_S: Final = 0.001  # wait that limits report while the engine is asked: after it, the reply has usually come
@@ -25,7 +25,7 @@ class WhenAway(enum.Enum):
     REFUSE = "refuse"  # none
 
 
-class Patience:
+class WaitAllowance:
     """The time for which one request waits for the engine.
 
     A pause of this process does not count: the reply may have come meanwhile, and is read after it.
@@ -44,7 +44,7 @@ class Patience:
         return self._left_s > 0
 
 
-class Holder(Protocol):
+class Requester(Protocol):
     """Something that asks the engine; at most one ask is under way."""
 
     def ask(self, now_s: float) -> Ask | None:
@@ -57,37 +57,37 @@ class Holder(Protocol):
         """There will be no answer; the engine has executed the ask or not."""
 
 
-class Sharing:
-    """The state of sharing.
+class Fleet:
+    """The fleet of processes that share limits, as one process sees it.
 
     Args:
         when_away: the part of each limit to use alone.
 
     Attributes:
-        heads: number of heads in the last reply; 1 before the first.
+        processes: number of processes in the last reply; 1 before the first.
         is_alone: True while the engine does not answer in time.
-        is_away: True from the decision of the asker that it is no late reply, as long as `is_alone`.
-        alone_since_s: time of the last change to that state.
-        times_alone: number of those changes.
-        want: has a holder's ask sent with the next batch.
+        is_away: True once the asker treats the silence as an outage, until a reply is in time again.
+        alone_since_s: time of the last change of `is_alone` to True.
+        times_alone: number of these changes.
+        want: has a requester's ask sent with the next batch.
     """
 
-    __slots__ = ("alone_since_s", "heads", "is_alone", "is_away", "times_alone", "want", "when_away")
+    __slots__ = ("alone_since_s", "is_alone", "is_away", "processes", "times_alone", "want", "when_away")
 
     def __init__(self, when_away: WhenAway = WhenAway.SHARE) -> None:
         self.when_away = when_away
-        self.heads = 1
+        self.processes = 1
         self.is_alone = True
         self.is_away = False
         self.alone_since_s = -math.inf
         self.times_alone = 1
-        self.want: Callable[[Holder], None] = _ignore
+        self.want: Callable[[Requester], None] = _ignore
 
     @property
     def part(self) -> float:
-        """Part of each limit that this head uses alone."""
+        """Part of each limit that this process uses alone."""
         if self.when_away is WhenAway.SHARE:
-            return AWAY_SHARE / self.heads
+            return AWAY_SHARE / self.processes
         return 1.0 if self.when_away is WhenAway.ALONE else 0.0
 
     def leave(self, now_s: float) -> None:
@@ -98,5 +98,5 @@ class Sharing:
             self.times_alone += 1
 
 
-def _ignore(_: Holder) -> None:
+def _ignore(_: Requester) -> None:
     """Send nothing: there is no asker yet."""

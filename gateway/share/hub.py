@@ -1,48 +1,64 @@
-"""The engine that adds up the asks of all heads: a state machine without connections. Pure.
+"""The engine of one host: adds up the asks of its workers, in the supervisor, and their connections to it. Pure.
 
-Everything is bounded, and everything may be lost: where a table is full, its least recently used entry goes, and the
-hints in later asks replace it. Units: seconds of one clock, which is the engine's.
+`ShareHub` is a state machine without connections. Everything is bounded, and everything may be lost: where a table is
+full, its least recently used entry goes, and the hints in later asks replace it. It does not carry switches, which the
+supervisor sends to all workers (gateway/workers/settings_in_force.py).
+
+`HubEngine` and `answers_of` are the two ends of a connection over a message channel, of which they use one method.
+
+Units: seconds of one clock, which is the engine's.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import sub
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from gateway.share.words import (
+import msgspec
+
+from gateway.share.messages import (
     BIN_S,
     BINS_MAX,
     FORGET_S_MAX,
     FORGET_WINDOWS,
-    HEADS_MAX,
     NAMES_MAX,
-    NEWS_MAX,
+    PROCESSES_MAX,
     ROW_MAX,
     SILENT_S,
     Answer,
+    Answered,
     Ask,
     BucketAnswer,
     BucketAsk,
+    Drop,
     GaugeAnswer,
     GaugeAsk,
-    News,
-    NewsAnswer,
-    NewsAsk,
+    Lost,
     Reply,
     SliceAnswer,
     SliceAsk,
     SlotsAnswer,
     SlotsAsk,
+    keep_silent,
     refill,
 )
 
+METHOD: Final = "share"  # of the message channel
 KEYS_MAX: Final = 20_000  # of each kind
 _LOWER_S: Final = 5.0  # without an ask with a lower limit; then a higher one counts
-_PAUSE_S: Final = 2.0  # longer than any head is silent
-_GONE_MAX: Final = 4  # silent heads that one ask removes, so that no ask takes long
+_PAUSE_S: Final = 2.0  # longer than any process is silent
+_GONE_MAX: Final = 4  # silent processes that one ask removes, so that no ask takes long
+
+_REPLY_S_MAX: Final = 30.0  # a reply is late much earlier, but its answers are used
+_DAMAGES: Final = (ValueError, RecursionError)  # what msgspec raises for any bytes
 
 _T = TypeVar("_T")
+
+_decode_asks = msgspec.msgpack.Decoder(list[Ask]).decode
+_decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_decode_ask: Callable[[msgspec.Raw], Ask] = msgspec.msgpack.Decoder(Ask).decode
+_decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
 class _Table(dict[str, _T], Generic[_T]):
@@ -65,7 +81,7 @@ class _Table(dict[str, _T], Generic[_T]):
 
 @dataclass(slots=True)
 class _Lowest:
-    """The lowest of the limits that heads ask with; a higher one counts once no head has asked with the lower."""
+    """The lowest limit that processes ask with; a higher one counts once no process has asked with the lower one."""
 
     value: float
     asked_s: float
@@ -81,7 +97,7 @@ class _Bucket:
     """A bucket.
 
     Attributes:
-        born_left: amount at its birth: the lowest hint of the heads that have known an earlier life.
+        born_left: amount at its birth: the lowest hint of the processes that have known an earlier life.
     """
 
     amount: _Lowest
@@ -96,9 +112,9 @@ class _Slots:
     """The slots of one limit.
 
     Attributes:
-        held: slots by head.
-        lacking: loop time of the last ask that got less than it wanted, by head.
-        unknown: slots of heads that have not asked since the birth, counted until `unknown_s`.
+        held: slots by process.
+        lacking: loop time of the last ask that got less than it wanted, by process.
+        unknown: slots of processes that have not asked since the birth, counted until `unknown_s`.
     """
 
     limit: _Lowest
@@ -110,78 +126,64 @@ class _Slots:
 
 @dataclass(slots=True)
 class _Gauge:
-    """The rows of each head, and their sums."""
+    """The rows of each process, and their sums."""
 
     values: dict[str, GaugeAsk] = field(default_factory=dict)
     seen_s: dict[str, float] = field(default_factory=dict)  # longest silent first
     sums: dict[str, list[int]] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)  # of the heads that have a row of the name
-
-
-@dataclass(slots=True)
-class _Item:
-    news: News
-    number: int
-    until_s: float
+    counts: dict[str, int] = field(default_factory=dict)  # of the processes that have a row of the name
 
 
 class ShareHub:
-    """The engine."""
+    """The engine of one host."""
 
     def __init__(self) -> None:
-        self._heads: dict[str, float] = {}  # time of the last ask, longest silent first
+        self._processes: dict[str, float] = {}  # time of the last ask, longest silent first
         self._asked_s = math.inf  # time of the last ask of all
         self._buckets: _Table[_Bucket] = _Table()
         self._slots: _Table[_Slots] = _Table()
         self._gauges: _Table[_Gauge] = _Table()
         self._slices: _Table[dict[int, dict[str, int]]] = _Table()
-        self._news: dict[str, _Item] = {}  # oldest first
-        self._number = 0
-        self._read: dict[str, int] = {}  # number of the last news that a head has
         self._epoch = 0
 
-    def answer(self, now_s: float, head: str, asks: Sequence[Ask]) -> Reply:
-        """Execute a batch of a head, and return its answers."""
-        self._see(head, now_s)
-        return Reply([self._answer(now_s, head, ask) for ask in asks], len(self._heads))
+    def answer(self, now_s: float, process: str, asks: Sequence[Ask]) -> Reply:
+        """Execute a batch of a process, and return its answers."""
+        self._see(process, now_s)
+        return Reply([self._answer(now_s, process, ask) for ask in asks], len(self._processes))
 
-    def heads(self, now_s: float) -> dict[str, float]:
-        """Return the time since the last ask of each head."""
-        return {head: now_s - seen_s for head, seen_s in self._heads.items()}
+    def processes(self, now_s: float) -> dict[str, float]:
+        """Return the time since the last ask of each process."""
+        return {process: now_s - seen_s for process, seen_s in self._processes.items()}
 
-    def gone(self, head: str) -> None:
-        """Forget a head whose connection has ended."""
-        self._heads.pop(head, None)
-        self._forget(head)
+    def gone(self, process: str) -> None:
+        """Forget a process after the end of its connection."""
+        self._processes.pop(process, None)
+        for slots in self._slots.values():
+            slots.held.pop(process, None)
+            slots.lacking.pop(process, None)
+        for gauge in self._gauges.values():
+            _remove(gauge, process)
 
-    def _see(self, head: str, now_s: float) -> None:
+    def _see(self, process: str, now_s: float) -> None:
         paused_s = now_s - self._asked_s
-        if paused_s > _PAUSE_S:  # the engine has not run: its heads were not silent
-            self._heads = {each: seen_s + paused_s for each, seen_s in self._heads.items()}
+        if paused_s > _PAUSE_S:  # the engine has not run: its processes were not silent
+            self._processes = {each: seen_s + paused_s for each, seen_s in self._processes.items()}
         self._asked_s = now_s
-        self._heads.pop(head, None)
-        if len(self._heads) >= HEADS_MAX:
-            self.gone(next(iter(self._heads)))
-        self._heads[head] = now_s
-        for silent in _silent(self._heads, now_s):
+        self._processes.pop(process, None)
+        if len(self._processes) >= PROCESSES_MAX:
+            self.gone(next(iter(self._processes)))
+        self._processes[process] = now_s
+        for silent in _silent(self._processes, now_s):
             self.gone(silent)
 
-    def _forget(self, head: str) -> None:
-        self._read.pop(head, None)
-        for slots in self._slots.values():
-            slots.held.pop(head, None)
-            slots.lacking.pop(head, None)
-        for gauge in self._gauges.values():
-            _remove(gauge, head)
-
-    def _answer(self, now_s: float, head: str, ask: Ask) -> Answer:
+    def _answer(self, now_s: float, process: str, ask: Ask) -> Answer:
         if isinstance(ask, BucketAsk):
             return self._bucket(now_s, ask)
         if isinstance(ask, GaugeAsk):
-            return self._gauge(now_s, head, ask)
+            return self._gauge(now_s, process, ask)
         if isinstance(ask, SliceAsk):
             return self._slice(now_s, ask)
-        return self._lease_slots(now_s, head, ask) if isinstance(ask, SlotsAsk) else self._tell(now_s, head, ask)
+        return self._lease_slots(now_s, process, ask) if isinstance(ask, SlotsAsk) else Lost()
 
     # leases
 
@@ -212,7 +214,7 @@ class ShareHub:
         bucket.left -= granted
         return BucketAnswer(granted, bucket.left, 0.0, bucket.epoch, amount)
 
-    def _lease_slots(self, now_s: float, head: str, ask: SlotsAsk) -> SlotsAnswer:
+    def _lease_slots(self, now_s: float, process: str, ask: SlotsAsk) -> SlotsAnswer:
         slots = self._slots.use(ask.key)
         if slots is None:
             slots = self._slots.add(
@@ -221,35 +223,35 @@ class ShareHub:
         limit = int(slots.limit.counted(ask.limit, now_s))
         if now_s >= slots.unknown_s:
             slots.unknown = 0
-        if slots.held.pop(head, None) is None:
+        if slots.held.pop(process, None) is None:
             slots.unknown = max(0, slots.unknown - ask.held)
         others = sum(slots.held.values()) + slots.unknown
         granted = max(0, min(ask.want, limit - others - ask.held))
         if ask.held or granted:
-            slots.held[head] = ask.held + granted
-        slots.lacking.pop(head, None)
+            slots.held[process] = ask.held + granted
+        slots.lacking.pop(process, None)
         for lacking in _silent(slots.lacking, now_s, 1.0):
             del slots.lacking[lacking]
         wanted = bool(slots.lacking)
         if granted < ask.want:
-            slots.lacking[head] = now_s
+            slots.lacking[process] = now_s
         return SlotsAnswer(granted, others, limit, wanted)
 
     # sums
 
-    def _gauge(self, now_s: float, head: str, ask: GaugeAsk) -> GaugeAnswer:
+    def _gauge(self, now_s: float, process: str, ask: GaugeAsk) -> GaugeAnswer:
         gauge = self._gauges.use(ask.key) or self._gauges.add(ask.key, _Gauge())
         for silent in _silent(gauge.seen_s, now_s):
             _remove(gauge, silent)
-        old = gauge.values.get(head)
+        old = gauge.values.get(process)
         if old is None or old.rows != ask.rows:
-            _remove(gauge, head)
-            _put(gauge, head, ask)
+            _remove(gauge, process)
+            _put(gauge, process, ask)
         else:
-            del gauge.seen_s[head]
-        if head in gauge.values:
-            gauge.seen_s[head] = now_s
-        own = gauge.values[head].rows if head in gauge.values else {}
+            del gauge.seen_s[process]
+        if process in gauge.values:
+            gauge.seen_s[process] = now_s
+        own = gauge.values[process].rows if process in gauge.values else {}
         others = {name: _without(sums, own.get(name)) for name, sums in gauge.sums.items()}
         return GaugeAnswer(len(gauge.values), {name: sums for name, sums in others.items() if any(sums)})
 
@@ -268,42 +270,23 @@ class ShareHub:
         since = ask.since if ask.since <= number else 0  # a number of another life
         return SliceAnswer(number, {each: dict(sums) for each, sums in bins.items() if each >= since})
 
-    # news
-
-    def _tell(self, now_s: float, head: str, ask: NewsAsk) -> NewsAnswer:
-        for name in [name for name, item in self._news.items() if now_s >= item.until_s]:
-            del self._news[name]
-        for news in ask.news:
-            self._news.pop(news.name, None)
-            if len(self._news) >= NEWS_MAX:
-                del self._news[next(iter(self._news))]
-            self._number = max(self._number + 1, int(1000 * now_s))
-            self._news[news.name] = _Item(news, self._number, now_s + news.left_s)
-        after = ask.after if ask.after <= self._number else 0  # a number of another life
-        self._read[head] = after
-        reached = sum(self._number <= read for read in self._read.values())
-        items = [item for item in self._news.values() if item.number > after]
-        return NewsAnswer(
-            self._number, [News(item.news.name, item.news.value, item.until_s - now_s) for item in items], reached
-        )
-
 
 def _silent(seen_s: dict[str, float], now_s: float, silent_s: float = SILENT_S) -> list[str]:
-    """Return some of the heads that were not seen for `silent_s`; `seen_s` has the longest silent one first."""
+    """Return some of the processes that were not seen for `silent_s`; `seen_s` has the longest silent one first."""
     silent: list[str] = []
-    for head, at_s in seen_s.items():
+    for process, at_s in seen_s.items():
         if len(silent) >= _GONE_MAX or now_s < at_s + silent_s:
             break
-        silent.append(head)
+        silent.append(process)
     return silent
 
 
-def _remove(gauge: _Gauge, head: str) -> None:
-    """Remove a head's rows from a gauge, and names that no head has."""
-    ask = gauge.values.pop(head, None)
+def _remove(gauge: _Gauge, process: str) -> None:
+    """Remove a process's rows from a gauge, and names that no process has."""
+    ask = gauge.values.pop(process, None)
     if ask is None:
         return
-    gauge.seen_s.pop(head, None)
+    gauge.seen_s.pop(process, None)
     for name, row in ask.rows.items():
         gauge.counts[name] -= 1
         if gauge.counts[name]:
@@ -312,11 +295,11 @@ def _remove(gauge: _Gauge, head: str) -> None:
             del gauge.sums[name], gauge.counts[name]
 
 
-def _put(gauge: _Gauge, head: str, ask: GaugeAsk) -> None:
-    """Add a head's rows to a gauge that has none of it, unless there are too many."""
+def _put(gauge: _Gauge, process: str, ask: GaugeAsk) -> None:
+    """Add a process's rows to a gauge that has none of it, unless there are too many."""
     if len(ask.rows) + len(gauge.sums) > NAMES_MAX or any(len(row) > ROW_MAX for row in ask.rows.values()):
         return
-    gauge.values[head] = ask
+    gauge.values[process] = ask
     for name, row in ask.rows.items():
         gauge.counts[name] = gauge.counts.get(name, 0) + 1
         _add(gauge.sums.setdefault(name, []), row, 1)
@@ -333,3 +316,78 @@ def _add(sums: list[int], row: Sequence[int], sign: int) -> None:
     sums.extend([0] * (len(row) - len(sums)))
     for place, value in enumerate(row):
         sums[place] += sign * value
+
+
+class Calls(Protocol):
+    """The channel to the process with the hub."""
+
+    def call(self, method: str, payload: object, on_reply: Callable[[bytes | None], object], deadline_s: float) -> None:
+        """Call a method; `on_reply` is called once, later, with the encoded answer, or None if there is none."""
+
+
+class HubEngine:
+    """The connection of one process; it ends with the channel.
+
+    Attributes: see `gateway.share.messages.NamedEngine`.
+    """
+
+    kind = "hub"
+    fault = ""  # without the channel, the process ends
+    carries_switches = False
+
+    def __init__(self, channel: Calls) -> None:
+        self.drop: Drop = keep_silent
+        self._channel = channel
+
+    def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
+        """Send a batch."""
+
+        def on_reply(reply: bytes | None) -> None:
+            answered(None if reply is None else self._read(reply))
+
+        self._channel.call(METHOD, list(asks), on_reply, _REPLY_S_MAX)
+
+    def _read(self, reply: bytes) -> Reply | None:
+        try:
+            return _decode_reply(reply)
+        except _DAMAGES as error:
+            self.drop("reply", str(error))
+            return None
+
+    def close(self) -> None:
+        """Do nothing: the channel serves the whole process."""
+
+
+def answers_of(
+    hub: ShareHub, process: str, now: Callable[[], float], drop: Drop = keep_silent
+) -> Callable[[bytes], Reply]:
+    """Return the method that answers the batches of one process.
+
+    Args:
+        now: returns the time of the hub.
+        drop: receives damaged asks; their answers are lost.
+    """
+
+    def answer(packed: bytes) -> Reply:
+        asks = _undamaged(packed, drop)
+        reply = hub.answer(now(), process, [ask for ask in asks if ask is not None])
+        answers = iter(reply.answers)
+        return Reply([Lost() if ask is None else next(answers) for ask in asks], reply.processes)
+
+    return answer
+
+
+def _undamaged(packed: bytes, drop: Drop) -> Sequence[Ask | None]:
+    """Return the asks of a batch; None for a damaged one."""
+    try:
+        return _decode_asks(packed)
+    except _DAMAGES:
+        return [_ask(raw, drop) for raw in _decode_raws(packed)]
+
+
+def _ask(raw: msgspec.Raw, drop: Drop) -> Ask | None:
+    try:
+        return _decode_ask(raw)
+    except _DAMAGES as error:
+        drop("ask", str(error))
+        return None

@@ -19,8 +19,7 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from redis.exceptions import AuthenticationError, RedisError
 
 from gateway.share.address import EngineAddress
-from gateway.share.wire import pack, unpack
-from gateway.share.words import Answer, Answered, Ask, Drop, Reply, keep_silent
+from gateway.share.messages import Answer, Answered, Ask, Drop, Reply, keep_silent, pack, unpack
 
 CONNECT_S: Final = 1.0  # time limit of a connect with all that belongs to it, and of one Sentinel
 SILENCE_S: Final = 1.0  # time limit of the reply to a batch, after which the connection is closed
@@ -49,13 +48,13 @@ class _Batch(NamedTuple):
 
 
 class RedisEngine:
-    """The connection of one head to a server.
+    """The connection of one process to a server.
 
     Args:
         address: place of the server.
         login: user and password.
-        fleet: name that the heads have in common.
-        head: name of this head, unique in the fleet.
+        fleet: name that the processes have in common.
+        process: name of this process, unique in the fleet.
         rand: returns uniform random numbers in [0, 1).
         tls: returns the TLS context of the next connection; used if the address demands TLS.
 
@@ -65,13 +64,14 @@ class RedisEngine:
     """
 
     kind = "redis"
+    carries_switches = True
 
     def __init__(
         self,
         address: EngineAddress,
         login: Login,
         fleet: str,
-        head: str,
+        process: str,
         rand: Callable[[], float],
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
@@ -79,7 +79,7 @@ class RedisEngine:
         self.drop: Drop = keep_silent
         self._address = address
         self._login = login
-        self._call = ("FCALL", "ttft1_ask", 1, f"ttft1:{{{fleet}}}:heads", head)
+        self._call = ("FCALL", "ttft1_ask", 1, f"ttft1:{{{fleet}}}:processes", process)
         self._rand = rand
         self._tls = tls
         self._waiting: deque[_Batch] = deque()
@@ -163,7 +163,7 @@ class RedisEngine:
             "db": database,
             "username": login.user,
             "password": login.password,
-            "socket_timeout": None,  # limits are set here: those of redis-py may lose a cancellation on Python 3.11
+            "socket_timeout": None,  # limits are set here: redis-py may lose a cancellation with its own on Python 3.11
             "socket_connect_timeout": CONNECT_S,
             "protocol": 2,
             "driver_info": None,
@@ -225,7 +225,7 @@ class RedisEngine:
                 async with asyncio.timeout(SILENCE_S):
                     replies = [unpack(part, await connection.read_response(), self.drop) for part in _parts(asks)]
                 answers: list[Answer] = [answer for reply in replies for answer in reply.answers]
-                loop.call_soon(self._sent.popleft().answered, Reply(answers, replies[-1].heads))
+                loop.call_soon(self._sent.popleft().answered, Reply(answers, replies[-1].processes))
             self._pause_s = _PAUSES_S[0]
 
 

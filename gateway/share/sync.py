@@ -8,14 +8,17 @@ Units: seconds of the clock that the caller passes.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from gateway.share.words import Answer, Ask, Engine, Lost, Reply
+from gateway.share.messages import Answer, Ask, Engine, Lost, Reply, SharedSwitch, SwitchesAnswer, SwitchesAsk
 
 PERIOD_S: Final = 0.1  # loads that are older make many gateways send to the same replica
 LOST_S: Final = 0.5  # after this time an ask counts as lost
-PER_HEAD_S: Final = 220e-6  # a batch takes Redis 106 us where all of 16 rows change: half of one core
+PER_PROCESS_S: Final = 220e-6  # a batch takes Redis 106 us where all of 16 rows change: half of one core
 _JITTER: Final = 0.1  # of the period, so that gateways do not ask at the same time
+_SWITCHES_S: Final = 0.4  # between two asks for switches, so that a switch reaches all gateways within a second
+_STORED_S: Final = 7 * 86_400.0  # time until the engine drops a switch
+_OWN_MAX: Final = 1_024  # names
 
 
 class Part(Protocol):
@@ -47,11 +50,11 @@ class Sync:
         call_later: calls a function after a time.
         rand: returns uniform random numbers in [0, 1).
         period_s: shortest time between two batches.
-        on_error: called with an exception of a part, whose turn is skipped; None to raise it.
+        on_error: called with an exception of a part, and the turn of the part is skipped; None to raise it.
 
     Attributes:
         parts: the parts; the caller may replace them at any time.
-        heads: number of gateways at the last answer.
+        processes: number of gateways at the last answer.
         answered_s: time of the last answer; -inf before the first.
     """
 
@@ -65,7 +68,7 @@ class Sync:
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self.parts: Sequence[Part] = ()
-        self.heads = 1
+        self.processes = 1
         self.answered_s = float("-inf")
         self._engine = engine
         self._now = now
@@ -80,7 +83,7 @@ class Sync:
     @property
     def period_s(self) -> float:
         """Usual time between two batches."""
-        return max(self._period_s, self.heads * PER_HEAD_S)
+        return max(self._period_s, self.processes * PER_PROCESS_S)
 
     def start(self) -> None:
         """Exchange now, and then again and again until `stop`."""
@@ -114,7 +117,7 @@ class Sync:
         self._engine.ask(asks, answered)
 
     def _put(self, batch: Sequence[tuple[Part, Sequence[Ask]]], reply: Reply) -> None:
-        self.heads, self.answered_s, start = max(1, reply.heads), self._now(), 0
+        self.processes, self.answered_s, start = max(1, reply.processes), self._now(), 0
         for part, asks in batch:
             end = start + len(asks)
             answers = reply.answers[start:end]
@@ -136,3 +139,75 @@ class Sync:
         if self._on_error is None:
             raise error
         self._on_error(error)
+
+
+class Reach(NamedTuple):
+    """The processes that an action has reached, and the number of all."""
+
+    reached: int
+    of: int
+
+
+class SharedSwitches:
+    """The exchange of switches with other hosts, one part of the exchange.
+
+    The last value of each name counts, also at gateways that start later. A switch of this gateway goes out again after
+    the engine has lost it.
+
+    Args:
+        apply: called with name and value of each switch by another gateway, and by this one before its last start.
+
+    Attributes:
+        reached: number of processes that had all switches at the last answer.
+    """
+
+    def __init__(self, apply: Callable[[str, str], None]) -> None:
+        self.reached = 1
+        self._apply = apply
+        self._own: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}  # not yet acknowledged
+        self._asked: dict[str, str] = {}
+        self._after = 0
+        self._due_s = 0.0
+
+    @property
+    def is_sent(self) -> bool:
+        """True if the engine has all that was published."""
+        return not self._waiting
+
+    def publish(self, name: str, value: str) -> None:
+        """Send a switch to all other processes with the next batch."""
+        for switches in (self._own, self._waiting):
+            switches.pop(name, None)
+            switches[name] = value
+            if len(switches) > _OWN_MAX:
+                del switches[next(iter(switches))]
+
+    def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
+        """Return what was published, and ask for the switches of others."""
+        if now_s < self._due_s and not self._waiting:
+            return ()
+        self._due_s = now_s + _SWITCHES_S - period_s / 2
+        self._asked = dict(self._waiting)
+        return (
+            SwitchesAsk([SharedSwitch(name, value, _STORED_S) for name, value in self._asked.items()], self._after),
+        )
+
+    def answered(self, answers: Sequence[Answer], now_s: float) -> None:
+        """Apply the switches of others."""
+        for answer in answers:
+            if not isinstance(answer, SwitchesAnswer):
+                continue
+            for name, value in self._asked.items():
+                if self._waiting.get(name) == value:
+                    del self._waiting[name]
+            if answer.number < self._after:  # the engine has lost all
+                self._waiting = self._own | self._waiting
+            self._after, self.reached = answer.number, answer.reached
+            if answer.switches:
+                self._due_s = 0.0  # the next ask acknowledges them
+            for switch in answer.switches:
+                if switch.name not in self._waiting and self._asked.get(switch.name) != switch.value:
+                    self._own.pop(switch.name, None)
+                    self._apply(switch.name, switch.value)
+            self._asked = {}

@@ -1,22 +1,23 @@
 #!lua name=ttft1
--- The engine of gateway/share/hub.py as a function of Redis or Valkey 7 and later: the same answers to the same asks.
+-- The engine of gateway/share/hub.py as a function of Redis or Valkey 7 and later: the same answers to the same asks. It
+-- also carries switches from host to host.
 --
--- FCALL ttft1_ask 1 "ttft1:{FLEET}:heads" HEAD ASKS ROWS... executes a batch, and returns ANSWERS SUMS... ASKS and ANSWERS
--- are msgpack arrays; the form of each is with its function below. ROWS and SUMS are those of the gauges, in order. All keys begin with "ttft1:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live",
--- which is common to all wire versions. A change of meaning is a new version: another name of library, function and keys.
+-- FCALL ttft1_ask 1 "ttft1:{FLEET}:processes" PROCESS ASKS ROWS... executes a batch, and returns ANSWERS SUMS... ASKS and
+-- ANSWERS are msgpack arrays; the form of each is with its function below. ROWS and SUMS are the rows and sums of the
+-- gauges, in order. All keys begin with "ttft1:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live", which is common to all wire versions. A change of meaning is a new version: another name of library, function and keys.
 --
 -- The clock is that of the server. Numbers of Lua are exact up to 2^53; sums of slices are 64-bit integers in text.
 
 local VERSION = 1
-local SILENT_S = 5 -- a head that asks nothing for this long is gone
+local SILENT_S = 5 -- a process that asks nothing for this long is gone
 local LOWER_S = 5 -- without an ask with a lower limit; then a higher one counts
 local LACKING_S = 1
-local PAUSE_S = 2 -- longer than any head is silent
+local PAUSE_S = 2 -- longer than any process is silent
 local BIN_S, BINS_MAX = 5, 24
 local FORGET_WINDOWS, FORGET_S_MAX = 1 / (1 - 0.9), 3600
-local HEADS_MAX, NAMES_MAX, ROW_MAX, NEWS_MAX = 4096, 4096, 64, 1024
-local GONE_MAX = 4 -- silent heads that one ask removes
-local KEPT_S = 60 -- TTL of what belongs to heads
+local PROCESSES_MAX, NAMES_MAX, ROW_MAX, SWITCHES_MAX = 4096, 4096, 64, 1024
+local GONE_MAX = 4 -- silent processes that one ask removes
+local KEPT_S = 60 -- TTL of what belongs to processes
 local NONE = {}
 
 local function call(...) -- redis.call is missing while the library is loaded
@@ -42,13 +43,13 @@ local function keep(key, ttl) -- sets a TTL that is shorter or missing
   if call('TTL', key) < ttl then call('EXPIRE', key, ttl) end
 end
 
--- heads
+-- processes
 
--- Replaces a head's rows in sums; a sum is {number of heads with the name, sum at each place}.
+-- Replaces a process's rows in sums; a sum is {number of processes with the name, sum at each place}.
 local function change(sums, old, new)
   for name, row in pairs(new) do
     local sum, before = sums[name], old[name]
-    if not sum or before and sum[1] == 1 then -- of this head only
+    if not sum or before and sum[1] == 1 then -- of this process only
       sums[name] = {1, unpack(row)}
     else
       sum[1] = before and sum[1] or sum[1] + 1
@@ -72,29 +73,29 @@ local function unpacked(packed)
   return packed and cmsgpack.unpack(packed) or {}
 end
 
-local function leave_gauge(at, sums, head)
-  change(sums, unpacked(call('HGET', at, '@' .. head)), NONE)
-  call('HDEL', at, '@' .. head)
-  call('ZREM', at .. ':seen', head)
+local function leave_gauge(at, sums, process)
+  change(sums, unpacked(call('HGET', at, '@' .. process)), NONE)
+  call('HDEL', at, '@' .. process)
+  call('ZREM', at .. ':seen', process)
 end
 
-local function leave_slots(at, head)
-  local held = call('HGET', at, '@' .. head)
+local function leave_slots(at, process)
+  local held = call('HGET', at, '@' .. process)
   if held then
     call('HINCRBY', at, 'sum', -held)
-    call('HDEL', at, '@' .. head)
+    call('HDEL', at, '@' .. process)
   end
-  call('ZREM', at .. ':lacking', head)
+  call('ZREM', at .. ':lacking', process)
 end
 
-local function gone(fleet, head) -- rows of gauges are removed by the next ask for each gauge
-  call('ZREM', fleet .. 'heads', head)
-  call('ZREM', fleet .. 'news:read', head)
-  for _, key in ipairs(call('SMEMBERS', fleet .. 'of:' .. head)) do leave_slots(fleet .. key, head) end
-  call('DEL', fleet .. 'of:' .. head)
+local function gone(fleet, process) -- rows of gauges are removed by the next ask for each gauge
+  call('ZREM', fleet .. 'processes', process)
+  call('ZREM', fleet .. 'switches:read', process)
+  for _, key in ipairs(call('SMEMBERS', fleet .. 'of:' .. process)) do leave_slots(fleet .. key, process) end
+  call('DEL', fleet .. 'of:' .. process)
 end
 
-local function shift(key, at_s) -- after a pause of the server: its heads were not silent
+local function shift(key, at_s) -- after a pause of the server: its processes were not silent
   local last = call('ZRANGE', key, 0, 0, 'REV', 'WITHSCORES')
   local paused_s = last[2] and at_s - last[2] or 0
   if paused_s > PAUSE_S then
@@ -107,42 +108,42 @@ local function live_key(fleet)
   return 'ttft' .. fleet:sub(fleet:find(':', 1, true), -1) .. 'live'
 end
 
--- Counts the asking head. Each wire version has its own buckets, and a part of each limit like its part of the heads.
--- Returns the number of heads, and the parts of all lower versions, and of those and this one.
-local function see(fleet, head, at_s)
-  local key, live = fleet .. 'heads', live_key(fleet)
+-- Counts the asking process. Each wire version has its own buckets, and the part of each limit that it has of the processes.
+-- Returns the number of processes, and the parts of all lower versions, and of the lower versions and this one.
+local function see(fleet, process, at_s)
+  local key, live = fleet .. 'processes', live_key(fleet)
   local lower, others, own, own_s, last_s = 0, 0, 0, 0, 0
   local found = call('HGETALL', live)
   for i = 1, #found, 2 do
-    local version, heads, seen_s = tonumber(found[i]), found[i + 1]:match('(%S+) (%S+)')
-    heads, seen_s = tonumber(heads), tonumber(seen_s)
+    local version, processes, seen_s = tonumber(found[i]), found[i + 1]:match('(%S+) (%S+)')
+    processes, seen_s = tonumber(processes), tonumber(seen_s)
     last_s = math.max(last_s, seen_s)
     if version == VERSION then
-      own, own_s = heads, seen_s
+      own, own_s = processes, seen_s
     elseif at_s < seen_s + SILENT_S then
-      others = others + heads
-      if version < VERSION then lower = lower + heads end
+      others = others + processes
+      if version < VERSION then lower = lower + processes end
     end
   end
   if at_s - last_s > PAUSE_S then shift(key, at_s) end
-  call('ZADD', key, at_s, head)
+  call('ZADD', key, at_s, process)
   for _, each in ipairs(silent(key, at_s - SILENT_S)) do gone(fleet, each) end
-  local heads = call('ZCARD', key)
-  if heads > HEADS_MAX then
+  local processes = call('ZCARD', key)
+  if processes > PROCESSES_MAX then
     gone(fleet, call('ZRANGE', key, 0, 0)[1])
-    heads = heads - 1
+    processes = processes - 1
   end
-  if own ~= heads or at_s >= own_s + 1 or at_s < own_s then
-    call('HSET', live, VERSION, string.format('%d %.6f', heads, at_s))
+  if own ~= processes or at_s >= own_s + 1 or at_s < own_s then
+    call('HSET', live, VERSION, string.format('%d %.6f', processes, at_s))
     call('EXPIRE', live, KEPT_S)
     call('EXPIRE', key, KEPT_S)
   end
-  return heads, lower / (heads + others), (lower + heads) / (heads + others)
+  return processes, lower / (processes + others), (lower + processes) / (processes + others)
 end
 
 -- limits
 
-local function lowest(value, asked_s, asked, at_s) -- returns the lowest of the limits that heads ask with
+local function lowest(value, asked_s, asked, at_s) -- returns the lowest of the limits that processes ask with
   if asked <= value or at_s >= asked_s + LOWER_S then return asked, at_s end
   return value, asked_s
 end
@@ -154,7 +155,7 @@ local function next_number(fleet, name, at_s)
 end
 
 -- {key, amount, window_s, want, least, beyond, hint, epoch, drained, saved} -> {granted, left, wait_s, epoch, amount}
-local function bucket(fleet, head, at_s, ask, from, to)
+local function bucket(fleet, process, at_s, ask, from, to)
   local key, window_s, want, least, beyond, hint, epoch = ask[2], ask[4], ask[5], ask[6], ask[7], ask[8], ask[9]
   local asked = ask[3] * (to - from)
   local forget_s = math.min(FORGET_WINDOWS * window_s, FORGET_S_MAX)
@@ -191,10 +192,10 @@ local function bucket(fleet, head, at_s, ask, from, to)
 end
 
 -- {key, limit, held, want, others} -> {granted, others, limit, wanted}
-local function slots(fleet, head, at_s, ask, from, to)
+local function slots(fleet, process, at_s, ask, from, to)
   local key, held, want = ask[2], ask[4], ask[5]
   local asked = math.floor(ask[3] * to + 1e-9) - math.floor(ask[3] * from + 1e-9)
-  local at, me = fleet .. 'c:' .. key, '@' .. head
+  local at, me = fleet .. 'c:' .. key, '@' .. process
   local state = call('HMGET', at, 'limit', 'asked_s', 'unknown', 'unknown_s', 'sum', me)
   local limit, asked_s = tonumber(state[1] or asked), tonumber(state[2] or at_s)
   local unknown, unknown_s = tonumber(state[3] or held + (ask[6] or 0)), tonumber(state[4] or at_s + SILENT_S)
@@ -208,18 +209,18 @@ local function slots(fleet, head, at_s, ask, from, to)
     'sum', others - unknown + mine)
   if mine > 0 then
     call('HSET', at, me, mine)
-    call('SADD', fleet .. 'of:' .. head, 'c:' .. key)
-    call('EXPIRE', fleet .. 'of:' .. head, 2 * KEPT_S)
+    call('SADD', fleet .. 'of:' .. process, 'c:' .. key)
+    call('EXPIRE', fleet .. 'of:' .. process, 2 * KEPT_S)
   elseif state[6] then
     call('HDEL', at, me)
-    call('SREM', fleet .. 'of:' .. head, 'c:' .. key)
+    call('SREM', fleet .. 'of:' .. process, 'c:' .. key)
   end
   call('EXPIRE', at, KEPT_S)
-  call('ZREM', at .. ':lacking', head)
+  call('ZREM', at .. ':lacking', process)
   call('ZREMRANGEBYSCORE', at .. ':lacking', '-inf', at_s - LACKING_S)
   local wanted = call('ZCARD', at .. ':lacking') > 0
   if granted < want then
-    call('ZADD', at .. ':lacking', at_s, head)
+    call('ZADD', at .. ':lacking', at_s, process)
     call('EXPIRE', at .. ':lacking', KEPT_S)
   end
   return {granted, others, limit, wanted}
@@ -235,17 +236,17 @@ local function fits(sums, old, new)
   return names + size(new) <= NAMES_MAX
 end
 
--- {key}, and rows {name: integers} in msgpack -> {heads, true if the rows are counted}, and {name: {heads, sums}} in msgpack
-local function gauge(fleet, head, at_s, ask, packed)
+-- {key}, and rows {name: integers} in msgpack -> {processes, true if the rows are counted}, and {name: {processes, sums}} in msgpack
+local function gauge(fleet, process, at_s, ask, packed)
   local at = fleet .. 'g:' .. ask[2]
-  local seen, me = at .. ':seen', '@' .. head
+  local seen, me = at .. ':seen', '@' .. process
   local left = silent(seen, at_s - SILENT_S)
   local stored = call('HMGET', at, 'sums', me)
   local packed_sums, old, counts = stored[1], stored[2], true
   if old ~= packed or left[1] then
     local sums, before, rows = unpacked(packed_sums), unpacked(old), cmsgpack.unpack(packed)
     for _, each in ipairs(left) do
-      if each ~= head then leave_gauge(at, sums, each) end
+      if each ~= process then leave_gauge(at, sums, each) end
     end
     for _, row in pairs(rows) do counts = counts and #row <= ROW_MAX end
     -- a name takes more than two bytes
@@ -255,10 +256,10 @@ local function gauge(fleet, head, at_s, ask, packed)
     call('HSET', at, 'sums', packed_sums, me, packed)
   end
   if counts then
-    call('ZADD', seen, at_s, head)
+    call('ZADD', seen, at_s, process)
   else
     call('HDEL', at, me)
-    call('ZREM', seen, head)
+    call('ZREM', seen, process)
   end
   call('EXPIRE', at, KEPT_S)
   call('EXPIRE', seen, KEPT_S)
@@ -266,7 +267,7 @@ local function gauge(fleet, head, at_s, ask, packed)
 end
 
 -- {key, {name, addend in text, ...}, since} -> {present bin, {bin, {name, sum in text, ...}, ...}}
-local function slice(fleet, head, at_s, ask)
+local function slice(fleet, process, at_s, ask)
   local at, added = fleet .. 's:' .. ask[2] .. ':', ask[3]
   local number = math.floor(at_s / BIN_S)
   if #added > 0 then
@@ -292,7 +293,7 @@ local function slice(fleet, head, at_s, ask)
   return {number, bins}
 end
 
--- news
+-- switches
 
 local function items(at, at_s) -- returns {number, until_s, name, value}, oldest first, and removes what is over
   local found, kept = call('HGETALL', at), {}
@@ -309,21 +310,21 @@ local function items(at, at_s) -- returns {number, until_s, name, value}, oldest
 end
 
 -- {{name, value, left_s, ...}, after} -> {number, {name, value, left_s, ...}, reached}
-local function news(fleet, head, at_s, ask)
-  local at, published = fleet .. 'news', ask[2]
+local function switches(fleet, process, at_s, ask)
+  local at, published = fleet .. 'switches', ask[2]
   for i = 1, #published, 3 do
     local name, value, left_s = published[i], published[i + 1], published[i + 2]
     call('HDEL', at, name)
     local kept = items(at, at_s)
-    if #kept >= NEWS_MAX then call('HDEL', at, kept[1][3]) end
-    local number = next_number(fleet, 'news:number', at_s)
+    if #kept >= SWITCHES_MAX then call('HDEL', at, kept[1][3]) end
+    local number = next_number(fleet, 'switches:number', at_s)
     call('HSET', at, name, cmsgpack.pack({number, at_s + left_s, value}))
     keep(at, math.ceil(left_s) + 1)
-    keep(fleet .. 'news:number', math.ceil(left_s) + 1)
+    keep(fleet .. 'switches:number', math.ceil(left_s) + 1)
   end
-  local number = tonumber(call('GET', fleet .. 'news:number') or 0)
-  local after, read, list = ask[3] <= number and ask[3] or 0, fleet .. 'news:read', {}
-  call('ZADD', read, after, head)
+  local number = tonumber(call('GET', fleet .. 'switches:number') or 0)
+  local after, read, list = ask[3] <= number and ask[3] or 0, fleet .. 'switches:read', {}
+  call('ZADD', read, after, process)
   call('EXPIRE', read, KEPT_S)
   if after < number then
     for _, item in ipairs(items(at, at_s)) do
@@ -337,16 +338,16 @@ local function news(fleet, head, at_s, ask)
   return {number, list, call('ZCOUNT', read, number, '+inf')}
 end
 
-local KINDS = {bucket = bucket, slots = slots, slice = slice, news = news}
+local KINDS = {bucket = bucket, slots = slots, slice = slice, switches = switches}
 
--- The keys of an ask; without one, those of the heads.
-local function kept(fleet, head, at_s, ask)
-  if not ask then return {fleet .. 'heads', live_key(fleet)} end
+-- The keys of an ask; without an ask, the keys of the processes.
+local function kept(fleet, process, at_s, ask)
+  if not ask then return {fleet .. 'processes', live_key(fleet)} end
   local kind, key = ask[1], ask[2]
   if kind == 'bucket' then return {fleet .. 'b:' .. key, fleet .. 'epoch'} end
-  if kind == 'slots' then return {fleet .. 'c:' .. key, fleet .. 'c:' .. key .. ':lacking', fleet .. 'of:' .. head} end
+  if kind == 'slots' then return {fleet .. 'c:' .. key, fleet .. 'c:' .. key .. ':lacking', fleet .. 'of:' .. process} end
   if kind == 'gauge' then return {fleet .. 'g:' .. key, fleet .. 'g:' .. key .. ':seen'} end
-  if kind == 'news' then return {fleet .. 'news', fleet .. 'news:number', fleet .. 'news:read'} end
+  if kind == 'switches' then return {fleet .. 'switches', fleet .. 'switches:number', fleet .. 'switches:read'} end
   local bins, number = {}, math.floor(at_s / BIN_S)
   for each = number - BINS_MAX + 1, number do bins[#bins + 1] = fleet .. 's:' .. key .. ':' .. each end
   return bins
@@ -360,19 +361,19 @@ local function healed(fn, ...)
   return fn(...)
 end
 
--- {{kind, ...}, ...} -> {{{answer, ...}, heads}, sums of each gauge}; all are packed
+-- {{kind, ...}, ...} -> {{{answer, ...}, processes}, sums of each gauge}; all are packed
 local function ask(keys, args)
-  local fleet, head, at_s, answers, replies = keys[1]:sub(1, -6), args[1], now(), {}, {}
-  local heads, from, to = healed(see, fleet, head, at_s)
+  local fleet, process, at_s, answers, replies = keys[1]:sub(1, -10), args[1], now(), {}, {}
+  local processes, from, to = healed(see, fleet, process, at_s)
   for i, each in ipairs(cmsgpack.unpack(args[2])) do
     if each[1] == 'gauge' then
       local place = #replies + 1
-      answers[i], replies[place] = healed(gauge, fleet, head, at_s, each, args[place + 2])
+      answers[i], replies[place] = healed(gauge, fleet, process, at_s, each, args[place + 2])
     else
-      answers[i] = healed(KINDS[each[1]], fleet, head, at_s, each, from, to)
+      answers[i] = healed(KINDS[each[1]], fleet, process, at_s, each, from, to)
     end
   end
-  table.insert(replies, 1, cmsgpack.pack({answers, heads}))
+  table.insert(replies, 1, cmsgpack.pack({answers, processes}))
   return replies
 end
 

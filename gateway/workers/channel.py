@@ -1,8 +1,11 @@
-"""A message channel between two processes: notices, and calls that get one answer, over a connected socket.
+"""The messages between the processes of a gateway, over connected sockets.
 
-Frames are a length and a msgspec message. Everything is bounded: the bytes of a frame, the unsent bytes, the calls
-without an answer, and the time of each call. A side that ends is seen by the other one at once, as the end of the
-channel. Independent of the methods, which each side registers by name.
+`Channel`, between the supervisor and a worker, carries notices, and calls that get one answer. Frames are a length and
+a msgspec message. Everything is bounded: the bytes of a frame, the unsent bytes, the calls without an answer, and the
+time of each call. A channel ends as soon as the process at its other end does. It is independent of the methods, which
+each side registers by name.
+
+`Control`, between the supervisor and the top process, carries one message in a packet, and the sockets of new workers.
 
 Units: seconds, bytes.
 """
@@ -16,10 +19,14 @@ from typing import Final, Literal, cast
 
 import msgspec
 
+from gateway.workers.messages import ToSupervisor, ToTop
+
 FRAME_BYTES_MAX: Final = 64_000_000  # the learned state of hundreds of models; a metrics dump has 5 to 50 kB
 UNSENT_BYTES_MAX: Final = 16_000_000  # notices above it are dropped, and calls fail
 CALLS_MAX: Final = 10_000  # without an answer
 _LENGTH_BYTES: Final = 4
+_PACKET_BYTES_MAX: Final = 4096
+_SOCKETS_MAX: Final = 2  # of a worker
 
 Reply = Callable[[bytes | None], object]
 """Receives the answer of a call; None if there is none: the deadline is over, the method failed, the channel ended."""
@@ -46,6 +53,7 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_frame = msgspec.msgpack.Decoder(_Frame).decode
+_decode_packet = msgspec.msgpack.Decoder(ToSupervisor).decode
 
 
 def encoded(value: object) -> bytes:
@@ -240,3 +248,55 @@ async def channel_over(
     channel = Channel(tasks, handlers, on_end)
     await connect(channel, sock)
     return channel
+
+
+class Control:
+    """The supervisor's end of its socket to the top process.
+
+    Args:
+        sock: connected to the top process.
+        on_message: receives each message, with the sockets that came with it.
+        on_end: called when the top process has ended.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_message: Callable[[ToSupervisor, list[socket.socket]], object],
+        on_end: Callable[[], object],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._on_message = on_message
+        self._on_end = on_end
+        sock.setblocking(False)
+
+    def start(self) -> None:
+        """Receive messages from now on."""
+        self._loop.add_reader(self._sock.fileno(), self._read)
+
+    def send(self, message: ToTop) -> None:
+        """Send a message; nothing if the top process has ended."""
+        try:
+            self._sock.send(_encode(message))
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Receive nothing more."""
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+
+    def _read(self) -> None:
+        try:
+            content, descriptors, _, _ = socket.recv_fds(self._sock, _PACKET_BYTES_MAX, _SOCKETS_MAX)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            content, descriptors = b"", []
+        if not content:
+            self._loop.remove_reader(self._sock.fileno())
+            self._on_end()
+            return
+        self._on_message(_decode_packet(content), [socket.socket(fileno=descriptor) for descriptor in descriptors])

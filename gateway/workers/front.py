@@ -1,16 +1,25 @@
-"""The public address of a gateway with workers: accepts connections while a worker can take them. Units: seconds."""
+"""The two addresses of a gateway with workers: the public one accepts connections while a worker can take them.
+
+The supervisor itself serves the admin address. Units: seconds.
+"""
 
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Final
 
+from gateway.admin import Admin
 from gateway.api.acceptor import Acceptor
+from gateway.api.connections import WaitingConnections
+from gateway.api.hosts import HostCheck
+from gateway.config.settings import Settings
 from gateway.events import Event
-from gateway.http_server import name_of, waiting_connections
+from gateway.http_server import HttpServer, accept_from, name_of, waiting_connections
 from gateway.process_events import AcceptingChanged
 from gateway.workers.group import WorkerGroup
 
 Emit = Callable[[Event], object]
+_LAST_S: Final = 0.3  # for the last responses
 
 
 class Front:
@@ -22,7 +31,7 @@ class Front:
         emit: receives events.
 
     Attributes:
-        waiting: bounds of the connections without a request, those of the admin address included.
+        waiting: bounds of the connections without a request, at both addresses.
     """
 
     def __init__(self, sock: socket.socket, group: WorkerGroup, emit: Emit) -> None:
@@ -41,7 +50,7 @@ class Front:
         self.update()
 
     def update(self) -> None:
-        """Accept while a worker can take connections; the system keeps those that wait for that."""
+        """Accept while a worker can take connections; until then the system queues them."""
         wanted = self._is_open and self._group.has_room
         if wanted is not self._is_accepting:
             self._is_accepting = wanted
@@ -76,3 +85,67 @@ def reporter(emit: Emit, address: object) -> Callable[[OSError | None], None]:
         emit(AcceptingChanged(loop.time(), str(address), error is None, reason))
 
     return changed
+
+
+class AdminAddress:
+    """The admin address.
+
+    Args:
+        sock: its listening socket.
+        admin: its application.
+        settings: returns the settings in force.
+        waiting: bounds of the connections without a request.
+        tasks: owner of its task.
+        emit: receives events.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        admin: Admin,
+        settings: Callable[[], Settings],
+        waiting: WaitingConnections,
+        tasks: asyncio.TaskGroup,
+        emit: Emit,
+    ) -> None:
+        self._admin = admin
+        self._settings = settings
+        self._server = HttpServer(
+            admin.app,
+            waiting,
+            lambda: settings().timeouts.client_idle_s,
+            None,
+            accept_from(sock, waiting, lambda address, error: reporter(emit, address)(error)),
+        )
+        self.set_access()
+        self._running = tasks.create_task(self._server.serve([sock]))
+
+    def set_access(self) -> None:
+        """Use the key and the hosts of the settings in force."""
+        settings = self._settings()
+        self._admin.key = None if settings.admin_key is None else settings.admin_key.get_secret_value()
+        self._admin.hosts = HostCheck(settings.own_hosts)
+
+    async def prepare(self) -> None:
+        """Wait until the server is ready."""
+        await self._server.prepared.wait()
+
+    def start(self) -> None:
+        """Accept connections."""
+        self._server.acceptor.start()
+
+    def check(self) -> None:
+        """Check the connections for timeouts; must be called every second."""
+        self._server.check()
+
+    def stop_listening(self) -> None:
+        """Accept no more connections; a new gateway may listen on the address."""
+        self._server.stop_listening()
+
+    async def close(self) -> None:
+        """End all feeds and connections."""
+        self._admin.close()
+        self._server.should_exit = self._server.force_exit = True
+        await asyncio.wait({self._running}, timeout=_LAST_S)
+        self._server.abort()
+        await asyncio.wait({self._running})

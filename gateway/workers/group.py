@@ -20,8 +20,7 @@ from gateway.observe.usage import UsageTable
 from gateway.pool.learned import LearnedModel
 from gateway.process_events import WorkerChanged
 from gateway.proof.tally import Tally
-from gateway.share.hub import ShareHub
-from gateway.share.hub_engine import METHOD, answers_of
+from gateway.share.hub import METHOD, ShareHub, answers_of
 from gateway.workers.channel import Channel, Handler, connect
 from gateway.workers.merging import merged_proof
 from gateway.workers.messages import Counts, Ended, Ready, SwitchHedging
@@ -52,7 +51,7 @@ class Worker:
         counts: counters and usage of its last answer; None before.
         ended: its last message; None before.
         reason: reason of its end, from the top process; "" before.
-        head: name among those that share limits.
+        share_name: name among the processes that share limits.
     """
 
     channel: Channel
@@ -67,7 +66,7 @@ class Worker:
         self.counts: Counts | None = None
         self.ended: Ended | None = None
         self.reason = ""
-        self.head = f"{number}-{process}"  # in the fleet
+        self.share_name = f"{number}-{process}"
         self.pings = 0
         self.silent_pings = 0
 
@@ -146,7 +145,7 @@ class WorkerGroup:
         """
         worker = Worker(number, process, Lane(connections, self._pass_held))
         handlers: dict[str, Handler] = {
-            METHOD: answers_of(self._share, worker.head, self._loop.time, self._dropped.of("share")),
+            METHOD: answers_of(self._share, worker.share_name, self._loop.time, self._dropped.of("share")),
             "begin": lambda _: begin(worker),
             "ready": lambda payload: self._begin(worker, payload),
             "event": lambda payload: self._on_event(msgspec.msgpack.decode(payload, type=bytes)),
@@ -227,7 +226,7 @@ class WorkerGroup:
     # life
 
     async def watch(self) -> None:
-        """Keep the counts of all workers, and end those that do not answer; runs until it is cancelled."""
+        """Record the counts of all workers, and end workers that do not answer; runs until it is cancelled."""
         while True:
             await asyncio.sleep(PING_S)
             for worker in self.ready:
@@ -271,7 +270,7 @@ class WorkerGroup:
         """Keep what a worker has counted, and pass connections that it has not taken to another one."""
         worker.is_ready = False
         self.workers.remove(worker)
-        self._share.gone(worker.head)
+        self._share.gone(worker.share_name)
         self._held.extend(worker.lane.close())
         if worker.counts is not None:
             self.dead.add(worker.counts.instruments)

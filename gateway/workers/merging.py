@@ -1,7 +1,11 @@
-"""Adds the states of several workers to that of one gateway. Pure.
+"""Merges the states of several workers into one state of the gateway. Pure.
 
 Amounts are added. Where adding is wrong, the worst state counts (breakers, cool-downs), or the state of the worker with
-the most samples (quantiles, learned parameters). Units: those of the states.
+the most samples (quantiles, learned parameters).
+
+Learned states are chosen, not added: workers exchange their samples (gateway/pool/shared.py) and begin with the same
+state. So each worker has the samples of all, and a sum would count a sample once for each worker. The times of each
+replica are not exchanged, and come from the worker with the most of them. Each state documents its units.
 """
 
 import math
@@ -10,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from gateway.estimation.window import WindowState
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import (
     AdmissionState,
@@ -22,6 +27,8 @@ from gateway.observe.state import (
     ReplicaState,
     ShareState,
 )
+from gateway.pool.learned import LearnedModel, LearnedPool, LearnedReplica
+from gateway.pool.learning import ReplicaWindows
 from gateway.proof.tally import Tally
 
 _BREAKERS: Final = ("closed", "half_open", "open")  # from the best to the worst
@@ -33,12 +40,12 @@ _NOT_ADDED: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "process_max_fds": min,
     "ttft_gateway_config_last_reload_successful": min,
     "ttft_gateway_share_up": min,
-    "ttft_gateway_share_heads": max,
+    "ttft_gateway_share_processes": max,
 }
 
 
 def merged_pools(workers: Sequence[Sequence[PoolState]]) -> list[PoolState]:
-    """Return the state of every pool, those of a model in a row."""
+    """Return the state of every pool, the pools of a model in a row."""
     return [_pool(states) for states in _grouped(workers, lambda pool: (pool.model, pool.pool))]
 
 
@@ -68,7 +75,7 @@ def merged_share(workers: Sequence[ShareState]) -> ShareState | None:
         leases[lease.limit] = leases.get(lease.limit, 0.0) + lease.left
     return replace(
         max(workers, key=lambda worker: (not worker.up, _age_s(worker.exchange_age_s), _age_s(worker.reply_age_s))),
-        heads=max(worker.heads for worker in workers),
+        processes=max(worker.processes for worker in workers),
         away_part=max(worker.away_part for worker in workers),
         leases=tuple(LeaseState(limit, round(left, 3)) for limit, left in leases.items()),
         mismatches=tuple({each.limit: each for worker in workers for each in worker.mismatches}.values()),
@@ -80,7 +87,7 @@ def _age_s(age_s: float | None) -> float:
 
 
 def merged_proof(processes: Sequence[Mapping[str, Tally]]) -> dict[str, Tally]:
-    """Return the counts of each model; where an SLO differs, those of the first process count."""
+    """Return the counts of each model; where an SLO differs, the counts of the first process are used."""
     total: dict[str, Tally] = {}
     for tallies in processes:
         for model, tally in tallies.items():
@@ -228,3 +235,43 @@ def _described_replica(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "in_flight": sum(state["in_flight"] for state in states),
         "pending_prompt_tokens": sum(state["pending_prompt_tokens"] for state in states),
     }
+
+
+def merged_learned(workers: Sequence[Mapping[str, LearnedModel]]) -> dict[str, LearnedModel]:
+    """Return the learned state of all models."""
+    return {name: _learned_model(states) for name, states in _by_name(workers).items()}
+
+
+def _by_name(workers: Iterable[Mapping[str, _T]]) -> dict[str, list[_T]]:
+    groups: dict[str, list[_T]] = {}
+    for worker in workers:
+        for name, state in worker.items():
+            groups.setdefault(name, []).append(state)
+    return groups
+
+
+def _learned_model(states: Sequence[LearnedModel]) -> LearnedModel:
+    tokens = max((state.tokens for state in states), key=lambda tokens: tokens.reports)
+    pools = _by_name(state.pools for state in states)
+    return LearnedModel(tokens, {name: _learned_pool(each) for name, each in pools.items()})
+
+
+def _learned_pool(states: Sequence[LearnedPool]) -> LearnedPool:
+    base = max(states, key=lambda state: state.learning.contents)
+    replicas = _by_name(state.replicas for state in states)
+    return replace(
+        base,
+        replicas={
+            name: _learned_replica(each, base.replicas.get(name, each[0]).source) for name, each in replicas.items()
+        },
+    )
+
+
+def _learned_replica(states: Sequence[LearnedReplica], source: str) -> LearnedReplica:
+    same = [state.windows for state in states if state.source == source]
+    most_ttft = max((each.ttft for each in same), key=_samples)
+    return LearnedReplica(source, ReplicaWindows(most_ttft, max((each.ttfb for each in same), key=_samples)))
+
+
+def _samples(state: WindowState | None) -> int:
+    return 0 if state is None else sum(state.events) + sum(state.censored)

@@ -54,7 +54,7 @@ class Begin(msgspec.Struct):
 
     Attributes:
         settings: settings of the gateway, packed.
-        off: models whose hedging is switched off.
+        off: models with hedging switched off.
         out: models and names of replicas that are taken out.
         learned: learned state to begin with.
         learned_age_s: time since the state was recorded.
@@ -104,10 +104,15 @@ class Describe(msgspec.Struct):
 
 
 class SwitchHedging(msgspec.Struct):
-    """Hedging of a model, or of every model if None, is on or off."""
+    """Hedging of a model, or of every model if None, is on or off.
+
+    Attributes:
+        publisher: number of the worker that passes the switch on to the other hosts; 0 for none.
+    """
 
     model: str | None
     on: bool
+    publisher: int = 0
 
 
 class SwitchReplica(msgspec.Struct):
@@ -133,7 +138,7 @@ class SwitchReplicaDone(msgspec.Struct):
 
 
 class Prepare(msgspec.Struct):
-    """Settings to prepare: all, or those of one model in which only replicas found at run time have changed; packed."""
+    """Settings to prepare, packed: all, or one model in which only replicas found at run time have changed."""
 
     settings: bytes | None = None
     model: bytes | None = None
@@ -170,7 +175,7 @@ class ToSupervisor(msgspec.Struct, omit_defaults=True):
     """A message of the top process; exactly one of the groups is set.
 
     Attributes:
-        worker, process: number and process id of a new worker, whose sockets come with the message.
+        worker, process: number and process id of a new worker; its sockets come with the message.
         ended, reason: process id of a worker that has ended, and the reason.
         signal: number of a received signal.
     """

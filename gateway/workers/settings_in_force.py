@@ -1,27 +1,126 @@
-"""The settings that all workers use: a reload, and replicas that come and go, are prepared by all, then used by all.
+"""The settings and the switches of all workers, also of workers that start later.
 
-The sources of replicas are asked here, once for all workers. Units: seconds.
+A reload, and replicas that come and go, are prepared by all workers, then used by all. The sources of replicas are
+asked here, once for all workers. A switch of hedging or of a replica is a call to all workers, so that it is in force
+in milliseconds, also while the server of `share` is away. One worker passes a switch of hedging on to the other hosts,
+in the exchange (gateway/share/sync.py).
+
+A revision counts the changes: a worker that has begun before a change and is ready after it is replaced.
+
+Units: seconds.
 """
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
+from gateway import errors
 from gateway.config.settings import Settings
 from gateway.discovery.driver import Discovery
 from gateway.errors import ReloadFailed
+from gateway.events import Event
 from gateway.observe.state import DiscoveryState
-from gateway.process_events import ConfigReloaded
+from gateway.process_events import ConfigReloaded, HedgingSwitched, ReplicaSwitched
 from gateway.race.context import Runtime
 from gateway.reloads import Reread, check_reload, read_again, reload_fault
-from gateway.workers.group import CALL_S_MAX, WorkerGroup
-from gateway.workers.messages import Committed, Prepare, Prepared, packed
-from gateway.workers.switches import GroupSwitches
+from gateway.share.sync import Reach
+from gateway.workers.group import CALL_S_MAX, Worker, WorkerGroup
+from gateway.workers.messages import (
+    Committed,
+    Prepare,
+    Prepared,
+    SwitchHedging,
+    SwitchReplica,
+    SwitchReplicaDone,
+    packed,
+)
 
 _PREPARE_S_MAX: Final = 10.0  # for building what the settings describe
+_SWITCH_S_MAX: Final = 4.0  # for switching hedging, and for passing it on to other hosts, which takes up to 2 s
+
+
+class GroupSwitches:
+    """The switches of all workers.
+
+    Args:
+        group: the workers.
+        models: returns the names of all models.
+        emit: receives events.
+
+    Attributes:
+        revision: number of changes; a worker that begins during one would miss it.
+    """
+
+    def __init__(
+        self, group: WorkerGroup, models: Callable[[], Iterable[str]], emit: Callable[[Event], object]
+    ) -> None:
+        self._group = group
+        self._models = models
+        self._emit = emit
+        self._loop = asyncio.get_running_loop()
+        self._hedging: dict[str, bool] = {}  # of models that were switched
+        self._out: set[tuple[str, str]] = set()  # models and replicas
+        self.revision = 0
+
+    @property
+    def off(self) -> list[str]:
+        """Models with hedging switched off."""
+        return [model for model, on in self._hedging.items() if not on]
+
+    @property
+    def out(self) -> list[tuple[str, str]]:
+        """Models and names of the replicas that are taken out."""
+        return sorted(self._out)
+
+    async def switch_hedging(self, model: str | None, /, *, on: bool) -> Reach:
+        """Switch hedging at every worker and at the other hosts; see `gateway.admin.Switch`."""
+        self._set_hedging(model, on=on)
+        self.revision += 1
+        self._emit(HedgingSwitched(self._loop.time(), model, on))
+        workers = self._group.ready
+        publisher = workers[0].number if workers else 0
+        answers = await self._group.ask("switch_hedging", SwitchHedging(model, on, publisher), _SWITCH_S_MAX, workers)
+        reach = _reached(answers)
+        for _, answer in answers:
+            published = None if answer is None else msgspec.msgpack.decode(answer, type=Reach | None)
+            if published is not None:
+                reach = Reach(max(reach.reached, published.reached), max(reach.of, published.of))
+        return reach
+
+    def on_switch(self, switch: SwitchHedging) -> None:
+        """Record and report a switch of another host, once; every worker reports it."""
+        if self._set_hedging(switch.model, on=switch.on):
+            self._emit(HedgingSwitched(self._loop.time(), switch.model, switch.on))
+
+    def _set_hedging(self, model: str | None, *, on: bool) -> bool:
+        """Record a switch; return True if it changes anything."""
+        names = self._models() if model is None else [model]
+        changed = {name: on for name in names if self._hedging.get(name, True) is not on}
+        self._hedging |= changed
+        return bool(changed)
+
+    async def switch_replica(self, replica: str, model: str | None, /, *, out: bool) -> Reach:
+        """Take a replica out or in at every worker; see `gateway.admin.ReplicaSwitch`."""
+        answers = await self._group.ask("switch_replica", SwitchReplica(replica, model, out))
+        done = [msgspec.msgpack.decode(answer, type=SwitchReplicaDone) for _, answer in answers if answer is not None]
+        for each in done:
+            if each.error == errors.UnknownReplica.__name__:
+                raise errors.UnknownReplica(each.message, param="replica")
+            if each.error:
+                raise errors.LastReplica(each.message, param="replica")
+        if done:
+            self.on_switched(done[0].switched)
+        return _reached(answers)
+
+    def on_switched(self, switched: list[ReplicaSwitched]) -> None:
+        """Record and report the replicas that all workers have taken out or in."""
+        self.revision += bool(switched)
+        for each in switched:
+            (self._out.add if each.out else self._out.discard)((each.model, each.replica))
+            self._emit(ReplicaSwitched(self._loop.time(), each.model, each.replica, each.out))
 
 
 class SettingsInForce:
@@ -137,3 +236,8 @@ class SettingsInForce:
                 done = committed.reloaded
                 return msgspec.structs.replace(done, at_s=self._runtime.loop.time())
         return None
+
+
+def _reached(answers: list[tuple[Worker, bytes | None]]) -> Reach:
+    """Return the workers that have answered, and the number of all."""
+    return Reach(sum(answer is not None for _, answer in answers), len(answers))

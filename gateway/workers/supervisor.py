@@ -28,15 +28,13 @@ from gateway.race.timers import TimerQueue
 from gateway.reloads import Reread
 from gateway.server import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S, Addresses, ExitReport
 from gateway.version import VERSION
-from gateway.workers.admin_address import AdminAddress
-from gateway.workers.control import Control
-from gateway.workers.front import Front
+from gateway.workers.channel import Control
+from gateway.workers.front import AdminAddress, Front
 from gateway.workers.group import Worker, WorkerGroup
 from gateway.workers.group_view import GroupView
-from gateway.workers.learned import merged_learned
+from gateway.workers.merging import merged_learned
 from gateway.workers.messages import Begin, Ready, SwitchHedging, ToSupervisor, ToTop, packed
-from gateway.workers.settings_in_force import SettingsInForce
-from gateway.workers.switches import GroupSwitches
+from gateway.workers.settings_in_force import GroupSwitches, SettingsInForce
 
 _START_S_MAX: Final = 60.0  # until all workers serve
 _LAST_S: Final = 3.0  # for the last messages of the workers
@@ -124,7 +122,7 @@ class Supervisor:
             self._on_switch,
             self._observers.dropped,
         )
-        self._switches = GroupSwitches(self._group, self._model_names, emit, is_shared=settings.share is not None)
+        self._switches = GroupSwitches(self._group, self._model_names, emit)
         runtime = Runtime(self._loop, emit, random.Random().random, TimerQueue(self._loop))
         self._in_force = SettingsInForce(
             settings, reread, self._group, self._switches, runtime, tasks, self._on_settings
@@ -228,7 +226,7 @@ class Supervisor:
     # learned state, as the file needs it
 
     async def collect(self) -> dict[str, LearnedModel]:
-        """Return the state of all workers, and of those that have ended while the gateway stops."""
+        """Return the state of all workers, and of workers that have ended while the gateway stops."""
         states = await self._group.read("learned", dict[str, LearnedModel])
         return merged_learned([*(state for _, state in states), *self._group.learned])
 

@@ -36,9 +36,9 @@ from gateway.observe.process import Member
 from gateway.redis_share import open_redis, wait_for_redis
 from gateway.reloads import reload_fault
 from gateway.server import ExitReport, end, finish, sweep
-from gateway.share.hub_engine import HubEngine
-from gateway.share.news import Reach
-from gateway.share.words import NamedEngine
+from gateway.share.hub import HubEngine
+from gateway.share.messages import NamedEngine
+from gateway.share.sync import Reach
 from gateway.topology import Topology
 from gateway.workers.channel import Channel, Handler, channel_over
 from gateway.workers.messages import (
@@ -125,7 +125,7 @@ class _Commands:
 
 
 class _ReportingProtocol(BoundedHttpProtocol):
-    """A connection whose end is reported."""
+    """A connection that reports its end."""
 
     def __init__(
         self,
@@ -256,7 +256,6 @@ class _Worker:
             "learned": lambda _: learned.collect(),
             "feed": self._feed,
             "switch_hedging": self._switch_hedging,
-            "spread_switch": self._spread_switch,
             "switch_replica": self._switch_replica,
             "prepare": self._prepare,
             "commit": self._commit,
@@ -291,14 +290,14 @@ class _Worker:
         if self._feeds:
             self._channel.send("event", encoded_event(event, self._number))
 
-    def _switch_hedging(self, payload: bytes) -> None:
+    async def _switch_hedging(self, payload: bytes) -> Reach | None:
+        """Switch hedging; return the processes of all hosts that have the switch if this worker has passed it on."""
         switch = msgspec.msgpack.decode(payload, type=SwitchHedging)
-        self._gateway.switches.set_hedging(switch.model, on=switch.on)
-
-    async def _spread_switch(self, payload: bytes) -> Reach | None:
-        switch = msgspec.msgpack.decode(payload, type=SwitchHedging)
-        publish = self._gateway.switches.publish
-        return None if publish is None else await publish(switch.model, on=switch.on)
+        switches = self._gateway.switches
+        switches.set_hedging(switch.model, on=switch.on)
+        if switch.publisher != self._number or switches.publish is None:
+            return None
+        return await switches.publish(switch.model, on=switch.on)
 
     def _switch_replica(self, payload: bytes) -> SwitchReplicaDone:
         switch = msgspec.msgpack.decode(payload, type=SwitchReplica)

@@ -15,8 +15,8 @@ from gateway.pool.pool import Pool
 from gateway.pool.shared import shared_parts
 from gateway.race.context import Model, Timeouts
 from gateway.share.hub import ShareHub
+from gateway.share.messages import Answered, Ask
 from gateway.share.sync import Sync
-from gateway.share.words import Answered, Ask
 from streaming_bench.simulation.world import World
 
 _DELAY_S = 0.001  # of an answer of the engine

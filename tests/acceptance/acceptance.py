@@ -281,7 +281,7 @@ def silence() -> Iterator[Line]:
 
 
 def redis() -> Iterator[Line]:
-    """Results of four heads at twice a limit that they share, with a server that goes away."""
+    """Results of four processes at twice a limit that they share, with a server that goes away."""
     for trouble in TROUBLES:
         with tempfile.TemporaryDirectory() as folder:
             seen = run_real(shared(Path(folder), trouble))
@@ -293,12 +293,12 @@ def redis() -> Iterator[Line]:
 
 
 def redis_crowd() -> Iterator[Line]:
-    """Cost of 1,000 heads for one server; for a quiet machine."""
+    """Cost of 1,000 processes for one server; for a quiet machine."""
     with tempfile.TemporaryDirectory() as folder:
         cost = run_real(crowd(Path(folder), 1000, 10.0))
     cores, kb = 1000 * cost.due * cost.batch_s, cost.due * cost.batch_bytes / 1000
     measured = f"{cores:.2f} cores, {kb:.1f} kB/s a head; {cost.sent:.1f} of {cost.due:.1f} batches/s sent"
-    yield Line("1,000 heads at one Redis", "<= 0.5, <= 20", measured, cores <= 0.5 and kb <= 20)
+    yield Line("1,000 processes at one Redis", "<= 0.5, <= 20", measured, cores <= 0.5 and kb <= 20)
 
 
 def hosts() -> Iterator[Line]:

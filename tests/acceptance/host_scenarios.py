@@ -80,7 +80,7 @@ async def all_count_all(sites: list[Site], processes: int) -> None:
 
     async def count() -> bool:  # the metric is that of the worker that counts most, the part that of the one with least
         shares = [await site.get("/admin/share") for site in sites]
-        return all(share["heads"] == processes and share["away_part"] == 0.9 / processes for share in shares)
+        return all(share["processes"] == processes and share["away_part"] == 0.9 / processes for share in shares)
 
     await until(count)
 

@@ -65,7 +65,7 @@ async def one_quota(
         if shared:
 
             async def each_counts_both() -> bool:
-                return [await site.metric("ttft_gateway_share_heads") for site in sites] == [2, 2]
+                return [await site.metric("ttft_gateway_share_processes") for site in sites] == [2, 2]
 
             await until(each_counts_both)
         statuses = await _offer([site.port for site in sites], part, random.Random(seed), for_s)

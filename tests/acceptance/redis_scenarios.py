@@ -1,7 +1,7 @@
-"""Four heads that share a limit over a real Redis server in trouble, and the cost of a thousand heads for the server.
+"""Four gateways that share a limit over a real Redis server in trouble, and the cost of a thousand for the server.
 
-All heads are in this process, with a connection each. Of the thousand, each sends what a gateway with 16 replicas and
-one busy pool sends: a gauge in every period, and once a second a slice of 30 bins, news and a lease. Units: seconds.
+All are in this process, with a connection each. Of the thousand, each sends the asks of a gateway with 16 replicas and
+one busy pool: a gauge in every period, and once a second a slice of 30 bins, switches and a lease. Units: seconds.
 """
 
 import asyncio
@@ -15,17 +15,16 @@ import redis
 
 from gateway.limits.rates import CallerLimits
 from gateway.share.address import read_address
+from gateway.share.messages import BIN_S, Ask, BucketAsk, GaugeAsk, SliceAsk, SwitchesAsk, pack
 from gateway.share.redis import LIBRARY, Login, RedisEngine
-from gateway.share.sync import PER_HEAD_S
-from gateway.share.wire import pack
-from gateway.share.words import BIN_S, Ask, BucketAsk, GaugeAsk, NewsAsk, SliceAsk
-from leased_fleet import Head, Meter, offer
+from gateway.share.sync import PER_PROCESS_S
+from leased_fleet import FleetProcess, Meter, offer
 from redis_server import RedisServer, redis_server
 from unused_ports import unused_port
 
 REDIS_LIMIT: Final = 3000  # a minute
 TROUBLES: Final = ("none", "killed", "hung", "slow")
-_HEADS: Final = 4
+_PROCESSES: Final = 4
 _BURST: Final = 1.2  # of the limit, offered at first, so that it is used up
 _BURST_PARTS: Final = 0.6
 _DELAY_S: Final = 0.1  # each way
@@ -37,14 +36,14 @@ _WARM_S: Final = 2.0
 _PERIOD_S: Final = 0.1
 
 
-class HeadsCost(NamedTuple):
-    """Measured over all heads.
+class ProcessesCost(NamedTuple):
+    """Measured over all processes.
 
     Attributes:
         batch_s: CPU time of the server for a batch.
         batch_bytes: bytes of a batch, both ways.
-        sent: number of batches sent per second and head; fewer than `due` where this machine is too slow.
-        due: number of batches per second and head that so many heads send.
+        sent: number of batches sent per second and process; fewer than `due` where this machine is too slow.
+        due: number of batches per second and process that so many processes send.
     """
 
     batch_s: float
@@ -61,7 +60,7 @@ class LimitSeen(NamedTuple):
         admitted: part of what such a bucket allows.
         wait_s: longest wait of an admitted request.
         errors: number of bugs, and of rejections for another reason than the limit.
-        back_s: time after the trouble until all heads are answered again.
+        back_s: time after the trouble until all processes are answered again.
     """
 
     over: float
@@ -108,7 +107,7 @@ class _Wire:
 
 
 async def shared(folder: Path, trouble: str, limit: int = REDIS_LIMIT, part_s: float = 5.0) -> LimitSeen:
-    """Offer four heads twice the limit of a key, before, during and after a trouble.
+    """Offer four processes twice the limit of a key, before, during and after a trouble.
 
     Args:
         folder: for the server's files.
@@ -120,36 +119,40 @@ async def shared(folder: Path, trouble: str, limit: int = REDIS_LIMIT, part_s: f
     with redis_server(folder) as server:
         wire, port = _Wire(server), unused_port()
         address = read_address(f"redis://127.0.0.1:{port}")
-        engines = [RedisEngine(address, Login(), "prod", f"head-{place}", rand.random) for place in range(_HEADS)]
-        heads = [Head(engine, CallerLimits(limit, None, None), loop, rand) for engine in engines]
+        engines = [
+            RedisEngine(address, Login(), "prod", f"process-{place}", rand.random) for place in range(_PROCESSES)
+        ]
+        processes = [FleetProcess(engine, CallerLimits(limit, None, None), loop, rand) for engine in engines]
         back_s = 0.0
         async with await asyncio.start_server(wire.serve, "127.0.0.1", port), asyncio.TaskGroup() as group:
             for engine in engines:
                 group.create_task(engine.run())
             while any(engine.fault for engine in engines):
                 await asyncio.sleep(0.01)
-            await asyncio.gather(*(head.asker.start() for head in heads))
+            await asyncio.gather(*(process.asker.start() for process in processes))
             meter = Meter(limit, loop.time())
             burst_s = _BURST_PARTS * part_s
-            await offer(heads, [_BURST * limit / burst_s / _HEADS] * _HEADS, burst_s, meter, 0)
-            load = group.create_task(offer(heads, [2 * limit / 60 / _HEADS] * _HEADS, 3 * part_s, meter, 1))
+            await offer(processes, [_BURST * limit / burst_s / _PROCESSES] * _PROCESSES, burst_s, meter, 0)
+            load = group.create_task(offer(processes, [2 * limit / 60 / _PROCESSES] * _PROCESSES, 3 * part_s, meter, 1))
             await asyncio.sleep(part_s)
             _begin(trouble, server, wire)
             await asyncio.sleep(part_s)
             _end(trouble, server, wire)
             ended_s = loop.time()
-            while any(head.fleet.is_alone for head in heads):
+            while any(process.fleet.is_alone for process in processes):
                 await asyncio.sleep(0.01)
             back_s = loop.time() - ended_s
             await load
             now_s = loop.time()
-            for head in heads:
-                head.asker.close()
+            for process in processes:
+                process.asker.close()
         while wire.connections:
             await asyncio.sleep(0.01)
-    waits = [wait_s for head in heads for wait_s in head.waits]
-    refused = sum(number for head in heads for code, number in head.refused.items() if code != "rate_limit_exceeded")
-    errors = refused + sum(len(head.errors) for head in heads)
+    waits = [wait_s for process in processes for wait_s in process.waits]
+    refused = sum(
+        number for process in processes for code, number in process.refused.items() if code != "rate_limit_exceeded"
+    )
+    errors = refused + sum(len(process.errors) for process in processes)
     return LimitSeen(meter.over, len(waits) / meter.allowed(now_s), max(waits), errors, back_s)
 
 
@@ -184,26 +187,27 @@ def _batches(rand: random.Random, *, is_full: bool) -> list[bytes]:
         if is_full:
             added = {f"e{rand.randrange(380, 460)}": rand.randrange(1, 9) for _ in range(_BINS)}
             since = int(datetime.now(UTC).timestamp() / BIN_S)
-            asks += [SliceAsk("llama-70b", added, since), NewsAsk(), BucketAsk("quota:azure", 60_000, 60, want=10)]
+            asks += [SliceAsk("llama-70b", added, since), SwitchesAsk(), BucketAsk("quota:azure", 60_000, 60, want=10)]
         batches.append(_arguments(*pack(asks)))
     return batches
 
 
-async def crowd(folder: Path, heads: int, seconds: float) -> HeadsCost:
-    """Measure a number of heads for some time."""
+async def crowd(folder: Path, processes: int, seconds: float) -> ProcessesCost:
+    """Measure a number of processes for some time."""
     loop, rand = asyncio.get_running_loop(), random.Random(1)
-    period_s = max(_PERIOD_S, heads * PER_HEAD_S)
-    with redis_server(folder, "--maxclients", str(heads + 100)) as server:
+    period_s = max(_PERIOD_S, processes * PER_PROCESS_S)
+    with redis_server(folder, "--maxclients", str(processes + 100)) as server:
         admin = redis.Redis(unix_socket_path=str(server.socket), protocol=2)
         admin.function_load(LIBRARY, replace=True)
         path = str(server.socket)
-        connections = [(await loop.create_unix_connection(asyncio.Protocol, path))[0] for _ in range(heads)]
+        connections = [(await loop.create_unix_connection(asyncio.Protocol, path))[0] for _ in range(processes)]
         names = [
-            _arguments("FCALL", "ttft1_ask", "1", "ttft1:{prod}:heads", f"head-{head:04}") for head in range(heads)
+            _arguments("FCALL", "ttft1_ask", "1", "ttft1:{prod}:processes", f"process-{process:04}")
+            for process in range(processes)
         ]
         loads, all_kinds, bin_s = _batches(rand, is_full=False), _batches(rand, is_full=True), loop.time()
-        due = deque((loop.time() + period_s * place / heads, place) for place in range(heads))
-        full_s = [loop.time() + place / heads for place in range(heads)]
+        due = deque((loop.time() + period_s * place / processes, place) for place in range(processes))
+        full_s = [loop.time() + place / processes for place in range(processes)]
         warm_s = loop.time() + _WARM_S
         end_s, before = warm_s + seconds, dict[str, float]()
         while (now_s := loop.time()) < end_s:
@@ -226,7 +230,7 @@ async def crowd(folder: Path, heads: int, seconds: float) -> HeadsCost:
         await asyncio.sleep(0)
     spent = {name: after[name] - before[name] for name in before}
     calls = spent["calls"]
-    return HeadsCost(spent["cpu_s"] / calls, spent["bytes"] / calls, calls / seconds / heads, 1 / period_s)
+    return ProcessesCost(spent["cpu_s"] / calls, spent["bytes"] / calls, calls / seconds / processes, 1 / period_s)
 
 
 def _counts(admin: redis.Redis) -> dict[str, float]:

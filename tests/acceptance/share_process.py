@@ -1,7 +1,7 @@
-"""Processes of a fleet with one engine: `engine SOCKET`, and `head SOCKET NAME LIMIT PER_S START_S FOR_S SEED`.
+"""Processes of a fleet with one engine: `engine SOCKET`, and `process SOCKET NAME LIMIT PER_S START_S FOR_S SEED`.
 
-The engine is the hub of one host on a Unix socket; SIGUSR1 delays its replies by 200 ms, SIGUSR2 ends that. A head has
-its own leases, asker and traffic, and prints what it admitted as one line of JSON. Units: seconds of the machine's
+The engine is the hub of one host on a Unix socket; SIGUSR1 delays its replies by 200 ms, SIGUSR2 ends that. A process
+has its own leases, asker and traffic, and prints what it admitted as one line of JSON. Units: seconds of the machine's
 monotonic clock.
 """
 
@@ -18,8 +18,8 @@ import msgspec
 
 from gateway.limits.rates import CallerLimits
 from gateway.share.hub import ShareHub
-from gateway.share.words import Answered, Ask, Reply
-from leased_fleet import Head, Meter
+from gateway.share.messages import Answered, Ask, Reply
+from leased_fleet import FleetProcess, Meter
 
 SLOW_S: Final = 0.2
 _LENGTH_BYTES: Final = 4
@@ -60,15 +60,15 @@ class Framed(asyncio.Protocol):
 
 
 class EngineConnection(Framed):
-    """A head's connection, in the engine."""
+    """A process's connection, in the engine."""
 
     hub: ShareHub
     delay_s = 0.0
 
     def on_message(self, message: bytes) -> None:
         loop = asyncio.get_running_loop()
-        head, asks = _decode_asks(message)
-        reply = _encode(self.hub.answer(loop.time(), head, asks))
+        process, asks = _decode_asks(message)
+        reply = _encode(self.hub.answer(loop.time(), process, asks))
         if self.delay_s:
             loop.call_later(self.delay_s, self.send, reply)
         else:
@@ -89,12 +89,12 @@ async def serve(path: str) -> None:
 
 
 class SocketEngine(Framed):
-    """The connection of one head, which connects again and again."""
+    """The connection of one process, which connects again and again."""
 
-    def __init__(self, path: str, head: str) -> None:
+    def __init__(self, path: str, process: str) -> None:
         super().__init__()
         self._path = path
-        self._head = head
+        self._process = process
         self._waiting: deque[Answered] = deque()
         self._lost = asyncio.Event()
 
@@ -126,13 +126,13 @@ class SocketEngine(Framed):
             asyncio.get_running_loop().call_soon(answered, None)
             return
         self._waiting.append(answered)
-        self.send(_encode((self._head, list(asks))))
+        self.send(_encode((self._process, list(asks))))
 
     def close(self) -> None:
         """Leave the connection to the end of the process."""
 
 
-async def head(path: str, name: str, limit: int, per_s: float, start_s: float, for_s: float, seed: str) -> None:
+async def process(path: str, name: str, limit: int, per_s: float, start_s: float, for_s: float, seed: str) -> None:
     """Offer traffic to one gateway, and print what it did with it."""
     async with asyncio.TaskGroup() as tasks:
         engine = SocketEngine(path, name)
@@ -148,7 +148,7 @@ async def offer(
 ) -> dict[str, object]:
     """Offer the traffic, and return what was done with it."""
     loop = asyncio.get_running_loop()
-    one = Head(engine, CallerLimits(requests_per_min=limit), loop, rand)
+    one = FleetProcess(engine, CallerLimits(requests_per_min=limit), loop, rand)
     await one.asker.start()
     await asyncio.sleep(start_s - loop.time())
     meter = Meter(limit, start_s)
@@ -179,7 +179,7 @@ def main() -> None:
         asyncio.run(serve(path))
     else:
         name, limit, per_s, start_s, for_s, seed = rest
-        asyncio.run(head(path, name, int(limit), float(per_s), float(start_s), float(for_s), seed))
+        asyncio.run(process(path, name, int(limit), float(per_s), float(start_s), float(for_s), seed))
 
 
 if __name__ == "__main__":

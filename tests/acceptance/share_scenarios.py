@@ -36,7 +36,7 @@ class Result:
         over: deepest debt of one true bucket.
         longest_wait_s: longest wait of an admitted request.
         errors: number of rejections other than 429, and of bugs.
-        back_s: time from the return of the engine to its use by the last head; None if it was never away.
+        back_s: time from the return of the engine to its use by the last process; None if it was never away.
         ask_s: mean time of a reply.
     """
 
@@ -114,11 +114,11 @@ async def _run(load: float, shares: Sequence[float], breaks: Break) -> Result:
         await engine.start()
         start_s = clock() + _START_S
         per_s = load * LIMIT / 60
-        heads = [
-            await _process("head", path, f"h{n}", str(LIMIT), str(share * per_s), str(start_s), str(FOR_S), "1")
+        processes = [
+            await _process("process", path, f"h{n}", str(LIMIT), str(share * per_s), str(start_s), str(FOR_S), "1")
             for n, share in enumerate(shares)
         ]
-        outputs = asyncio.gather(*(each.communicate() for each in heads))
+        outputs = asyncio.gather(*(each.communicate() for each in processes))
         await asyncio.sleep(start_s + BREAK_S - clock())
         await breaks(engine)
         back_s = clock()
@@ -129,17 +129,17 @@ async def _run(load: float, shares: Sequence[float], breaks: Break) -> Result:
 
 def _result(told: Sequence[dict[str, Any]], start_s: float, back_s: float) -> Result:
     meter = Meter(LIMIT, start_s)
-    for at_s in sorted(at_s for head in told for at_s in head["admitted"]):
+    for at_s in sorted(at_s for process in told for at_s in process["admitted"]):
         meter.charge(at_s)
-    codes = [(code, number) for head in told for code, number in head["refused"].items()]
-    returns = [at_s for head in told for at_s, is_up in head["changes"] if is_up]
+    codes = [(code, number) for process in told for code, number in process["refused"].items()]
+    returns = [at_s for process in told for at_s, is_up in process["changes"] if is_up]
     return Result(
         len(meter.admitted) / meter.allowed(start_s + FOR_S),
         meter.over,
-        max(head["longest_wait_s"] for head in told),
+        max(process["longest_wait_s"] for process in told),
         sum(number for code, number in codes if code != "rate_limit_exceeded") + sum(len(h["bugs"]) for h in told),
         max(returns) - back_s if returns else None,
-        sum(head["ask_s"] for head in told) / len(told),
+        sum(process["ask_s"] for process in told) / len(told),
     )
 
 

@@ -11,7 +11,7 @@ from gateway.errors import GatewayError
 from gateway.events import ComponentFailed, RequestRejected
 from gateway.limits.rates import CallerLimits
 from gateway.race.context import Caller
-from leased_fleet import Head, Meter
+from leased_fleet import FleetProcess, Meter
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
 
@@ -19,21 +19,21 @@ LIMITS = CallerLimits(requests_per_min=60, tokens_per_min=6_000, concurrency=2)
 
 
 class Asking:
-    """One head, and a request that waits for its engine's answer."""
+    """One process, and a request that waits for its engine's answer."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.host = EngineHost(loop, 0.01)
-        self.head = Head(HostedEngine(self.host, "me"), LIMITS, loop, random.Random(1))
+        self.process = FleetProcess(HostedEngine(self.host, "me"), LIMITS, loop, random.Random(1))
         self.meter = Meter(60, loop.time())
         self.errors: list[GatewayError] = []
 
     def arrive(self, tokens: float = 100.0) -> tuple[Entry, Permit]:
         """Let a request arrive, and be admitted as far as is possible at once."""
-        entry = self.head.admission.enter("k")
+        entry = self.process.admission.enter("k")
         assert entry is not None
-        caller = Caller("id", "k", self.head.loop.time())
-        permit = self.head.admission.admit(caller, "m", RequestSize(tokens, 0.0), entry)
+        caller = Caller("id", "k", self.process.loop.time())
+        permit = self.process.admission.admit(caller, "m", RequestSize(tokens, 0.0), entry)
         return entry, permit
 
     def run(self, permit: Permit) -> "Started":
@@ -44,8 +44,8 @@ class Asking:
     async def left(self) -> list[int]:
         """Return the requests and tokens left in the engine after a while, and the requests under way."""
         await asyncio.sleep(70)
-        states = self.head.limiter.status(self.head.loop.time())
-        return [*(state.remaining for state in states), self.head.limiter.in_flight]
+        states = self.process.limiter.status(self.process.loop.time())
+        return [*(state.remaining for state in states), self.process.limiter.in_flight]
 
 
 class Started:
@@ -67,10 +67,10 @@ def virtually(test: Callable[[Asking], Awaitable[None]]) -> None:
 
     async def main() -> None:
         asking = Asking()
-        await asking.head.asker.start()
+        await asking.process.asker.start()
         await test(asking)
-        asking.head.asker.close()
-        assert not [event for event in asking.head.events if isinstance(event, ComponentFailed)]
+        asking.process.asker.close()
+        assert not [event for event in asking.process.events if isinstance(event, ComponentFailed)]
 
     run_virtual(main())
 
@@ -86,7 +86,7 @@ def test_a_request_waits_for_its_leases_and_starts() -> None:
         assert started.starts == 0
         await asyncio.sleep(0.05)
         assert started.starts == 1
-        assert asking.head.limiter.in_flight == 1
+        assert asking.process.limiter.in_flight == 1
         permit.close()
         assert await asking.left() == [60, 6_000, 0]
 
@@ -105,7 +105,7 @@ def test_a_request_that_leaves_meanwhile_takes_nothing(leave: str, after_s: floa
         getattr(permit, leave)()
         await asyncio.sleep(0.2)
         assert started.starts == 0
-        rejected = [event.status for event in asking.head.events if isinstance(event, RequestRejected)]
+        rejected = [event.status for event in asking.process.events if isinstance(event, RequestRejected)]
         assert rejected == {"client_gone": [499], "shut_down": [503], "close": []}[leave]
         assert len(asking.errors) == (leave == "shut_down")
         assert await asking.left() == [60, 6_000, 0]
@@ -117,7 +117,7 @@ def test_a_body_that_is_rejected_meanwhile_takes_nothing() -> None:
     """Nothing was taken for it yet."""
 
     async def test(asking: Asking) -> None:
-        entry = asking.head.admission.enter("k")
+        entry = asking.process.admission.enter("k")
         assert entry is not None
         entry.reject(400)
         entry.close(None)
@@ -141,9 +141,9 @@ def test_a_refusal_comes_with_the_wait_and_the_headers() -> None:
         assert (error.status, error.code) == (429, "rate_limit_exceeded")
         assert error.retry_after_s == pytest.approx(30, abs=0.5)
         assert (b"x-ratelimit-limit-tokens", b"6000") in error.extra_headers
-        [requests, _] = asking.head.limiter.status(asking.head.loop.time())
+        [requests, _] = asking.process.limiter.status(asking.process.loop.time())
         assert requests.remaining == 58
-        assert asking.head.limiter.in_flight == 1
+        assert asking.process.limiter.in_flight == 1
 
     virtually(test)
 
@@ -155,7 +155,7 @@ def test_a_key_at_its_concurrency_is_refused() -> None:
         for _ in range(3):
             asking.run(asking.arrive()[1])
         await asyncio.sleep(0.2)
-        assert asking.head.limiter.in_flight == 2
+        assert asking.process.limiter.in_flight == 2
         [error] = asking.errors
         assert "at its concurrency limit (2)" in error.message
 
@@ -166,15 +166,15 @@ def test_a_request_that_costs_nothing_does_not_wait() -> None:
     """It counts, as a debt."""
 
     async def test(asking: Asking) -> None:
-        entry = asking.head.admission.enter("k")
+        entry = asking.process.admission.enter("k")
         assert entry is not None
         for _ in range(2):
-            entry.enter(asking.head.loop.time(), anyway=True)
-        assert asking.head.limiter.in_flight == 1
+            entry.enter(asking.process.loop.time(), anyway=True)
+        assert asking.process.limiter.in_flight == 1
         await asyncio.sleep(0.5)
-        [requests, _] = asking.head.limiter.status(asking.head.loop.time())
+        [requests, _] = asking.process.limiter.status(asking.process.loop.time())
         assert requests.remaining == 59
         entry.close(0.0)
-        assert asking.head.limiter.in_flight == 0
+        assert asking.process.limiter.in_flight == 0
 
     virtually(test)

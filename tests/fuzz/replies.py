@@ -13,8 +13,7 @@ from gateway.limits.budget import RetryBudget
 from gateway.observe.describe import pool_state
 from gateway.pool.learned import learned_pool, sound_pool
 from gateway.pool.shared import shared_parts
-from gateway.share.wire import WireError, unpack
-from gateway.share.words import Ask, BucketAsk, Lost, News, NewsAsk, Reply, SlotsAsk
+from gateway.share.messages import Ask, BucketAsk, Lost, Reply, SharedSwitch, SlotsAsk, SwitchesAsk, WireError, unpack
 from pooled import pool, send
 
 SEPARATOR: Final = b"<next part>"
@@ -44,7 +43,11 @@ def check(data: bytes) -> None:
     parts = shared_parts([([tried], RetryBudget())], {})
     send(tried, 0, _NOW_S - 1.0)
     asked = [part.asks(_NOW_S, 0.1) for part in parts]
-    others: list[Ask] = [BucketAsk("b", 60.0, 60.0), SlotsAsk("c", 4, 0, 2), NewsAsk([News("hedging", "off")])]
+    others: list[Ask] = [
+        BucketAsk("b", 60.0, 60.0),
+        SlotsAsk("c", 4, 0, 2),
+        SwitchesAsk([SharedSwitch("hedging", "off")]),
+    ]
     dropped: list[tuple[str, str]] = []
     try:
         reply = unpack(

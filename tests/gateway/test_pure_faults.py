@@ -23,7 +23,7 @@ from gateway.app import client_apis
 from gateway.events import ComponentFailed, Event
 from gateway.hedging.plan import Policy
 from gateway.inbound.parsed import NumberLimits
-from gateway.limits import leased_limits, leases
+from gateway.limits import leases
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit
 from gateway.limits.fair_queue import FairQueue
@@ -35,7 +35,7 @@ from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Routing
 from gateway.share.asker import Asker
-from gateway.share.fleet import Sharing
+from gateway.share.fleet import Fleet
 from pretended_client import connected_to
 from providers.base import Call, Resource, Sink
 from running import run_virtual
@@ -47,7 +47,6 @@ BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content":
 LATE, FAILING, LIMITED, QUICK = answer(2.0), status(0.01, 500), status(0.01, 429, retry_after_s=0.5), answer(0.05)
 SCRIPTS = (LATE, QUICK, FAILING, LIMITED)
 BOUNDARIES = {"inside", "reachable"}  # while these raise no failover is sent, as it might cross a boundary
-LEASED = {leased_limits.__name__, leases.__name__}
 SHADOW = {"shadow_of", "reason_of", "drawn_ttft_s"}
 WARM_UP = 60  # requests, so that there is a plan
 
@@ -155,8 +154,8 @@ async def inject_faults(
 @pytest.mark.parametrize("choice", [Routing.PREDICTED, Routing.PREFIX_AFFINITY])
 def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, choice: Routing) -> None:
     """With any pure function raising on every call, every client gets the whole answer of one replica."""
-    unshared = [target for target in functions(room) if target[2].__module__ not in LEASED]
-    targets = [target for target in unshared if target[1] not in SHADOW]
+    unleased = [target for target in functions(room) if target[2].__module__ != leases.__name__]
+    targets = [target for target in unleased if target[1] not in SHADOW]
     raised = run_virtual(inject_faults(targets, choice))
     assert len(raised) >= 0.3 * len(targets)  # the others serve the admin address, or cases that do not occur here
 
@@ -172,16 +171,16 @@ def test_an_exception_in_any_leased_limit_fails_no_request() -> None:
     """With limits that a fleet shares, too."""
 
     async def main() -> set[str]:
-        loop, fleet = asyncio.get_running_loop(), Sharing()
+        loop, fleet = asyncio.get_running_loop(), Fleet()
         held = leases.Leases(fleet)
         engine = HostedEngine(EngineHost(loop), "me")
         asker = Asker(engine, fleet, loop, random.Random(1).random, bool, bool, lambda _: None)
         asker.ticks.append(held.tick)
         await asker.start()
-        raised = await inject_faults(targets, Routing.PREDICTED, leased_limits.LeasedLimits(held))
+        raised = await inject_faults(targets, Routing.PREDICTED, leases.LeasedLimits(held))
         asker.close()
         return raised
 
-    targets = [target for target in functions(limits) if target[2].__module__ in LEASED]
+    targets = [target for target in functions(limits) if target[2].__module__ == leases.__name__]
     raised = run_virtual(main())
     assert len(raised) >= 0.35 * len(targets)

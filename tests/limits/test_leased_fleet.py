@@ -13,12 +13,12 @@ from gateway.limits.fair_queue import FairQueue
 from gateway.limits.rates import CallerLimits
 from gateway.race.context import Caller
 from gateway.share.fleet import WhenAway
-from leased_fleet import Head, Meter, offer
+from leased_fleet import FleetProcess, Meter, offer
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 
-HEADS = 4
+PROCESSES = 4
 LIMIT = 600  # a minute
 FOR_S = 36.0
 
@@ -46,7 +46,7 @@ class Result:
     """What a fleet did."""
 
     meter: Meter
-    heads: list[Head]
+    processes: list[FleetProcess]
     allowed: float
     asks: int
 
@@ -58,7 +58,7 @@ class Result:
     @property
     def longest_wait_s(self) -> float:
         """The longest wait of an admitted request."""
-        return max(wait_s for head in self.heads for wait_s in head.waits)
+        return max(wait_s for process in self.processes for wait_s in process.waits)
 
 
 def run_fleet(
@@ -74,17 +74,19 @@ def run_fleet(
         loop, rand = asyncio.get_running_loop(), random.Random(1)
         host = EngineHost(loop)
         limits = CallerLimits(requests_per_min=limit)
-        heads = [Head(HostedEngine(host, f"h{n}"), limits, loop, rand, when_away) for n in range(len(shares))]
-        for head in heads:
-            await head.asker.start()
+        processes = [
+            FleetProcess(HostedEngine(host, f"h{n}"), limits, loop, rand, when_away) for n in range(len(shares))
+        ]
+        for process in processes:
+            await process.asker.start()
         start_s = loop.time()
         for at_s, act in script:
             loop.call_at(start_s + at_s, act, host)
         meter = Meter(limit, start_s)
-        await offer(heads, [share * load * limit / 60 for share in shares], FOR_S, meter, 1)
-        for head in heads:
-            head.asker.close()
-        return Result(meter, heads, meter.allowed(start_s + FOR_S), host.asks)
+        await offer(processes, [share * load * limit / 60 for share in shares], FOR_S, meter, 1)
+        for process in processes:
+            process.asker.close()
+        return Result(meter, processes, meter.allowed(start_s + FOR_S), host.asks)
 
     return run_virtual(main())
 
@@ -96,32 +98,34 @@ def run_fleet(
 def test_a_fleet_admits_what_is_allowed_and_no_more(shares: Sequence[float], script: Script) -> None:
     """At four times the limit: over by at most 1 % of it, 0.98 of what is allowed, no error, no wait of 100 ms.
 
-    A skewed fleet without its engine uses less, because each head has an equal part.
+    A skewed fleet without its engine uses less, because each process has an equal part.
     """
     result = run_fleet(4.0, shares, script)
     assert result.meter.over <= (3 if script is WORKS else 0.01 * LIMIT)
     assert result.share >= (0.95 if script is KILLED else 0.98)
     assert result.longest_wait_s <= 0.1
-    assert {code for head in result.heads for code in head.refused} == {"rate_limit_exceeded"}
-    changes = [[is_up for _, is_up in head.changes] for head in result.heads]
-    assert changes == ([[]] if script in (WORKS, BLINKS) else [[False, True]]) * HEADS
-    for head in result.heads:
-        assert [at_s for at_s, is_up in head.changes if is_up] == [pytest.approx(28.3, abs=0.5)] * bool(head.changes)
+    assert {code for process in result.processes for code in process.refused} == {"rate_limit_exceeded"}
+    changes = [[is_up for _, is_up in process.changes] for process in result.processes]
+    assert changes == ([[]] if script in (WORKS, BLINKS) else [[False, True]]) * PROCESSES
+    for process in result.processes:
+        assert [at_s for at_s, is_up in process.changes if is_up] == [pytest.approx(28.3, abs=0.5)] * bool(
+            process.changes
+        )
 
 
 @pytest.mark.parametrize("script", [WORKS, KILLED, HUNG, SLOW], ids=["works", "killed", "hung", "slow"])
 def test_a_fleet_under_its_limit_refuses_nothing(script: Script) -> None:
     """Also while the engine is away, and after it has lost its data."""
     result = run_fleet(0.8, EVEN, script)
-    assert [head.refused for head in result.heads] == [{}] * HEADS
+    assert [process.refused for process in result.processes] == [{}] * PROCESSES
     assert result.longest_wait_s <= 0.1
 
 
 def test_a_fleet_that_refuses_while_the_engine_is_away() -> None:
-    """Limited keys get a 503 as soon as the hand is spent."""
+    """Limited keys get a 503 as soon as the leased amount is spent."""
     result = run_fleet(4.0, script=KILLED, when_away=WhenAway.REFUSE)
     assert result.meter.over == 0
-    assert all(head.refused["limits_unavailable"] > 50 for head in result.heads)
+    assert all(process.refused["limits_unavailable"] > 50 for process in result.processes)
 
 
 def test_a_pause_of_a_process_admits_nothing() -> None:
@@ -131,21 +135,21 @@ def test_a_pause_of_a_process_admits_nothing() -> None:
         loop, rand = asyncio.get_running_loop(), random.Random(1)
         assert isinstance(loop, VirtualLoop)
         host = EngineHost(loop)
-        head, other = (Head(HostedEngine(host, name), CallerLimits(LIMIT), loop, rand) for name in "ab")
-        await asyncio.gather(head.asker.start(), other.asker.start())
+        process, other = (FleetProcess(HostedEngine(host, name), CallerLimits(LIMIT), loop, rand) for name in "ab")
+        await asyncio.gather(process.asker.start(), other.asker.start())
         meter = Meter(LIMIT, loop.time())
         for _ in range(2 * LIMIT):
             other.request(meter)
         await asyncio.sleep(0.01)
         host.delay_s = 0.144
         for _ in range(10):
-            head.request(meter)
+            process.request(meter)
         await asyncio.sleep(0.0005)
         loop._move_clock(loop.time() + 0.142)
         await asyncio.sleep(0.1)
-        assert not head.waits
-        assert head.refused == {"rate_limit_exceeded": 10}
-        for each in (head, other):
+        assert not process.waits
+        assert process.refused == {"rate_limit_exceeded": 10}
+        for each in (process, other):
             each.asker.close()
 
     run_virtual(main())
@@ -187,7 +191,7 @@ class Running:
 
 
 class Queues:
-    """The queues of one model in all heads.
+    """The queues of one model in all processes.
 
     Attributes:
         running, most: requests running now, and the most that ever were.
@@ -195,16 +199,16 @@ class Queues:
         rejected: number of rejected requests.
     """
 
-    def __init__(self, heads: Sequence[Head], slots: int) -> None:
-        self.loop = heads[0].loop
+    def __init__(self, processes: Sequence[FleetProcess], slots: int) -> None:
+        self.loop = processes[0].loop
         self.running = self.most = self.rejected = 0
         self.slot_s = 0.0
         self.admissions: list[Admission] = []
-        for head in heads:
-            held = head.limits.slots("model:m", slots)
+        for process in processes:
+            held = process.limits.slots("model:m", slots)
             queue = ModelQueue(FairQueue[Permit](slots, 1_000, held), 60.0)
             held.serve(queue.waiting, queue.admit)
-            self.admissions.append(Admission({}, {"m": queue}, head.runtime))
+            self.admissions.append(Admission({}, {"m": queue}, process.runtime))
 
     async def traffic(self, admission: Admission, per_s: float, held_s: float, until_s: float, seed: str) -> None:
         """Let requests arrive at random times."""
@@ -231,17 +235,17 @@ def run_queues(rates: Sequence[float], script: Script = WORKS, slots: int = 8) -
     async def main() -> Queues:
         loop, rand = asyncio.get_running_loop(), random.Random(1)
         host = EngineHost(loop)
-        heads = [Head(HostedEngine(host, f"h{n}"), CallerLimits(), loop, rand) for n in range(len(rates))]
-        for head in heads:
-            await head.asker.start()
-        queues = Queues(heads, slots)
+        processes = [FleetProcess(HostedEngine(host, f"h{n}"), CallerLimits(), loop, rand) for n in range(len(rates))]
+        for process in processes:
+            await process.asker.start()
+        queues = Queues(processes, slots)
         for at_s, act in script:
             loop.call_later(at_s, act, host)
         async with asyncio.TaskGroup() as tasks:
             for n, (admission, per_s) in enumerate(zip(queues.admissions, rates, strict=True)):
                 tasks.create_task(queues.traffic(admission, per_s, 0.5, loop.time() + FOR_S, f"{n}"))
-        for head in heads:
-            head.asker.close()
+        for process in processes:
+            process.asker.close()
         return queues
 
     return run_virtual(main())
@@ -255,9 +259,9 @@ def run_queues(rates: Sequence[float], script: Script = WORKS, slots: int = 8) -
 def test_slots_of_a_fleet_are_used_and_never_exceeded(rates: Sequence[float], script: Script) -> None:
     """At half as much again as 8 slots can carry, the fleet runs 8 requests at a time, and nearly always.
 
-    While the engine is away, a head that has no slot gets one.
+    While the engine is away, a process that has no slot gets one.
     """
     queues = run_queues(rates, script)
-    assert queues.most <= 8 + (HEADS - 1 if script is not WORKS and rates[0] > rates[1] else 0)
+    assert queues.most <= 8 + (PROCESSES - 1 if script is not WORKS and rates[0] > rates[1] else 0)
     assert queues.slot_s >= (0.9 if script is WORKS else 0.75) * 8 * FOR_S
     assert queues.rejected == 0

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.limits.leased_limits import LeasedSlots
+from gateway.limits.leases import LeasedSlots
 from gateway.share.fleet import WhenAway
-from gateway.share.words import SlotsAnswer, SlotsAsk
+from gateway.share.messages import SlotsAnswer, SlotsAsk
 from lease_table import Table
 
 
@@ -29,9 +29,9 @@ def test_slots_are_asked_for_and_given_back() -> None:
     assert table.leases.held == {}
 
 
-def test_a_slot_that_another_head_lacks_goes_back_at_once() -> None:
+def test_a_slot_that_another_process_lacks_goes_back_at_once() -> None:
     """Also from a queue, down to an equal part."""
-    table = Table(heads=2)
+    table = Table(processes=2)
     slots = LeasedSlots(table.leases, "c", 4)
     for _ in range(4):
         slots.is_asking(table.now_s)
@@ -73,7 +73,7 @@ def test_a_queue_gets_slots_that_others_release() -> None:
 @pytest.mark.parametrize(("when_away", "allowed"), [(WhenAway.SHARE, 2), (WhenAway.ALONE, 8), (WhenAway.REFUSE, 0)])
 def test_slots_while_the_engine_is_away(when_away: WhenAway, allowed: int) -> None:
     """A part of those that were free, at least one; slots in use stay."""
-    table = Table(when_away, heads=4)
+    table = Table(when_away, processes=4)
     slots = LeasedSlots(table.leases, "c", 8)
     slots.is_asking(table.now_s)
     table.lose()
@@ -84,9 +84,9 @@ def test_slots_while_the_engine_is_away(when_away: WhenAway, allowed: int) -> No
     assert slots.is_refused is (when_away is WhenAway.REFUSE)
 
 
-def test_after_a_loss_a_head_states_what_it_holds() -> None:
+def test_after_a_loss_a_process_states_what_it_holds() -> None:
     """Also more than the engine granted, if it was alone."""
-    table = Table(heads=2)
+    table = Table(processes=2)
     slots = LeasedSlots(table.leases, "c", 4)
     slots.is_asking(table.now_s)
     table.answer()

@@ -1,22 +1,21 @@
-"""Leased limits: the hand, the asks, and what is used while the engine is away."""
+"""Leased limits: the unspent amounts, the asks, and what is used while the engine is away."""
 
 import math
 
 import pytest
 
 from gateway.limits.bucket import Bucket, Limit, Spend
-from gateway.limits.leased_limits import LeasedLimits
-from gateway.limits.leases import LeasedBucket
+from gateway.limits.leases import LeasedBucket, LeasedLimits
 from gateway.limits.rates import Slots
 from gateway.share.fleet import ASK_WAIT_S, WhenAway
 from gateway.share.hub import ShareHub
-from gateway.share.words import BucketAnswer, BucketAsk
+from gateway.share.messages import BucketAnswer, BucketAsk
 from lease_table import Table
 from providers.base import Resource
 
 
-def test_the_first_request_asks_and_later_ones_have_it_in_hand() -> None:
-    """While the first ask is under way, its wait is the sign for that; then there is a second's worth in hand."""
+def test_the_first_request_asks_and_later_ones_have_it_in_unspent() -> None:
+    """While the first ask is under way, its wait is the sign for that; then the requests of a second are leased."""
     table = Table()
     rate = table.rate(600)
     assert rate.wait_s(1, 100.0) == ASK_WAIT_S
@@ -62,16 +61,16 @@ def test_a_request_gets_what_it_needs_whatever_the_hand_usually_holds() -> None:
     assert rate.wait_s(90_000.0, table.now_s) == pytest.approx(30_500.0 / 1_000, rel=0.05)
 
 
-def test_a_fleet_that_is_large_for_the_limit_holds_nothing_in_hand() -> None:
-    """100 heads of 600 a minute ask for each request; 10 do not."""
-    for heads, least in ((100, 20), (10, 1)):
-        table = Table(heads=heads)
+def test_a_fleet_that_is_large_for_the_limit_holds_nothing_in_unspent() -> None:
+    """100 processes of 600 a minute ask for each request; 10 do not."""
+    for processes, least in ((100, 20), (10, 1)):
+        table = Table(processes=processes)
         assert table.spend(table.rate(600), 20) == 20
         assert (len(table.asks) >= 20) is (least == 20)
 
 
 def test_more_than_was_reserved_is_a_debt_that_the_next_ask_settles() -> None:
-    """And what was reserved too much is in hand again."""
+    """And what was reserved too much is unspent again."""
     table = Table()
     rate = table.rate(60_000)
     table.spend(rate, 1, 500.0)
@@ -129,7 +128,7 @@ def test_the_rest_of_the_fleet_is_in_what_is_left() -> None:
 
 
 def test_a_rejection_by_the_provider_empties_the_bucket_of_the_fleet() -> None:
-    """The other heads learn it with their next ask."""
+    """The other processes learn it with their next ask."""
     table = Table()
     bucket = LeasedBucket(table.leases, "k", Limit(Resource.TOKENS, 60.0, enforce=True))
     assert bucket.cost(Spend(10, 5)) == 15
@@ -157,7 +156,7 @@ def test_an_enforced_quota_keeps_a_margin() -> None:
 
 
 def test_a_lower_limit_of_another_head_is_reported() -> None:
-    """Until no head has it any more."""
+    """Until no process has it any more."""
     table = Table()
     table.hub.answer(table.now_s, "other", [BucketAsk("k", 30, 60)])
     rate = table.rate()
@@ -169,16 +168,16 @@ def test_a_lower_limit_of_another_head_is_reported() -> None:
 
 
 def test_alone_a_head_uses_its_hand_and_its_part() -> None:
-    """Of four heads, each has 0.9 / 4 of what was left and of the refill, and no request waits for the engine."""
-    table = Table(heads=4)
+    """Of four processes, each has 0.9 / 4 of what was left and of the refill, and no request waits for the engine."""
+    table = Table(processes=4)
     rate = table.rate(600)
     table.spend(rate, 1)
-    hand, left = rate.left(table.now_s), table.asks
+    before, left = rate.left(table.now_s), table.asks
     table.others_take(0)
     table.leave()
     share = rate.left(table.now_s)
     assert share == pytest.approx(0.225 * 600, rel=0.02)
-    assert (table.spend(rate, 1_000), hand, bool(left)) == (int(share), hand, True)
+    assert (table.spend(rate, 1_000), before, bool(left)) == (int(share), before, True)
     wait_s = rate.wait_s(1, table.now_s)
     assert wait_s == pytest.approx((1 - share % 1) / 2.25, rel=0.01)
     table.now_s += wait_s
@@ -187,20 +186,20 @@ def test_alone_a_head_uses_its_hand_and_its_part() -> None:
 
 
 def test_after_a_late_reply_little_is_used_until_the_engine_is_away() -> None:
-    """The other heads may still lease all that is left."""
-    table = Table(heads=2)
+    """The other processes may still lease all that is left."""
+    table = Table(processes=2)
     rate = table.rate(600)
     table.spend(rate, 1)
-    hand = rate.hand
+    unspent = rate.unspent
     table.fleet.leave(table.now_s)
-    assert table.spend(rate, 300) == math.floor(hand + 0.5 * 0.45 * 10)
+    assert table.spend(rate, 300) == math.floor(unspent + 0.5 * 0.45 * 10)
     table.fleet.is_away = True
     assert table.spend(rate, 300) == pytest.approx(0.45 * 600, abs=4)
 
 
 def test_alone_a_request_larger_than_the_part_is_saved_up_for() -> None:
-    """A thousand heads of 60 a minute: each has one request in 18 minutes, none has to wait for ever."""
-    table = Table(heads=1_000)
+    """A thousand processes of 60 a minute: each has one request in 18 minutes, none has to wait for ever."""
+    table = Table(processes=1_000)
     table.fleet.alone_since_s, table.fleet.is_alone = table.now_s, True
     rate = table.rate()
     assert rate.wait_s(1, table.now_s) == pytest.approx(60)
@@ -214,12 +213,12 @@ def test_alone_a_request_larger_than_the_part_is_saved_up_for() -> None:
     [(WhenAway.SHARE, 13, False), (WhenAway.ALONE, 59, False), (WhenAway.REFUSE, 2, True)],
 )
 def test_when_away(when_away: WhenAway, admitted: int, refused: bool) -> None:
-    """A part of what was left, all of it, or what is in hand."""
-    table = Table(when_away, heads=4)
+    """A part of what was left, all of it, or the unspent amount."""
+    table = Table(when_away, processes=4)
     rate = table.rate()
-    table.fleet.heads = 1
+    table.fleet.processes = 1
     table.spend(rate, 1)
-    table.fleet.heads = 4
+    table.fleet.processes = 4
     table.leave()
     assert table.spend(rate, 100) == pytest.approx(admitted, abs=1)
     assert rate.is_refused is refused
@@ -228,7 +227,7 @@ def test_when_away(when_away: WhenAway, admitted: int, refused: bool) -> None:
 
 def test_what_was_spent_alone_is_settled_with_the_same_engine() -> None:
     """A hung engine has its data: it gets the debt."""
-    table = Table(heads=2)
+    table = Table(processes=2)
     rate = table.rate(600)
     table.spend(rate, 1)
     table.leave()
@@ -241,8 +240,8 @@ def test_what_was_spent_alone_is_settled_with_the_same_engine() -> None:
 
 
 def test_what_was_spent_alone_counts_once_with_a_new_engine() -> None:
-    """The hint contains the parts of all heads; what this one has not used of its own is added."""
-    table = Table(heads=2)
+    """The hint contains the parts of all processes; what this one has not used of its own is added."""
+    table = Table(processes=2)
     rate = table.rate(600)
     table.spend(rate, 1)
     table.leave()
@@ -258,7 +257,7 @@ def test_what_was_spent_alone_counts_once_with_a_new_engine() -> None:
 
 def test_a_short_time_alone_gives_its_part_once() -> None:
     """Until the next answer, what was left is not divided again."""
-    table = Table(heads=2)
+    table = Table(processes=2)
     rate = table.rate(600)
     table.spend(rate, 1)
     admitted = 0

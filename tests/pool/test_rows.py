@@ -26,11 +26,10 @@ from gateway.pool.rows import (
     Row,
     checked,
 )
-from gateway.pool.shared_learning import SharedLearning
+from gateway.pool.shared import SharedLearning, SharedQuota
 from gateway.pool.shared_loads import SharedLoads
-from gateway.pool.shared_quotas import SharedQuota
 from gateway.routing.replicas import COOL_DOWN_S_MAX
-from gateway.share.words import GaugeAnswer, SliceAnswer
+from gateway.share.messages import GaugeAnswer, SliceAnswer
 from pooled import pool, send
 from providers.base import Resource
 
@@ -54,10 +53,10 @@ class Gateway:
     def _drop(self, name: str, _reason: str) -> None:
         self.dropped.append(name)
 
-    def put(self, now_s: float, heads: int = 2, **rows: Row) -> None:
+    def put(self, now_s: float, processes: int = 2, **rows: Row) -> None:
         """Exchange loads."""
         asks = self.loads.asks(now_s, 0.1)
-        self.loads.answered([GaugeAnswer(heads, {name: list(row) for name, row in rows.items()})], now_s)
+        self.loads.answered([GaugeAnswer(processes, {name: list(row) for name, row in rows.items()})], now_s)
         assert asks
 
     def learn(self, now_s: float, **sums: int) -> None:
@@ -132,9 +131,9 @@ def test_a_row_out_of_range_is_dropped_whole(row: Row) -> None:
 def test_a_sum_is_divided_by_the_gateways_that_it_is_of() -> None:
     """Ten gateways may have ten times the load of one."""
     row = [10 * value for value in changed(in_flight=50_000)]
-    for heads, used in ((11, 500_000), (2, 0)):
+    for processes, used in ((11, 500_000), (2, 0)):
         gateway = Gateway()
-        gateway.put(1.0, heads, a=row)
+        gateway.put(1.0, processes, a=row)
         assert gateway.pool.replicas[0].in_flight == used
 
 

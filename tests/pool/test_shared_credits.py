@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.limits.budget import Credit, CreditBudget, RetryBudget
-from gateway.pool.shared_credits import SharedBudget
+from gateway.pool.shared_loads import SharedBudget
 from together import Together
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gateway.estimation.tokens import TokenScale
 from gateway.estimation.window import Bins
-from gateway.pool.exchanged import Slice
 from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
 from gateway.pool.pool import Pool
-from gateway.share.words import SliceAnswer
-from gateway.workers.learned import merged_learned
+from gateway.pool.shared import Slice
+from gateway.share.messages import SliceAnswer
+from gateway.workers.merging import merged_learned
 from pooled import pool as new_pool
 from together import Together
 
@@ -92,7 +92,7 @@ def test_a_newcomer_has_a_plan_after_its_first_exchange() -> None:
             teach(pool, rng, 2, float(second))
         together.exchange(second + 0.9)
     newcomer = together.join()
-    together.exchange(100.5, heads=[2])
+    together.exchange(100.5, processes=[2])
     assert newcomer.learning.plan("a", 100.6) is not None
     known, found = (pool.learning.predictor.predict("a", 1_000.0, 0.0, 100.6) for pool in together.pools[1:])
     assert known is not None

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.limits.bucket import Limit, Spend
 from gateway.limits.ledger import Ledger
-from gateway.pool.shared_quotas import SharedQuota
+from gateway.pool.shared import SharedQuota
 from gateway.share.hub import ShareHub
 from providers.base import RateLimit, Resource
 

@@ -7,13 +7,12 @@ import pytest
 
 from defaults import default_timeouts
 from gateway.limits.bucket import Limit
-from gateway.limits.leased_limits import LeasedLimits
-from gateway.limits.leases import Leases
+from gateway.limits.leases import LeasedLimits, Leases
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
-from gateway.share.fleet import ASK_S_MAX, Holder, Sharing
+from gateway.share.fleet import ASK_S_MAX, Fleet, Requester
 from gateway.share.hub import ShareHub
-from gateway.share.words import BucketAsk
+from gateway.share.messages import BucketAsk
 from providers.base import Resource
 from scripted import Outcome, Scripted, answer, run_race, status
 
@@ -39,19 +38,19 @@ class Shared:
     def __call__(self, pools: list[Pool]) -> None:
         """Give the first replica of the first pool a leased quota."""
         loop = asyncio.get_running_loop()
-        fleet, hub = Sharing(), ShareHub()
+        fleet, hub = Fleet(), ShareHub()
         fleet.is_alone = False
         hub.answer(loop.time(), "other", [BucketAsk("quota", 100.0, 60.0, 100.0 - self._left)])
 
-        def want(holder: Holder) -> None:
+        def want(requester: Requester) -> None:
             if self._answers_s == math.inf:
                 loop.call_later(ASK_S_MAX, lambda: fleet.leave(loop.time()))
                 return
-            ask = holder.ask(loop.time())
+            ask = requester.ask(loop.time())
             assert ask is not None
             self.asks += 1
             [reply] = hub.answer(loop.time(), "me", [ask]).answers
-            loop.call_later(self._answers_s, lambda: holder.answered(reply, loop.time()))
+            loop.call_later(self._answers_s, lambda: requester.answered(reply, loop.time()))
 
         fleet.want = want
         leases = LeasedLimits(Leases(fleet))
@@ -72,7 +71,7 @@ def test_an_ask_under_way_is_waited_for_whatever_is_configured() -> None:
     assert told.client.finished
     assert not fallback.streams
     assert told.end_s == pytest.approx(0.07 + 0.003, abs=0.002)
-    assert shared.asks == 2  # the second one fills the hand beside the request
+    assert shared.asks == 2  # the second ask leases ahead, beside the request
 
 
 def test_another_replica_is_not_waited_for() -> None:
@@ -82,7 +81,7 @@ def test_another_replica_is_not_waited_for() -> None:
 
 
 def test_a_failover_waits_for_an_ask_too() -> None:
-    """The only other replica is used, although its lease was not in hand when the first one failed."""
+    """The only other replica is used, although nothing was leased for it when the first one failed."""
     told = run_race(
         Scripted(answer(0.05)),
         Scripted(status(0.01, 500)),

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from gateway.share.asker import BATCH_MAX, Asker
-from gateway.share.fleet import ASK_S_MAX, Sharing
-from gateway.share.words import Answer, Answered, Ask, BucketAnswer, BucketAsk, Reply
+from gateway.share.fleet import ASK_S_MAX, Fleet
+from gateway.share.messages import Answer, Answered, Ask, BucketAnswer, BucketAsk, Reply
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
 
 
-class Holder:
+class Requester:
     """Asks for one token, and notes what came."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -38,7 +38,7 @@ class Running:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.host = EngineHost(self.loop)
-        self.fleet = Sharing()
+        self.fleet = Fleet()
         self.changes: list[bool] = []
         self.errors: list[Exception] = []
         self.expected: list[type[Exception]] = []
@@ -54,10 +54,10 @@ class Running:
         self.ticks: list[float] = []
         self.asker.ticks.append(self.ticks.append)
 
-    def want(self) -> Holder:
-        holder = Holder(self.loop)
-        self.fleet.want(holder)
-        return holder
+    def want(self) -> Requester:
+        requester = Requester(self.loop)
+        self.fleet.want(requester)
+        return requester
 
 
 def virtually(test: Callable[[Running], Awaitable[None]]) -> None:
@@ -73,14 +73,14 @@ def virtually(test: Callable[[Running], Awaitable[None]]) -> None:
 
 
 def test_asks_of_one_turn_are_one_batch() -> None:
-    """Every holder gets its answer after one exchange."""
+    """Every requester gets its answer after one exchange."""
 
     async def test(running: Running) -> None:
         await running.asker.start()
         start_s = running.loop.time()
-        holders = [running.want() for _ in range(3)]
+        requesters = [running.want() for _ in range(3)]
         await asyncio.sleep(0.01)
-        assert [holder.granted for holder in holders] == [[pytest.approx(start_s + 0.0005)]] * 3
+        assert [requester.granted for requester in requesters] == [[pytest.approx(start_s + 0.0005)]] * 3
         assert running.asker.counts.results == {"ok": 2, "late": 0, "lost": 0}
 
     virtually(test)
@@ -91,9 +91,9 @@ def test_a_batch_is_bounded() -> None:
 
     async def test(running: Running) -> None:
         await running.asker.start()
-        holders = [running.want() for _ in range(BATCH_MAX + 1)]
+        requesters = [running.want() for _ in range(BATCH_MAX + 1)]
         await asyncio.sleep(0.01)
-        assert all(len(holder.granted) == 1 for holder in holders)
+        assert all(len(requester.granted) == 1 for requester in requesters)
         assert running.asker.counts.results["ok"] == 3
 
     virtually(test)
@@ -114,16 +114,16 @@ def test_the_start_waits_100_ms_at_most(break_engine: str | None, ready_s: float
 
 
 def test_late_answers_count_but_nobody_waits_for_them() -> None:
-    """A head is alone from the first late reply; three of them mean away, and only a reply in time means back."""
+    """A process is alone from the first late reply; three of them mean away, and only a reply in time means back."""
 
     async def test(running: Running) -> None:
         await running.asker.start()
         running.host.delay_s = 0.2
-        holder = running.want()
+        requester = running.want()
         await asyncio.sleep(0.11)
-        assert (running.fleet.is_alone, running.asker.is_up, holder.granted) == (True, True, [])
+        assert (running.fleet.is_alone, running.asker.is_up, requester.granted) == (True, True, [])
         await asyncio.sleep(0.1)
-        assert len(holder.granted) == 1
+        assert len(requester.granted) == 1
         await asyncio.sleep(1.0)
         assert (running.asker.is_up, running.fleet.is_alone) == (False, True)
         running.host.delay_s = 0.0005
@@ -143,9 +143,9 @@ def test_an_engine_that_was_away_is_used_at_once(stop: str, start: str) -> None:
         getattr(running.host, stop)()
         await asyncio.sleep(8.0)
         assert running.changes == [False]
-        holder = running.want()
+        requester = running.want()
         await asyncio.sleep(0.001)
-        assert len(holder.lost_s) == 1
+        assert len(requester.lost_s) == 1
         ticks = len(running.ticks)
         getattr(running.host, start)()
         asked_s = running.loop.time()
@@ -174,41 +174,41 @@ def test_a_hung_engine_gets_few_batches() -> None:
     virtually(test)
 
 
-def test_an_idle_head_is_counted() -> None:
+def test_an_idle_process_is_counted() -> None:
     """Without anything to ask it asks once a second, so that the engine counts it."""
 
     async def test(running: Running) -> None:
         await running.asker.start()
         running.host.hub.answer(running.loop.time(), "other", [])
         await asyncio.sleep(3.0)
-        assert running.fleet.heads == 2
+        assert running.fleet.processes == 2
         await asyncio.sleep(60.0)
-        assert running.fleet.heads == 1
-        assert running.host.hub.heads(running.loop.time())["me"] <= 1.2
+        assert running.fleet.processes == 1
+        assert running.host.hub.processes(running.loop.time())["me"] <= 1.2
 
     virtually(test)
 
 
-def test_an_engine_without_data_has_yet_to_count_the_heads() -> None:
+def test_an_engine_without_data_has_yet_to_count_the_processes() -> None:
     """Its first number is not used while the others may not have asked yet."""
 
     async def test(running: Running) -> None:
         await running.asker.start()
         running.host.hub.answer(running.loop.time(), "other", [])
         await asyncio.sleep(2.0)
-        assert running.fleet.heads == 2
+        assert running.fleet.processes == 2
         running.host.kill()
         running.host.start()
         await asyncio.sleep(4.0)
-        assert running.fleet.heads == 2
+        assert running.fleet.processes == 2
         await asyncio.sleep(4.0)
-        assert running.fleet.heads == 1
+        assert running.fleet.processes == 1
 
     virtually(test)
 
 
 def test_nothing_is_asked_after_the_end() -> None:
-    """A lease gets the news of a request that ends later."""
+    """A lease gets the switches of a request that ends later."""
 
     async def test(running: Running) -> None:
         await running.asker.start()
@@ -259,13 +259,13 @@ def test_a_reply_without_all_answers_is_lost() -> None:
     """Nothing is used from it."""
 
     async def main() -> None:
-        loop, fleet = asyncio.get_running_loop(), Sharing()
+        loop, fleet = asyncio.get_running_loop(), Fleet()
         asker = Asker(Short(), fleet, loop, lambda: 0.5, bool, bool, lambda _: None)
         await asker.start()
-        holder = Holder(loop)
-        fleet.want(holder)
+        requester = Requester(loop)
+        fleet.want(requester)
         await asyncio.sleep(0.01)
-        assert (len(holder.lost_s), fleet.heads) == (1, 1)
+        assert (len(requester.lost_s), fleet.processes) == (1, 1)
         asker.close()
 
     run_virtual(main())

@@ -8,7 +8,7 @@ from msgspec.msgpack import encode
 from redis import Redis
 
 import shared_fixtures
-from gateway.share.words import Ask, BucketAsk, GaugeAnswer, GaugeAsk, News, NewsAsk, SliceAsk, SlotsAsk
+from gateway.share.messages import Ask, BucketAsk, GaugeAnswer, GaugeAsk, SharedSwitch, SliceAsk, SlotsAsk, SwitchesAsk
 from share_engines import ServerEngine
 
 server = shared_fixtures.server
@@ -18,21 +18,21 @@ ASKS: Final[tuple[Ask, ...]] = (
     SlotsAsk("k", 4, 0, 2),
     GaugeAsk("k", {"r": (1, 2)}),
     SliceAsk("k", {"e1": 1}),
-    NewsAsk([News("hedging", "off")]),
+    SwitchesAsk([SharedSwitch("hedging", "off")]),
 )
 KEYS: Final = (
     "b:k",
     "c:k",
     "c:k:lacking",
-    "of:head",
+    "of:process",
     "g:k",
     "g:k:seen",
     "s:k:200",
-    "news",
-    "news:number",
-    "news:read",
+    "switches",
+    "switches:number",
+    "switches:read",
     "epoch",
-    "heads",
+    "processes",
 )
 
 
@@ -49,7 +49,7 @@ def _list(client: Redis, key: str) -> None:
 def _hash(client: Redis, key: str) -> None:
     """Write what a hash of an engine has, as texts that are no numbers."""
     client.delete(key)
-    for field in ("@head", "sum", "limit", "e1"):
+    for field in ("@process", "sum", "limit", "e1"):
         client.hset(key, field, "x")
     client.hset(key, "sums", encode({"r": [1, "x"]}))
     client.hset(key, "hedging", encode("x"))
@@ -60,16 +60,16 @@ def _hash(client: Redis, key: str) -> None:
 def test_a_damaged_key_costs_what_it_had(server: ServerEngine, key: str, damage: Callable[[Redis, str], None]) -> None:
     """Every ask is answered, with and without the key, and the next batch as well."""
     server.lose()
-    server.answer(1_000.0, "head", ASKS)
+    server.answer(1_000.0, "process", ASKS)
     damage(server.client, key)
     for now_s in (1_000.1, 1_000.2):
-        reply = server.answer(now_s, "head", ASKS)
+        reply = server.answer(now_s, "process", ASKS)
         assert [type(answer).__name__[:-6] for answer in reply.answers] == [type(ask).__name__[:-3] for ask in ASKS]
-        assert reply.heads == 1
+        assert reply.processes == 1
 
 
 def test_rows_return_after_their_gauge_was_deleted(server: ServerEngine) -> None:
-    """Each head writes its row again with its next ask, although the row has not changed."""
+    """Each process writes its row again with its next ask, although the row has not changed."""
     server.lose()
     ask = GaugeAsk("k", {"r": (1, 2)})
     for _ in range(2):

@@ -7,9 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shared_fixtures
-from gateway.share.hub import ShareHub
-from gateway.share.words import Ask, BucketAsk, GaugeAnswer, GaugeAsk, News, NewsAsk, Reply, SliceAsk, SlotsAsk
+from gateway.share.messages import (
+    Ask,
+    BucketAsk,
+    GaugeAnswer,
+    GaugeAsk,
+    Reply,
+    SharedSwitch,
+    SliceAsk,
+    SlotsAsk,
+    SwitchesAsk,
+)
 from share_engines import ServerEngine
+from switching_hub import SwitchingHub
 
 server = shared_fixtures.server
 
@@ -49,8 +59,10 @@ ASKS: st.SearchStrategy[Ask] = st.one_of(
         since=st.sampled_from([0, 200, 201, 9_999]),
     ),
     st.builds(
-        NewsAsk,
-        news=st.lists(st.builds(News, name=NAMES, value=NAMES, left_s=st.sampled_from([0.5, 4.0, 3600.0])), max_size=3),
+        SwitchesAsk,
+        switches=st.lists(
+            st.builds(SharedSwitch, name=NAMES, value=NAMES, left_s=st.sampled_from([0.5, 4.0, 3600.0])), max_size=3
+        ),
         after=st.sampled_from([0, 999_999, 1_000_000, 1_000_002, 2_000_000]),
     ),
 )
@@ -63,11 +75,11 @@ STEPS = st.lists(
 @given(STEPS)
 def test_the_hub_and_the_server_agree(server: ServerEngine, steps: list[tuple[float, str, Sequence[Ask]]]) -> None:
     """The same batches at the same times have the same replies, and every key has a TTL."""
-    hub, now_s = ShareHub(), 1_000.0
+    hub, now_s = SwitchingHub(), 1_000.0
     server.lose()
-    for wait_s, head, asks in steps:
+    for wait_s, process, asks in steps:
         now_s += wait_s
-        expected, replied = hub.answer(now_s, head, asks), server.answer(now_s, head, asks)
+        expected, replied = hub.answer(now_s, process, asks), server.answer(now_s, process, asks)
         assert _trimmed(replied) == _trimmed(expected)
     assert all(ttl > 0 for ttl in server.keys().values()), server.keys()
 

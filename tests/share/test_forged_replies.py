@@ -5,29 +5,30 @@ import math
 import pytest
 from msgspec.msgpack import encode
 
-from gateway.share.wire import WireError, unpack
-from gateway.share.words import (
+from gateway.share.messages import (
     Ask,
     BucketAnswer,
     BucketAsk,
     GaugeAnswer,
     GaugeAsk,
     Lost,
-    News,
-    NewsAnswer,
-    NewsAsk,
+    SharedSwitch,
     SliceAnswer,
     SliceAsk,
     SlotsAnswer,
     SlotsAsk,
+    SwitchesAnswer,
+    SwitchesAsk,
+    WireError,
+    unpack,
 )
 
-GAUGE, SLICE, BUCKET, SLOTS, NEWS = (
+GAUGE, SLICE, BUCKET, SLOTS, SWITCHES = (
     GaugeAsk("g", {"a": (1, 2)}),
     SliceAsk("s", {}),
     BucketAsk("b", 60.0, 60.0),
     SlotsAsk("c", 4, 0),
-    NewsAsk(),
+    SwitchesAsk(),
 )
 LATIN = b"\xa2\xff\xfe"  # a text that is no UTF-8
 DEEP = b"\x91" * 100_000 + b"\x90"
@@ -68,10 +69,22 @@ TOO_MANY_BINS: list[object] = [part for number in range(30) for part in (number,
         (BUCKET, False, None, Lost(), ["b"]),
         (SLOTS, [1, 0, 4, False], None, SlotsAnswer(1, 0, 4, wanted=False), []),
         (SLOTS, [1, -2, 4, False], None, Lost(), ["c"]),
-        (NEWS, [3, ["x", "on", 5.0], 2], None, NewsAnswer(3, [News("x", "on", 5.0)], 2), []),
-        (NEWS, [3, ["x", "on", math.inf, "y", "off", 5], 2], None, NewsAnswer(3, [News("y", "off", 5.0)], 2), ["news"]),
-        (NEWS, [3, ["x" * 2_000, "on", 5, "y", "off", 5], 2], None, NewsAnswer(3, [News("y", "off", 5)], 2), ["news"]),
-        (NEWS, [3, [["x"], "on", 5], 2], None, NewsAnswer(3, [], 2), ["news"]),
+        (SWITCHES, [3, ["x", "on", 5.0], 2], None, SwitchesAnswer(3, [SharedSwitch("x", "on", 5.0)], 2), []),
+        (
+            SWITCHES,
+            [3, ["x", "on", math.inf, "y", "off", 5], 2],
+            None,
+            SwitchesAnswer(3, [SharedSwitch("y", "off", 5.0)], 2),
+            ["switches"],
+        ),
+        (
+            SWITCHES,
+            [3, ["x" * 2_000, "on", 5, "y", "off", 5], 2],
+            None,
+            SwitchesAnswer(3, [SharedSwitch("y", "off", 5)], 2),
+            ["switches"],
+        ),
+        (SWITCHES, [3, [["x"], "on", 5], 2], None, SwitchesAnswer(3, [], 2), ["switches"]),
     ],
 )
 def test_what_is_read(ask: Ask, answer: object, sums: object, read: object, dropped: list[str]) -> None:
@@ -80,8 +93,8 @@ def test_what_is_read(ask: Ask, answer: object, sums: object, read: object, drop
     if isinstance(ask, GaugeAsk):
         parts.append(sums if isinstance(sums, bytes) else encode(sums))
     names: list[str] = []
-    reply = unpack([ask, NEWS], parts, lambda name, _: names.append(name))
-    assert reply.answers == [read, NewsAnswer(0, [], 1)]
+    reply = unpack([ask, SWITCHES], parts, lambda name, _: names.append(name))
+    assert reply.answers == [read, SwitchesAnswer(0, [], 1)]
     assert names == dropped
 
 
@@ -109,4 +122,4 @@ def test_what_is_read(ask: Ask, answer: object, sums: object, read: object, drop
 def test_what_is_no_reply(replied: object) -> None:
     """Any other value is one error."""
     with pytest.raises(WireError):
-        unpack([NEWS], replied)
+        unpack([SWITCHES], replied)

@@ -5,9 +5,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from gateway.share.hub import ShareHub
-from gateway.share.hub_engine import METHOD, HubEngine, answers_of
-from gateway.share.words import Ask, BucketAnswer, BucketAsk, GaugeAnswer, Lost, NewsAsk, Reply, SlotsAnswer, SlotsAsk
+from gateway.share.hub import METHOD, HubEngine, ShareHub, answers_of
+from gateway.share.messages import (
+    Ask,
+    BucketAnswer,
+    BucketAsk,
+    GaugeAnswer,
+    Lost,
+    Reply,
+    SlotsAnswer,
+    SlotsAsk,
+    SwitchesAsk,
+)
 
 
 class Channel:
@@ -23,12 +32,12 @@ class Channel:
         on_reply(None if answer is None else msgspec.msgpack.encode(answer(msgspec.msgpack.encode(payload))))
 
 
-def test_heads_share_the_hub_of_another_process() -> None:
-    """Each channel is one head, whatever it writes."""
+def test_processes_share_the_hub_of_another_process() -> None:
+    """Each channel is one process, whatever it writes."""
     hub, replies = ShareHub(), list[Reply | None]()
-    asks: list[Ask] = [BucketAsk("k", 10.0, 60.0, 6.0), SlotsAsk("s", 2, 0, 1), NewsAsk()]
-    for head in ("1", "2", "2"):
-        engine = HubEngine(Channel(answers_of(hub, head, lambda: 5.0)))
+    asks: list[Ask] = [BucketAsk("k", 10.0, 60.0, 6.0), SlotsAsk("s", 2, 0, 1), SwitchesAsk()]
+    for process in ("1", "2", "2"):
+        engine = HubEngine(Channel(answers_of(hub, process, lambda: 5.0)))
         engine.ask(asks, replies.append)
         engine.close()
     granted = []
@@ -36,7 +45,7 @@ def test_heads_share_the_hub_of_another_process() -> None:
         assert reply is not None
         bucket = reply.answers[0]
         assert isinstance(bucket, BucketAnswer)
-        granted.append((reply.heads, bucket.granted, len(reply.answers)))
+        granted.append((reply.processes, bucket.granted, len(reply.answers)))
     assert granted == [(1, 6.0, 3), (2, 4.0, 3), (2, 0.0, 3)]
 
 

@@ -1,4 +1,4 @@
-"""The engines that add up the asks of all heads: the hub of a host, and the functions in a Redis server.
+"""The engines that add up the asks of all processes: the hub of a host, and the functions in a Redis server.
 
 Both pass the same tests, and answer random asks equally.
 """
@@ -15,22 +15,21 @@ from hypothesis import strategies as st
 import gateway.share.hub as hub_module
 import shared_fixtures
 from gateway.share.hub import ShareHub
-from gateway.share.words import (
+from gateway.share.messages import (
     Ask,
     BucketAnswer,
     BucketAsk,
     GaugeAnswer,
     GaugeAsk,
-    News,
-    NewsAnswer,
-    NewsAsk,
     Reply,
     SliceAnswer,
     SliceAsk,
     SlotsAnswer,
     SlotsAsk,
+    SwitchesAnswer,
+    SwitchesAsk,
 )
-from share_heads import Engines, Heads
+from share_processes import Engines, Processes
 
 server, engines = shared_fixtures.server, shared_fixtures.engines
 
@@ -38,148 +37,148 @@ server, engines = shared_fixtures.server, shared_fixtures.engines
 def test_answers_come_in_the_order_of_the_asks(engines: Engines) -> None:
     """One batch may hold every kind."""
     asks: list[Ask] = [
-        NewsAsk([]),
+        SwitchesAsk([]),
         BucketAsk("k", 5, 60, want=1),
         SliceAsk("s", {}),
         GaugeAsk("g", {}),
         SlotsAsk("c", 2, 0),
     ]
     reply = engines().answer(5.0, "a", asks)
-    kinds = [NewsAnswer, BucketAnswer, SliceAnswer, GaugeAnswer, SlotsAnswer]
+    kinds = [SwitchesAnswer, BucketAnswer, SliceAnswer, GaugeAnswer, SlotsAnswer]
     assert [type(answer) for answer in reply.answers] == kinds
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=Reply) == reply
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(asks), type=list[Ask]) == asks
 
 
-def test_heads_that_are_silent_for_five_seconds_are_not_counted(engines: Engines) -> None:
-    """The reply has the number of heads."""
+def test_processes_that_are_silent_for_five_seconds_are_not_counted(engines: Engines) -> None:
+    """The reply has the number of processes."""
     hub = engines()
-    assert hub.answer(0.0, "a", []).heads == 1
-    assert [hub.answer(now_s, "b", []).heads for now_s in (1.5, 3.0, 4.5)] == [2, 2, 2]
-    assert hub.answer(5.0, "b", []).heads == 1
+    assert hub.answer(0.0, "a", []).processes == 1
+    assert [hub.answer(now_s, "b", []).processes for now_s in (1.5, 3.0, 4.5)] == [2, 2, 2]
+    assert hub.answer(5.0, "b", []).processes == 1
     if isinstance(hub, ShareHub):
-        assert hub.heads(6.0) == {"b": 1.0}
+        assert hub.processes(6.0) == {"b": 1.0}
 
 
-def test_heads_are_not_silent_while_the_engine_is_stopped(engines: Engines) -> None:
-    """After a pause of the engine nothing is free that a head still has."""
-    heads = Heads(engines)
-    heads.slots("a", 0, 4)
-    heads.now_s += 60.0
-    assert heads.slots("b", 0, 1).granted == 0
-    heads.now_s += 1.9
-    heads.slots("b", 0, 1)
-    heads.now_s += 1.9
-    heads.slots("b", 0, 1)
-    heads.now_s += 1.9
-    assert heads.slots("b", 0, 1).granted == 1
+def test_processes_are_not_silent_while_the_engine_is_stopped(engines: Engines) -> None:
+    """After a pause of the engine nothing is free that a process still has."""
+    processes = Processes(engines)
+    processes.slots("a", 0, 4)
+    processes.now_s += 60.0
+    assert processes.slots("b", 0, 1).granted == 0
+    processes.now_s += 1.9
+    processes.slots("b", 0, 1)
+    processes.now_s += 1.9
+    processes.slots("b", 0, 1)
+    processes.now_s += 1.9
+    assert processes.slots("b", 0, 1).granted == 1
 
 
 def test_a_bucket_is_full_at_first_and_refills(engines: Engines) -> None:
-    """Heads share one bucket, which the engine's clock fills."""
-    heads = Heads(engines)
-    assert heads.bucket(want=50).granted == 50
-    answer = heads.bucket("b", want=50)
+    """Processes share one bucket, which the engine's clock fills."""
+    processes = Processes(engines)
+    assert processes.bucket(want=50).granted == 50
+    answer = processes.bucket("b", want=50)
     assert (answer.granted, answer.left) == (10, 0)
-    heads.now_s += 7.0
-    assert heads.bucket("b", want=50).granted == pytest.approx(7)
-    heads.now_s += 1_000.0
-    assert heads.bucket().left == 60
+    processes.now_s += 7.0
+    assert processes.bucket("b", want=50).granted == pytest.approx(7)
+    processes.now_s += 1_000.0
+    assert processes.bucket().left == 60
 
 
 def test_less_than_the_least_is_not_granted_and_the_wait_is_stated(engines: Engines) -> None:
-    """A head that is refused learns when to ask again."""
-    heads = Heads(engines)
-    heads.bucket(want=55)
-    answer = heads.bucket(want=20, least=8)
+    """A process that is refused learns when to ask again."""
+    processes = Processes(engines)
+    processes.bucket(want=55)
+    answer = processes.bucket(want=20, least=8)
     assert (answer.granted, answer.left, answer.wait_s) == (0, 5, 3)
-    heads.now_s += 3.0
-    assert heads.bucket(want=20, least=8).granted == 8
+    processes.now_s += 3.0
+    assert processes.bucket(want=20, least=8).granted == 8
 
 
 def test_more_than_the_bucket_holds_is_a_full_bucket(engines: Engines) -> None:
     """A request above the limit gets all of it."""
-    assert Heads(engines).bucket(want=1_000, least=1_000).granted == 60
+    assert Processes(engines).bucket(want=1_000, least=1_000).granted == 60
 
 
 def test_what_was_spent_without_a_lease_is_a_debt(engines: Engines) -> None:
-    """No head gets a lease until the debt is repaid."""
-    heads = Heads(engines)
-    epoch = heads.bucket(want=60).epoch
-    heads.bucket(beyond=30, epoch=epoch)
-    answer = heads.bucket(want=1, least=1)
+    """No process gets a lease until the debt is repaid."""
+    processes = Processes(engines)
+    epoch = processes.bucket(want=60).epoch
+    processes.bucket(beyond=30, epoch=epoch)
+    answer = processes.bucket(want=1, least=1)
     assert (answer.granted, answer.left, answer.wait_s) == (0, -30, 31)
 
 
 def test_what_is_given_back_is_there_for_others(engines: Engines) -> None:
-    """A head that stops needs no lease."""
-    heads = Heads(engines)
-    epoch = heads.bucket(want=60).epoch
-    heads.bucket(beyond=-20, epoch=epoch)
-    assert heads.bucket("b", want=60).granted == 20
+    """A process that stops needs no lease."""
+    processes = Processes(engines)
+    epoch = processes.bucket(want=60).epoch
+    processes.bucket(beyond=-20, epoch=epoch)
+    assert processes.bucket("b", want=60).granted == 20
 
 
 def test_a_drained_bucket_has_nothing_left(engines: Engines) -> None:
     """A rejection by the provider empties it; a debt remains."""
-    heads = Heads(engines)
-    assert heads.bucket(drained=True).left == 0
-    assert heads.bucket(beyond=5, epoch=heads.bucket().epoch, drained=True).left == -5
+    processes = Processes(engines)
+    assert processes.bucket(drained=True).left == 0
+    assert processes.bucket(beyond=5, epoch=processes.bucket().epoch, drained=True).left == -5
 
 
 def test_a_lost_bucket_goes_on_from_the_lowest_hint(engines: Engines) -> None:
-    """Debts of the life before are in the hints, and count once; a head without a hint changes nothing."""
-    heads = Heads(engines)
-    old = heads.bucket(want=50).epoch
-    heads.lose()
-    heads.now_s += 1.0
-    answer = heads.bucket("a", beyond=30, hint=10, epoch=old)
+    """Debts of the life before are in the hints, and count once; a process without a hint changes nothing."""
+    processes = Processes(engines)
+    old = processes.bucket(want=50).epoch
+    processes.lose()
+    processes.now_s += 1.0
+    answer = processes.bucket("a", beyond=30, hint=10, epoch=old)
     assert answer.left == 10
     assert answer.epoch != old
-    heads.bucket("b", want=2, hint=12, epoch=old)
-    assert heads.bucket("c").left == 8
-    assert heads.bucket("d", hint=7, epoch=old).left == 5
-    assert heads.bucket("a", hint=0, epoch=answer.epoch).left == 5
+    processes.bucket("b", want=2, hint=12, epoch=old)
+    assert processes.bucket("c").left == 8
+    assert processes.bucket("d", hint=7, epoch=old).left == 5
+    assert processes.bucket("a", hint=0, epoch=answer.epoch).left == 5
 
 
-def test_what_heads_saved_while_the_engine_was_away_counts_in_its_next_life(engines: Engines) -> None:
+def test_what_processes_saved_while_the_engine_was_away_counts_in_its_next_life(engines: Engines) -> None:
     """The hint takes it for spent; in the same life it was never taken."""
-    heads = Heads(engines)
-    old = heads.bucket(want=50).epoch
-    assert heads.ask("a", BucketAsk("k", 60, 60, epoch=old, saved=5), BucketAnswer).left == 10
-    heads.lose()
-    heads.now_s += 1.0
-    assert heads.ask("a", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 8
-    assert heads.ask("b", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 13
-    assert heads.ask("c", BucketAsk("k", 60, 60, saved=5), BucketAnswer).left == 13
-    assert heads.ask("c", BucketAsk("k", 60, 60, beyond=2), BucketAnswer).left == 11
+    processes = Processes(engines)
+    old = processes.bucket(want=50).epoch
+    assert processes.ask("a", BucketAsk("k", 60, 60, epoch=old, saved=5), BucketAnswer).left == 10
+    processes.lose()
+    processes.now_s += 1.0
+    assert processes.ask("a", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 8
+    assert processes.ask("b", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 13
+    assert processes.ask("c", BucketAsk("k", 60, 60, saved=5), BucketAnswer).left == 13
+    assert processes.ask("c", BucketAsk("k", 60, 60, beyond=2), BucketAnswer).left == 11
 
 
-def test_a_bucket_that_only_heads_fill(engines: Engines) -> None:
+def test_a_bucket_that_only_processes_fill(engines: Engines) -> None:
     """With an infinite window nothing refills."""
-    heads = Heads(engines)
-    epoch = heads.bucket(hint=0, window_s=math.inf).epoch
-    heads.now_s += 500.0
-    assert heads.bucket(want=1, least=1, window_s=math.inf).wait_s == math.inf
-    heads.bucket(beyond=-3, epoch=epoch, window_s=math.inf)
-    assert heads.bucket(want=5, window_s=math.inf).granted == 3
+    processes = Processes(engines)
+    epoch = processes.bucket(hint=0, window_s=math.inf).epoch
+    processes.now_s += 500.0
+    assert processes.bucket(want=1, least=1, window_s=math.inf).wait_s == math.inf
+    processes.bucket(beyond=-3, epoch=epoch, window_s=math.inf)
+    assert processes.bucket(want=5, window_s=math.inf).granted == 3
 
 
-def test_of_two_limits_the_lower_one_counts_while_heads_have_it(engines: Engines) -> None:
+def test_of_two_limits_the_lower_one_counts_while_processes_have_it(engines: Engines) -> None:
     """During a rolling change of a limit, the lower one holds."""
-    heads = Heads(engines)
-    assert heads.bucket("a", amount=60).amount == 60
-    assert heads.bucket("b", amount=30).amount == 30
-    assert heads.bucket("a", want=60, amount=60).granted == 30
-    heads.now_s += 5.0
-    assert heads.bucket("a", amount=60).amount == 60
+    processes = Processes(engines)
+    assert processes.bucket("a", amount=60).amount == 60
+    assert processes.bucket("b", amount=30).amount == 30
+    assert processes.bucket("a", want=60, amount=60).granted == 30
+    processes.now_s += 5.0
+    assert processes.bucket("a", amount=60).amount == 60
 
 
 def test_a_clock_that_steps_back_gives_nothing(engines: Engines) -> None:
     """Nothing is refilled, and nothing fails."""
-    heads = Heads(engines)
-    heads.bucket(want=60)
-    heads.now_s -= 100.0
-    assert heads.bucket().left == 0
+    processes = Processes(engines)
+    processes.bucket(want=60)
+    processes.now_s -= 100.0
+    assert processes.bucket().left == 0
 
 
 @given(
@@ -193,12 +192,12 @@ def test_no_more_is_granted_than_one_bucket_allows(
     steps: list[tuple[str, float, float, float, float]],
 ) -> None:
     """All that is granted, charged to one bucket of the same size, never leaves it in debt."""
-    heads, true_left = Heads(engines), 60.0
-    epoch = heads.bucket().epoch
-    for head, wait_s, want, least, beyond in steps:
-        heads.now_s += wait_s
+    processes, true_left = Processes(engines), 60.0
+    epoch = processes.bucket().epoch
+    for process, wait_s, want, least, beyond in steps:
+        processes.now_s += wait_s
         true_left = min(60.0, true_left + wait_s)
-        answer = heads.bucket(head, want, least, beyond, epoch=epoch)
+        answer = processes.bucket(process, want, least, beyond, epoch=epoch)
         true_left = min(60.0, true_left - beyond) - answer.granted
         assert true_left == pytest.approx(answer.left, abs=1e-6)
         assert answer.granted == 0 or true_left >= -1e-6
@@ -206,42 +205,42 @@ def test_no_more_is_granted_than_one_bucket_allows(
 
 
 def test_slots_are_leased_up_to_the_limit(engines: Engines) -> None:
-    """A head that lacks slots is shown to those that hold them."""
-    heads = Heads(engines)
-    assert heads.slots("a", 0, 3) == SlotsAnswer(3, 0, 4)
-    assert heads.slots("b", 0, 3) == SlotsAnswer(1, 3, 4)
-    assert heads.slots("a", 3) == SlotsAnswer(0, 1, 4, wanted=True)
-    assert heads.slots("a", 1).granted == 0
-    assert heads.slots("b", 1, 2) == SlotsAnswer(2, 1, 4)
+    """A process that lacks slots is shown to those that hold them."""
+    processes = Processes(engines)
+    assert processes.slots("a", 0, 3) == SlotsAnswer(3, 0, 4)
+    assert processes.slots("b", 0, 3) == SlotsAnswer(1, 3, 4)
+    assert processes.slots("a", 3) == SlotsAnswer(0, 1, 4, wanted=True)
+    assert processes.slots("a", 1).granted == 0
+    assert processes.slots("b", 1, 2) == SlotsAnswer(2, 1, 4)
 
 
-def test_slots_of_a_head_that_is_gone_are_free(engines: Engines) -> None:
+def test_slots_of_a_process_that_is_gone_are_free(engines: Engines) -> None:
     """After 5 s of silence, or at once when its connection to a hub ends."""
-    heads = Heads(engines)
-    heads.slots("a", 0, 4)
+    processes = Processes(engines)
+    processes.slots("a", 0, 4)
     for pause_s in (1.7, 1.7, 1.5):
-        heads.now_s += pause_s
-        assert heads.slots("b", 0, 1).granted == 0
-    heads.now_s += 0.1
-    assert heads.slots("b", 0, 1).granted == 1
-    heads.slots("b", 0)
-    heads.slots("a", 0, 4)
-    if isinstance(heads.hub, ShareHub):
-        heads.hub.gone("a")
-        assert heads.slots("b", 0, 4).granted == 4
+        processes.now_s += pause_s
+        assert processes.slots("b", 0, 1).granted == 0
+    processes.now_s += 0.1
+    assert processes.slots("b", 0, 1).granted == 1
+    processes.slots("b", 0)
+    processes.slots("a", 0, 4)
+    if isinstance(processes.hub, ShareHub):
+        processes.hub.gone("a")
+        assert processes.slots("b", 0, 4).granted == 4
 
 
 def test_after_a_loss_slots_in_use_are_not_leased_again(engines: Engines) -> None:
-    """The first head states what the others had; it counts until they have asked, at most 5 s."""
-    heads = Heads(engines)
-    assert heads.slots("a", 1, 4, others=2) == SlotsAnswer(1, 2, 4)
-    assert heads.slots("b", 2, 1, others=1) == SlotsAnswer(0, 2, 4, wanted=True)
-    assert heads.slots("b", 1) == SlotsAnswer(0, 2, 4, wanted=True)
-    assert heads.slots("a", 2, 4).granted == 1
-    heads = Heads(engines)
-    heads.slots("a", 1, others=2)
-    heads.now_s += 5.0
-    assert heads.slots("a", 1, 4).granted == 3
+    """The first process states what the others had; it counts until they have asked, at most 5 s."""
+    processes = Processes(engines)
+    assert processes.slots("a", 1, 4, others=2) == SlotsAnswer(1, 2, 4)
+    assert processes.slots("b", 2, 1, others=1) == SlotsAnswer(0, 2, 4, wanted=True)
+    assert processes.slots("b", 1) == SlotsAnswer(0, 2, 4, wanted=True)
+    assert processes.slots("a", 2, 4).granted == 1
+    processes = Processes(engines)
+    processes.slots("a", 1, others=2)
+    processes.now_s += 5.0
+    assert processes.slots("a", 1, 4).granted == 3
 
 
 @pytest.mark.parametrize(
@@ -266,22 +265,20 @@ def test_the_least_recently_used_key_makes_room(ask: Callable[[str], Ask], monke
     assert list(table) == ["k3", "k4", "k1"]
 
 
-def test_heads_and_names_and_news_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_and_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest goes, or the new one is not taken."""
-    for name in ("HEADS_MAX", "NAMES_MAX", "ROW_MAX", "NEWS_MAX"):
+    for name in ("PROCESSES_MAX", "NAMES_MAX", "ROW_MAX"):
         monkeypatch.setattr(hub_module, name, 2)
-    heads = Heads(ShareHub)
-    for head in "abc":
-        heads.gauge(head, r=(1, 1))
-    assert heads.gauge("c") == GaugeAnswer(2, {"r": [1, 1]})
-    heads.gauge("c", r1=(1, 1), r2=(1, 1))
-    assert heads.gauge("b").others == {}
-    heads.gauge("c", r=(1, 1, 1))
-    assert heads.gauge("b").others == {}
-    sums = heads.ask("a", SliceAsk("s", {"x": 1, "y": 1, "z": 1}), SliceAnswer).bins[200]
+    processes = Processes(ShareHub)
+    for process in "abc":
+        processes.gauge(process, r=(1, 1))
+    assert processes.gauge("c") == GaugeAnswer(2, {"r": [1, 1]})
+    processes.gauge("c", r1=(1, 1), r2=(1, 1))
+    assert processes.gauge("b").others == {}
+    processes.gauge("c", r=(1, 1, 1))
+    assert processes.gauge("b").others == {}
+    sums = processes.ask("a", SliceAsk("s", {"x": 1, "y": 1, "z": 1}), SliceAnswer).bins[200]
     assert sums == {"x": 1, "y": 1}
-    news = heads.ask("a", NewsAsk([News(name, "") for name in "xyz"]), NewsAnswer).news
-    assert [each.name for each in news] == ["y", "z"]
 
 
 def test_epochs_differ() -> None:

@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 
-from gateway.share.hub import ShareHub
+from gateway.share.messages import Answer, Answered, Ask, Reply, SwitchesAsk
 from gateway.share.sync import Sync
-from gateway.share.words import Answer, Answered, Ask, NewsAsk, Reply
 from streaming_bench.simulation.virtual_loop import VirtualLoop
+from switching_hub import SwitchingHub
 
 
 class Scripted:
     """An engine that answers when it is told to; keeps batches."""
 
-    def __init__(self, heads: int = 1) -> None:
-        self.heads = heads
+    def __init__(self, processes: int = 1) -> None:
+        self.processes = processes
         self.batches: list[tuple[float, Sequence[Ask], Answered]] = []
         self.answers = True
 
@@ -26,20 +26,20 @@ class Scripted:
     def answer(self, index: int) -> None:
         """Answer a batch."""
         _, asks, answered = self.batches[index]
-        answered(Reply(ShareHub().answer(0.0, "a", asks).answers, self.heads))
+        answered(Reply(SwitchingHub().answer(0.0, "a", asks).answers, self.processes))
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 class Part:
-    """Asks for news."""
+    """Asks for switches."""
 
     def __init__(self) -> None:
         self.got: list[Answer] = []
 
     def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
-        return [NewsAsk()]
+        return [SwitchesAsk()]
 
     def answered(self, answers: Sequence[Answer], now_s: float) -> None:
         self.got += answers
@@ -71,7 +71,7 @@ def test_ten_times_a_second() -> None:
 
 def test_a_large_fleet_asks_less_often() -> None:
     """A thousand gateways have a period of 220 ms."""
-    times_s = run(Scripted(heads=1_000), 2.0)
+    times_s = run(Scripted(processes=1_000), 2.0)
     assert 9 <= len(times_s) <= 11
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.share.words import BucketAnswer, BucketAsk, SlotsAnswer, SlotsAsk
+from gateway.share.messages import BucketAnswer, BucketAsk, SlotsAnswer, SlotsAsk
 from redis_server import redis_server
 from share_engines import ServerEngine
 
@@ -22,8 +22,8 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerE
             each.close()
 
 
-def test_a_limit_is_divided_by_heads_during_a_rolling_upgrade(versions: tuple[ServerEngine, ServerEngine]) -> None:
-    """Four heads are replaced one by one, back as well, at twice the limit: over by 5 % at most, most of it used."""
+def test_a_limit_is_divided_by_processes_during_a_rolling_upgrade(versions: tuple[ServerEngine, ServerEngine]) -> None:
+    """Four are replaced one by one, back as well, at twice the limit: over by 5 % at most, most of it used."""
     versions[0].lose()
     plan = ["1111", "1112", "1122", "1222", "2222", "2221", "2211", "1111"]
     now_s, true_left, deepest, granted = 1_000.0, LIMIT, 0.0, 0.0
@@ -42,15 +42,15 @@ def test_a_limit_is_divided_by_heads_during_a_rolling_upgrade(versions: tuple[Se
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10])
-def test_slots_are_divided_by_heads(versions: tuple[ServerEngine, ServerEngine], limit: int) -> None:
+def test_slots_are_divided_by_processes(versions: tuple[ServerEngine, ServerEngine], limit: int) -> None:
     """Together the versions have exactly the limit, however it divides."""
     versions[0].lose()
     granted = 0
     for number in range(4):  # a higher limit counts after 5 s
         granted = 0
-        for version, head in ((0, "a"), (1, "b"), (1, "c")):
+        for version, process in ((0, "a"), (1, "b"), (1, "c")):
             ask = SlotsAsk("key", limit, 0, limit if number == 3 else 0)
-            [answer] = versions[version].answer(1_000.0 + 3 * number, head, [ask]).answers
+            [answer] = versions[version].answer(1_000.0 + 3 * number, process, [ask]).answers
             assert isinstance(answer, SlotsAnswer)
             granted += answer.granted
     assert granted == limit

@@ -1,20 +1,20 @@
-"""A head with leased limits, an engine, and a clock that the test sets."""
+"""A process with leased limits, an engine, and a clock that the test sets."""
 
 from gateway.limits.leases import LeasedRate, Leases
-from gateway.share.fleet import ASK_WAIT_S, Holder, Sharing, WhenAway
+from gateway.share.fleet import ASK_WAIT_S, Fleet, Requester, WhenAway
 from gateway.share.hub import ShareHub
-from gateway.share.words import BucketAsk, SlotsAsk
+from gateway.share.messages import BucketAsk, SlotsAsk
 
 
 class Table:
     """A fleet whose asks wait until the test has the engine answer, loses them, or lets time pass."""
 
-    def __init__(self, when_away: WhenAway = WhenAway.SHARE, heads: int = 1) -> None:
-        self.fleet = Sharing(when_away)
+    def __init__(self, when_away: WhenAway = WhenAway.SHARE, processes: int = 1) -> None:
+        self.fleet = Fleet(when_away)
         self.fleet.is_alone = False
-        self.fleet.heads = heads
-        self.wanting: dict[Holder, None] = {}
-        self.fleet.want = lambda holder: self.wanting.setdefault(holder, None)
+        self.fleet.processes = processes
+        self.wanting: dict[Requester, None] = {}
+        self.fleet.want = lambda requester: self.wanting.setdefault(requester, None)
         self.leases = Leases(self.fleet)
         self.hub = ShareHub()
         self.now_s = 100.0
@@ -23,11 +23,11 @@ class Table:
     def rate(self, limit: int = 60) -> LeasedRate:
         return LeasedRate(self.leases, "k", limit)
 
-    def answer(self, head: str = "me") -> None:
+    def answer(self, process: str = "me") -> None:
         """Let the engine answer what was asked."""
-        for holder in self.take_asks():
-            [answer] = self.hub.answer(self.now_s, head, [self.asks[-1]]).answers
-            holder.answered(answer, self.now_s)
+        for requester in self.take_asks():
+            [answer] = self.hub.answer(self.now_s, process, [self.asks[-1]]).answers
+            requester.answered(answer, self.now_s)
 
     @property
     def last(self) -> BucketAsk:
@@ -36,16 +36,16 @@ class Table:
 
     def lose(self) -> None:
         """Lose what was asked."""
-        for holder in self.take_asks():
-            holder.lost(self.now_s)
+        for requester in self.take_asks():
+            requester.lost(self.now_s)
 
-    def take_asks(self) -> list[Holder]:
-        holders, self.wanting = list(self.wanting), {}
-        for holder in holders:
-            ask = holder.ask(self.now_s)
+    def take_asks(self) -> list[Requester]:
+        requesters, self.wanting = list(self.wanting), {}
+        for requester in requesters:
+            ask = requester.ask(self.now_s)
             assert isinstance(ask, BucketAsk | SlotsAsk)
             self.asks.append(ask)
-        return holders
+        return requesters
 
     def leave(self) -> None:
         """Let the engine be away from now on."""

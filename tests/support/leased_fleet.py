@@ -1,4 +1,4 @@
-"""A fleet of heads that share the limits of one key, and the traffic that they get; on any event loop."""
+"""A fleet of processes that share the limits of one key, and the traffic that they get; on any event loop."""
 
 import asyncio
 import math
@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from gateway.api.admission import Admission, Permit, RequestSize
 from gateway.errors import GatewayError
 from gateway.events import Event
-from gateway.limits.leased_limits import LeasedLimits
-from gateway.limits.leases import Leases
+from gateway.limits.leases import LeasedLimits, Leases
 from gateway.limits.rates import CallerLimits, KeyLimiter
 from gateway.race.context import Caller, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.asker import Asker
-from gateway.share.fleet import Sharing, WhenAway
-from gateway.share.words import Engine
+from gateway.share.fleet import Fleet, WhenAway
+from gateway.share.messages import Engine
 
 SIZE = RequestSize(100.0, 100.0)
 
@@ -64,7 +63,7 @@ class Admitted:
         """Do nothing."""
 
 
-class Head:
+class FleetProcess:
     """One gateway process, as far as limits matter.
 
     Attributes:
@@ -84,7 +83,7 @@ class Head:
         when_away: WhenAway = WhenAway.SHARE,
     ) -> None:
         self.loop = loop
-        self.fleet = Sharing(when_away)
+        self.fleet = Fleet(when_away)
         self.changes: list[tuple[float, bool]] = []
         self.errors: list[Exception] = []
         self.asker = Asker(
@@ -140,9 +139,11 @@ class Head:
             self.request(meter)
 
 
-async def offer(heads: Sequence[Head], rates: Sequence[float], for_s: float, meter: Meter, seed: int) -> None:
-    """Offer traffic to each head at its rate."""
-    until_s = heads[0].loop.time() + for_s
+async def offer(
+    processes: Sequence[FleetProcess], rates: Sequence[float], for_s: float, meter: Meter, seed: int
+) -> None:
+    """Offer traffic to each process at its rate."""
+    until_s = processes[0].loop.time() + for_s
     async with asyncio.TaskGroup() as tasks:
-        for number, (head, per_s) in enumerate(zip(heads, rates, strict=True)):
-            tasks.create_task(head.traffic(per_s, until_s, meter, random.Random(f"{seed} {number}")))
+        for number, (process, per_s) in enumerate(zip(processes, rates, strict=True)):
+            tasks.create_task(process.traffic(per_s, until_s, meter, random.Random(f"{seed} {number}")))

@@ -1,4 +1,4 @@
-"""The engines that add up the asks of heads, behind one face: the hub of a host, and the functions in a real server.
+"""The engines that add up the asks of processes: the hub of a host, and the functions in a real server.
 
 Both have the test's clock: in the text of the functions, the server's TIME becomes a look at two keys.
 """
@@ -9,18 +9,17 @@ from typing import Protocol, cast
 
 import redis
 
+from gateway.share.messages import Ask, Reply, pack, unpack
 from gateway.share.redis import LIBRARY
-from gateway.share.wire import pack, unpack
-from gateway.share.words import Ask, Reply
 
 _CLOCK = "call('TIME')"
 
 
 class SharedEngine(Protocol):
-    """An engine of several heads at a time of the test's."""
+    """An engine of several processes at a time of the test's."""
 
-    def answer(self, now_s: float, head: str, asks: Sequence[Ask]) -> Reply:
-        """Execute a batch of a head."""
+    def answer(self, now_s: float, process: str, asks: Sequence[Ask]) -> Reply:
+        """Execute a batch of a process."""
 
 
 class ServerEngine:
@@ -41,12 +40,12 @@ class ServerEngine:
         assert _CLOCK in library
         self.client.function_load(library.replace(_CLOCK, "call('MGET', 'clock:s', 'clock:us')"), replace=True)
 
-    def answer(self, now_s: float, head: str, asks: Sequence[Ask]) -> Reply:
-        """Execute a batch of a head."""
+    def answer(self, now_s: float, process: str, asks: Sequence[Ask]) -> Reply:
+        """Execute a batch of a process."""
         micros = round(now_s * 1e6)
         pipe = self.client.pipeline(transaction=False)
         pipe.mset({"clock:s": micros // 1_000_000, "clock:us": micros % 1_000_000})
-        pipe.fcall(f"{self._version}_ask", 1, f"{self._version}:{{test}}:heads", head, *pack(asks))
+        pipe.fcall(f"{self._version}_ask", 1, f"{self._version}:{{test}}:processes", process, *pack(asks))
         return unpack(asks, cast("list[list[bytes]]", pipe.execute())[1])
 
     def lose(self) -> None:

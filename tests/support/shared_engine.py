@@ -1,10 +1,10 @@
-"""An engine in process for the heads of a fleet in virtual time: it answers late, hangs, or is killed with its data."""
+"""An engine in this process for a fleet in virtual time: it answers late, hangs, or is killed with its data."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
 from gateway.share.hub import ShareHub
-from gateway.share.words import Answered, Ask, Drop, Reply, keep_silent
+from gateway.share.messages import Answered, Ask, Drop, Reply, keep_silent
 
 
 class EngineHost:
@@ -46,26 +46,26 @@ class EngineHost:
         for execute in hung:
             execute()
 
-    def ask(self, head: str, asks: Sequence[Ask], answered: Answered) -> None:
+    def ask(self, process: str, asks: Sequence[Ask], answered: Answered) -> None:
         """Execute a batch after half of the delay."""
         if self._is_down:
             self._loop.call_soon(answered, None)
             return
         number = object()
         self._waiting[number] = answered
-        self._loop.call_later(self.delay_s / 2, self._arrived, number, head, asks)
+        self._loop.call_later(self.delay_s / 2, self._arrived, number, process, asks)
 
-    def _arrived(self, number: object, head: str, asks: Sequence[Ask]) -> None:
+    def _arrived(self, number: object, process: str, asks: Sequence[Ask]) -> None:
         if number not in self._waiting:
             return
         if self._hung is not None:
-            self._hung.append(lambda: self._execute(number, head, asks))
+            self._hung.append(lambda: self._execute(number, process, asks))
         else:
-            self._execute(number, head, asks)
+            self._execute(number, process, asks)
 
-    def _execute(self, number: object, head: str, asks: Sequence[Ask]) -> None:
+    def _execute(self, number: object, process: str, asks: Sequence[Ask]) -> None:
         self.asks += len(asks)
-        reply = self.hub.answer(self._loop.time(), head, asks)
+        reply = self.hub.answer(self._loop.time(), process, asks)
         self._loop.call_later(self.delay_s / 2, self._reply, number, reply)
 
     def _reply(self, number: object, reply: Reply) -> None:
@@ -75,19 +75,20 @@ class EngineHost:
 
 
 class HostedEngine:
-    """The connection of one head."""
+    """The connection of one process."""
 
     kind = "hub"
+    carries_switches = False
     fault = ""
 
-    def __init__(self, host: EngineHost, head: str) -> None:
+    def __init__(self, host: EngineHost, process: str) -> None:
         self._host = host
-        self._head = head
+        self._process = process
         self.drop: Drop = keep_silent
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
         """Send a batch."""
-        self._host.ask(self._head, asks, answered)
+        self._host.ask(self._process, asks, answered)
 
     def close(self) -> None:
         """Do nothing."""

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.share.hub import ShareHub
 from redis_server import redis_server
 from share_engines import ServerEngine
-from share_heads import Engines
+from share_processes import Engines
+from switching_hub import SwitchingHub
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
 def engines(request: pytest.FixtureRequest) -> Engines:
     """Return a function that makes an empty engine."""
     if request.param == "hub":
-        return ShareHub
+        return SwitchingHub
     engine: ServerEngine = request.getfixturevalue("server")
 
     def emptied() -> ServerEngine:

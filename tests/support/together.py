@@ -35,30 +35,30 @@ class Together:
         self._parts.append(shared_parts([([self.pools[-1]], self.retries[-1])], {}))
         return self.pools[-1]
 
-    def reload(self, head: int) -> None:
+    def reload(self, process: int) -> None:
         """Replace the pool of a gateway by one that takes over what was learned."""
-        old, new = self.pools[head], pool(None, None, None)
+        old, new = self.pools[process], pool(None, None, None)
         new.learning.adopt_state(old.learning, [replica.name for replica in new.replicas])
-        self.pools[head] = new
-        self._parts[head] = shared_parts([([new], self.retries[head])], {}, self._parts[head])
+        self.pools[process] = new
+        self._parts[process] = shared_parts([([new], self.retries[process])], {}, self._parts[process])
 
-    def exchange(self, now_s: float, heads: Sequence[int] | None = None, period_s: float = PERIOD_S) -> None:
+    def exchange(self, now_s: float, processes: Sequence[int] | None = None, period_s: float = PERIOD_S) -> None:
         """Let each gateway, or some, ask once and get the answer at once."""
-        for head in range(len(self.pools)) if heads is None else heads:
-            for part in self._parts[head]:
+        for process in range(len(self.pools)) if processes is None else processes:
+            for part in self._parts[process]:
                 if asks := part.asks(now_s, period_s):
-                    part.answered(self.hub.answer(now_s, str(head), asks).answers, now_s)
+                    part.answered(self.hub.answer(now_s, str(process), asks).answers, now_s)
 
-    def replace(self, head: int) -> None:
+    def replace(self, process: int) -> None:
         """Replace a gateway's pool after a change of its replicas: c is another one."""
-        old = self.pools[head]
+        old = self.pools[process]
         replicas = (*old.replicas[:2], pool(None, None, None).replicas[2])
-        self.pools[head] = Pool(old.name, replicas, old.settings, {}, old)
-        self._parts[head] = shared_parts([([self.pools[head]], self.retries[head])], {}, self._parts[head])
+        self.pools[process] = Pool(old.name, replicas, old.settings, {}, old)
+        self._parts[process] = shared_parts([([self.pools[process]], self.retries[process])], {}, self._parts[process])
 
-    def parts(self, head: int) -> Sequence[Part]:
+    def parts(self, process: int) -> Sequence[Part]:
         """Return the parts of a gateway."""
-        return self._parts[head]
+        return self._parts[process]
 
     def settle(self, now_s: float, rounds: int = 2) -> None:
         """Exchange until each gateway has what all had at the start."""

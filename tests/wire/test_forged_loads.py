@@ -96,7 +96,7 @@ def test_forged_loads_cost_what_they_are_of(tmp_path: Path) -> None:
                 sites.append(await _site(stack, file))
 
             async def both_count_both() -> bool:
-                return [await site.metric("ttft_gateway_share_heads") for site in sites] == [2, 2]
+                return [await site.metric("ttft_gateway_share_processes") for site in sites] == [2, 2]
 
             await until(both_count_both)
             for site in sites:

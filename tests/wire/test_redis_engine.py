@@ -1,4 +1,4 @@
-"""The connection of a head to a real Redis server: login, TLS, and every way in which a server goes away."""
+"""The connection of a process to a real Redis server: login, TLS, and every way in which a server goes away."""
 
 import asyncio
 import contextlib
@@ -12,8 +12,18 @@ import redis as client
 import trustme
 
 from gateway.share.address import AddressFault, EngineAddress, read_address
+from gateway.share.messages import (
+    Ask,
+    BucketAnswer,
+    BucketAsk,
+    GaugeAsk,
+    Reply,
+    SharedSwitch,
+    SliceAsk,
+    SlotsAsk,
+    SwitchesAsk,
+)
 from gateway.share.redis import CALL_MAX, QUEUE_MAX, Login, RedisEngine
-from gateway.share.words import Ask, BucketAnswer, BucketAsk, GaugeAsk, News, NewsAsk, Reply, SliceAsk, SlotsAsk
 from redis_server import RedisServer, redis_server
 from running import run_real
 from unused_ports import unused_port
@@ -23,7 +33,7 @@ EVERY_KIND: Sequence[Ask] = (
     SlotsAsk("c", 4, 0, 2),
     GaugeAsk("g", {"r1": (1, 2)}),
     SliceAsk("s", {"e1": 1}),
-    NewsAsk([News("hedging", "off")]),
+    SwitchesAsk([SharedSwitch("hedging", "off")]),
 )
 # The rights that a user needs
 RULES = (
@@ -56,7 +66,7 @@ async def connecting(
     place: str, login: Login = NOBODY, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context
 ) -> AsyncIterator[RedisEngine]:
     """Run an engine, which may not be connected yet."""
-    engine = RedisEngine(read_address(place), login, "prod", "head", lambda: 0.5, tls)
+    engine = RedisEngine(read_address(place), login, "prod", "process", lambda: 0.5, tls)
     async with asyncio.TaskGroup() as group:
         group.create_task(engine.run())
         yield engine

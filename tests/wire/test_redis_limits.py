@@ -1,4 +1,4 @@
-"""Heads that share a limit over a real Redis server; scripts/acceptance measures the same for longer, and the times."""
+"""Gateways that share a limit over a real Redis server; scripts/acceptance measures them for longer, and the times."""
 
 from pathlib import Path
 

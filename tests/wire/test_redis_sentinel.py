@@ -7,8 +7,8 @@ from pathlib import Path
 import redis as client
 
 from gateway.share.address import read_address
+from gateway.share.messages import BucketAnswer, BucketAsk, Reply
 from gateway.share.redis import Login, RedisEngine
-from gateway.share.words import BucketAnswer, BucketAsk, Reply
 from redis_server import RedisServer, redis_server
 from running import run_real
 from unused_ports import unused_port
@@ -21,7 +21,7 @@ def test_the_connection_follows_a_failover(tmp_path: Path) -> None:
 
     async def main(primary: RedisServer, sentinel: int) -> None:
         place = f"redis+sentinel://127.0.0.1:{unused_port()},127.0.0.1:{sentinel}/main"
-        engine = RedisEngine(read_address(place), Login(), "prod", "head", lambda: 0.0)
+        engine = RedisEngine(read_address(place), Login(), "prod", "process", lambda: 0.0)
 
         async def spent(amount: float) -> float:
             """Lease an amount, and return what is left."""

@@ -44,7 +44,7 @@ async def _two_gateways(server: RedisServer, file: Path) -> None:
         first, second = sites = await asyncio.gather(_site(stack, file), _site(stack, file))
 
         async def both_count_both() -> bool:
-            return [await site.metric("ttft_gateway_share_heads") for site in sites] == [2, 2]
+            return [await site.metric("ttft_gateway_share_processes") for site in sites] == [2, 2]
 
         await until(both_count_both)
         statuses = Counter[int]()

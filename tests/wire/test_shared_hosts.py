@@ -15,9 +15,13 @@ from host_scenarios import WORKERS, all_count_all, host, shared_config, two_host
 from redis_server import redis_server
 from running import run_real
 from spawned import until
+from unused_ports import unused_port
+from worker_site import site_before
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="several workers need Linux")
 _LIMIT = 600
+_NUMBERS = range(1, WORKERS + 1)  # of the workers
+_HEDGING_ON = 'ttft_gateway_hedging_on{gen_ai_request_model="m",pool="m"}'
 
 
 def test_a_killed_server_costs_neither_limit_nor_quota(tmp_path: Path) -> None:
@@ -49,7 +53,12 @@ def test_a_switch_reaches_every_process_of_every_host(tmp_path: Path) -> None:
 
             await until(is_off)
             share = await first.get("/admin/share")
-            assert (share["engine"], share["up"], share["fault"], share["heads"]) == ("redis", True, None, 2 * WORKERS)
+            assert (share["engine"], share["up"], share["fault"], share["processes"]) == (
+                "redis",
+                True,
+                None,
+                2 * WORKERS,
+            )
             assert share["away_part"] == 0.9 / (2 * WORKERS)
             killed = await second.process(1)
             os.kill(killed, signal.SIGKILL)
@@ -64,5 +73,33 @@ def test_a_switch_reaches_every_process_of_every_host(tmp_path: Path) -> None:
                 code, output = await site.gateway.ended()
                 assert code == 0, output
                 assert (site.gateway.said + output).count(b'"hedging_switched"') == 1, output
+
+    run_real(main())
+
+
+def test_a_switch_reaches_every_worker_without_the_server(tmp_path: Path) -> None:
+    """Hedging is off in an outage of the server, also at workers that start later."""
+
+    async def main() -> None:
+        share = {"share": {"url": f"redis://127.0.0.1:{unused_port()}", "fleet": "hosts"}}
+        async with (
+            simulated_sockets.serving(0, ttft="1ms") as replica,
+            site_before(replica.url, tmp_path, WORKERS, **share) as home,
+        ):
+            switched = await home.get("/admin/hedging", {"on": False})
+            assert switched == {"on": False, "models": {"m": False}, "reached": WORKERS, "of": WORKERS}
+            assert await home.metric(_HEDGING_ON) == 0
+            killed = {await home.process(number) for number in _NUMBERS}
+            for process in killed:
+                os.kill(process, signal.SIGKILL)
+
+            async def replaced() -> bool:
+                processes = {await home.process(number) for number in _NUMBERS}
+                return len(processes) == WORKERS and not processes & {0, *killed}
+
+            await until(replaced)
+            assert await home.metric(_HEDGING_ON) == 0
+            await home.get("/admin/hedging", {"on": True})
+            assert await home.metric(_HEDGING_ON) == 1
 
     run_real(main())

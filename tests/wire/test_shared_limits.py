@@ -40,10 +40,10 @@ def test_two_workers_admit_one_limit(tmp_path: Path) -> None:
                     statuses.update(answer.status for answer in answers)
                 site = Site(gateway, int(admin), file)
                 assert await site.metric("ttft_gateway_share_up") == 1
-                assert await site.metric("ttft_gateway_share_heads") == 2
+                assert await site.metric("ttft_gateway_share_processes") == 2
                 assert await site.metric('ttft_gateway_share_asks_total{result="ok"}') > 0
                 share = await site.get("/admin/share")
-                assert (share["engine"], share["up"], share["heads"]) == ("hub", True, 2)
+                assert (share["engine"], share["up"], share["processes"]) == ("hub", True, 2)
                 assert [lease["limit"] for lease in share["leases"]] == ["key:team:requests"]
                 assert statuses[429] > 0
                 assert 0.9 * _LIMIT <= statuses[200] < 1.5 * _LIMIT  # and what is refilled meanwhile

@@ -13,10 +13,10 @@ from gateway.observe.usage import UsageTable
 from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
 from gateway.pool.pool import Pool
 from gateway.proof.tally import Group, Tally
-from gateway.workers.learned import merged_learned
 from gateway.workers.merging import (
     merged_admission,
     merged_description,
+    merged_learned,
     merged_pools,
     merged_process,
     merged_proof,
@@ -172,10 +172,10 @@ def test_a_replica_with_another_source_is_another_one() -> None:
 def test_the_exchange_is_that_of_the_worker_in_trouble() -> None:
     """Leases add up; a worker whose engine is away is shown, else the one with the oldest exchange."""
     first = ShareState("redis", True, 9.0, None, 0.1, 0.1, 4, "share", 0.225, (LeaseState("key:a:requests", 2.5),))
-    second = replace(first, exchange_age_s=3.0, heads=3, mismatches=(MismatchState("key:a:requests", 9, 5),))
+    second = replace(first, exchange_age_s=3.0, processes=3, mismatches=(MismatchState("key:a:requests", 9, 5),))
     merged = merged_share([first, second])
-    assert merged == replace(second, heads=4, leases=(LeaseState("key:a:requests", 5.0),))
-    merged = merged_share([replace(first, heads=3, away_part=0.3), second])
+    assert merged == replace(second, processes=4, leases=(LeaseState("key:a:requests", 5.0),))
+    merged = merged_share([replace(first, processes=3, away_part=0.3), second])
     assert merged is not None
     assert merged.away_part == 0.3
     away = replace(first, up=False, fault="Connection refused")

@@ -1,9 +1,9 @@
-"""Heads that ask an engine, on a clock that the test sets."""
+"""Processes that ask an engine, on a clock that the test sets."""
 
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from gateway.share.words import (
+from gateway.share.messages import (
     Answer,
     Ask,
     BucketAnswer,
@@ -19,8 +19,8 @@ T = TypeVar("T", bound=Answer)
 Engines: TypeAlias = Callable[[], SharedEngine]
 
 
-class Heads:
-    """Heads of one engine, at a time that the test sets."""
+class Processes:
+    """Processes of one engine, at a time that the test sets."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
@@ -31,14 +31,14 @@ class Heads:
         """Lose all that the engine has."""
         self.hub = self._engines()
 
-    def ask(self, head: str, ask: Ask, kind: type[T]) -> T:
-        [answer] = self.hub.answer(self.now_s, head, [ask]).answers
+    def ask(self, process: str, ask: Ask, kind: type[T]) -> T:
+        [answer] = self.hub.answer(self.now_s, process, [ask]).answers
         assert isinstance(answer, kind)
         return answer
 
     def bucket(
         self,
-        head: str = "a",
+        process: str = "a",
         want: float = 0.0,
         least: float = 0.0,
         beyond: float = 0.0,
@@ -50,10 +50,10 @@ class Heads:
         drained: bool = False,
     ) -> BucketAnswer:
         ask = BucketAsk("k", amount, window_s, want, least, beyond, hint, epoch, drained)
-        return self.ask(head, ask, BucketAnswer)
+        return self.ask(process, ask, BucketAnswer)
 
-    def slots(self, head: str, held: int, want: int = 0, others: int | None = None, limit: int = 4) -> SlotsAnswer:
-        return self.ask(head, SlotsAsk("k", limit, held, want, others), SlotsAnswer)
+    def slots(self, process: str, held: int, want: int = 0, others: int | None = None, limit: int = 4) -> SlotsAnswer:
+        return self.ask(process, SlotsAsk("k", limit, held, want, others), SlotsAnswer)
 
-    def gauge(self, head: str, **rows: tuple[int, ...]) -> GaugeAnswer:
-        return self.ask(head, GaugeAsk("pool", rows), GaugeAnswer)
+    def gauge(self, process: str, **rows: tuple[int, ...]) -> GaugeAnswer:
+        return self.ask(process, GaugeAsk("pool", rows), GaugeAnswer)

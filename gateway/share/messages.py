@@ -1,0 +1,480 @@
+"""The messages between gateways that share limits and loads, and the engine that adds them up. Pure.
+
+A gateway process sends asks in batches and gets one answer for each ask, in the same order. There are five kinds:
+`bucket` and `slots` lease what must not be exceeded, `gauge` adds what every process has now, `slice` adds what was
+learned, `switches` carries what was switched to other hosts. An engine may lose everything at any time: asks carry what
+it needs to go on. Keys are text, and never contain a secret, a prompt or an answer.
+
+Messages are arrays: a later version may append fields with defaults. Each field has a range, because a message may be
+damaged or forged; what is outside is not decoded. The ranges of rows and sums belong to their readers, as their meaning
+does.
+
+`pack` and `unpack` convert batches and replies to and from the form of `ttft1.lua`, msgpack arrays. Integers of slices
+travel as text, because Lua's numbers are exact up to 2^53 only. The rows of a gauge are packed by themselves, because
+the server keeps them packed. A client that can write to the server can forge a reply, so any bytes may come. The
+smallest damaged part is dropped: a row of a gauge, a bin of a slice, a switch, or an answer. Only a reply without the
+form of a reply is an error.
+
+Units: seconds; amounts are requests, tokens or slots.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar
+
+from msgspec import Meta, Raw, Struct, convert
+from msgspec.msgpack import Decoder, Encoder
+
+SILENT_S: Final = 5.0  # a process that asks nothing for this long is gone: its gauges and slots are free
+BIN_S: Final = 5.0  # length of a bin of a slice
+SLICE_S: Final = 120.0  # age at which a bin is dropped
+AWAY_SHARE: Final = 0.9  # of a limit: what all processes together use while the engine is away
+FORGET_WINDOWS: Final = 1 / (1 - AWAY_SHARE)  # age of an unused bucket at which any hint for it is the full amount
+FORGET_S_MAX: Final = 3600.0  # and the longest such age
+PROCESSES_MAX: Final = 4_096
+NAMES_MAX: Final = 4_096  # names in a gauge or in a bin; a bin has at most the names of about 3,000 bins of a sketch
+ROW_MAX: Final = 64  # integers in a row of a gauge
+SWITCHES_MAX: Final = 1_024
+SWITCH_S_MAX: Final = 30 * 86_400.0
+BINS_MAX: Final = math.ceil(SLICE_S / BIN_S)
+NAME_CHARS_MAX: Final = 1_024  # of a key or a name, which have several names of the settings, of 128 characters each
+_NUMBER_MAX: Final = 2**53  # up to which the numbers of Lua are exact
+_AMOUNT_MAX: Final = 1e15  # requests or tokens; more is no limit
+_SLOTS_MAX: Final = 2**31
+
+# Comparisons with NaN are false, so that a range excludes it.
+Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+Processes = Annotated[int, Meta(ge=0, le=PROCESSES_MAX)]
+Number = Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
+Slots = Annotated[int, Meta(ge=0, le=_SLOTS_MAX)]
+Amount = Annotated[float, Meta(ge=0.0, le=_AMOUNT_MAX)]
+Change = Annotated[float, Meta(ge=-_AMOUNT_MAX, le=_AMOUNT_MAX)]
+Duration = Annotated[float, Meta(ge=0.0)]  # infinite where a bucket never fills by itself
+Integer = Annotated[int, Meta(ge=-(2**63) + 1, le=2**63 - 1)]
+Row = Annotated[Sequence[Integer], Meta(max_length=ROW_MAX)]
+Sums = Annotated[dict[Name, Integer], Meta(max_length=NAMES_MAX)]
+
+
+class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
+    """Ask for a lease from a bucket that refills continuously and is initially full, or settle one.
+
+    Attributes:
+        key: name of the bucket.
+        amount: size of the bucket. Where processes differ, the lowest counts.
+        window_s: time in which the empty bucket fills; infinite for a bucket that only processes fill.
+        want: amount to lease.
+        least: smallest lease of use; 0 if any is.
+        beyond: amount spent without a lease; negative to give back.
+        hint: estimate of the amount left in the bucket, without the lease of the process; None before its first answer.
+        epoch: epoch of the last answer; 0 without one, which counts as the present life.
+        drained: True if the limit was found used up, whatever the bucket's own count.
+        saved: amount that the process was free to spend while the engine was away, and did not; it is not in the hint,
+            and counts in a later life of the bucket only.
+    """
+
+    key: Name
+    amount: Amount
+    window_s: Duration
+    want: Amount = 0.0
+    least: Amount = 0.0
+    beyond: Change = 0.0
+    hint: Change | None = None
+    epoch: Number = 0
+    drained: bool = False
+    saved: Amount = 0.0
+
+
+class BucketAnswer(Struct, tag="bucket", array_like=True, frozen=True):
+    """Answer to `BucketAsk`.
+
+    Attributes:
+        granted: leased amount, at most `want`; 0 if less than `least` is left.
+        left: remaining amount, without all leases; negative after more was spent than leased.
+        wait_s: time until `least` is left; 0 if it was granted.
+        epoch: number of the bucket's life. Debts and hints of an older life do not count in a later one.
+        amount: size that counts, lower than the asked one if another process has a lower limit.
+    """
+
+    granted: Amount
+    left: Change
+    wait_s: Duration
+    epoch: Number
+    amount: Amount
+
+
+class SlotsAsk(Struct, tag="slots", array_like=True, frozen=True):
+    """Report the slots of a limit on concurrency that a process holds, and ask for more.
+
+    Attributes:
+        key: name of the limit.
+        limit: number of slots of all processes.
+        held: slots that the process holds, in use or spare; fewer than before give back.
+        want: further slots to lease.
+        others: slots that other processes held at the last answer; None without one.
+    """
+
+    key: Name
+    limit: Slots
+    held: Slots
+    want: Slots = 0
+    others: Slots | None = None
+
+
+class SlotsAnswer(Struct, tag="slots", array_like=True, frozen=True):
+    """Answer to `SlotsAsk`.
+
+    Attributes:
+        granted: further slots that the process holds now.
+        others: slots that other processes hold.
+        limit: limit that counts, the lowest of all processes.
+        wanted: True if another process lacks slots.
+    """
+
+    granted: Slots
+    others: Slots
+    limit: Slots
+    wanted: bool = False
+
+
+class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
+    """Replace what a process has now, and ask for the others'.
+
+    Attributes:
+        key: name of the gauge; contains the form of its rows.
+        rows: integers by name, such as the attempts in flight and the pending prompt tokens of a replica.
+    """
+
+    key: Name
+    rows: Annotated[Mapping[Name, Row], Meta(max_length=NAMES_MAX)]
+
+
+class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
+    """Answer to `GaugeAsk`.
+
+    Attributes:
+        processes: number of processes with this gauge, the asking one included.
+        others: sums over the rows of the other processes, by name; only rows that are not all 0.
+    """
+
+    processes: Processes
+    others: Annotated[dict[Name, Annotated[list[Integer], Meta(max_length=ROW_MAX)]], Meta(max_length=NAMES_MAX)]
+
+
+class SliceAsk(Struct, tag="slice", array_like=True, frozen=True):
+    """Add to the present bin of a slice, and ask for all bins from one on.
+
+    Attributes:
+        key: name of the slice; contains the form of its counts.
+        added: integers to add, by name; sums are in fixed point, so that every order of additions gives the same bits.
+        since: number of the first bin to return, usually `SliceAnswer.now` of the last answer; 0 for all.
+    """
+
+    key: Name
+    added: Annotated[Mapping[Name, Integer], Meta(max_length=NAMES_MAX)]
+    since: Number = 0
+
+
+class SliceAnswer(Struct, tag="slice", array_like=True, frozen=True):
+    """Answer to `SliceAsk`.
+
+    Attributes:
+        now: number of the present bin. Earlier ones do not change any more.
+        bins: sums by name, by number of the bin; additions by the asking process included. Empty bins are missing.
+    """
+
+    now: Number
+    bins: Annotated[dict[Number, Sums], Meta(max_length=BINS_MAX)]
+
+
+class SharedSwitch(Struct, array_like=True, frozen=True):
+    """The state of something that was switched.
+
+    Attributes:
+        name: name of the thing; a later switch of the same name replaces an earlier one.
+        value: its new state.
+        left_s: time until the engine drops the switch.
+    """
+
+    name: Name
+    value: Name
+    left_s: Annotated[float, Meta(ge=0.0, le=SWITCH_S_MAX)] = FORGET_S_MAX
+
+
+class SwitchesAsk(Struct, tag="switches", array_like=True, frozen=True):
+    """Publish switches, and ask for the switches of all processes after a number.
+
+    Attributes:
+        switches: switches to publish.
+        after: `SwitchesAnswer.number` of the last answer; 0 without one.
+    """
+
+    switches: Annotated[Sequence[SharedSwitch], Meta(max_length=SWITCHES_MAX)] = ()
+    after: Number = 0
+
+
+class SwitchesAnswer(Struct, tag="switches", array_like=True, frozen=True):
+    """Answer to `SwitchesAsk`.
+
+    Attributes:
+        number: number of the last switch.
+        switches: switches after the asked number, oldest first, switches by the asking process included; all of them
+            after a loss.
+        reached: number of processes that have asked with `number` as `after`, so that they have all switches.
+    """
+
+    number: Number
+    switches: Annotated[list[SharedSwitch], Meta(max_length=SWITCHES_MAX)]
+    reached: Processes
+
+
+class Lost(Struct, tag="lost", array_like=True, frozen=True):
+    """Stands for a damaged answer, or for the answer to a damaged ask: the engine has executed the ask or not."""
+
+
+Ask: TypeAlias = BucketAsk | SlotsAsk | GaugeAsk | SliceAsk | SwitchesAsk
+Answer: TypeAlias = BucketAnswer | SlotsAnswer | GaugeAnswer | SliceAnswer | SwitchesAnswer | Lost
+
+
+class Reply(Struct, array_like=True, frozen=True):
+    """The answers to a batch.
+
+    Attributes:
+        answers: one for each ask, of the same kind and in the same order, or `Lost`.
+        processes: number of processes that have asked in the last 5 s, the asking one included.
+    """
+
+    answers: list[Answer]
+    processes: Processes = 1
+
+
+Drop: TypeAlias = Callable[[str, str], object]
+"""Receives the name of something that was received and is not used, and the reason."""
+
+Answered: TypeAlias = Callable[[Reply | None], None]
+"""Receives the reply to a batch, or None if it is lost: the engine has executed it or not."""
+
+
+class Engine(Protocol):
+    """The connection of one process to the engine."""
+
+    def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
+        """Send a batch, and return at once; an empty batch checks that the engine answers.
+
+        `answered` is called once, later, on the event loop, in the order of the batches; with None as soon as it is
+        known that there will be no reply. The time limit is the caller's.
+        """
+
+    def close(self) -> None:
+        """Close the connection; batches without a reply are lost."""
+
+
+class NamedEngine(Engine, Protocol):
+    """An engine as operators see it.
+
+    Attributes:
+        kind: "hub" for the supervisor of the host, "redis" for a server.
+        fault: reason for which there is no connection; "" with a connection. Without secrets.
+        drop: receives what is dropped of replies; replaced by the owner of the process.
+        carries_switches: False for the hub: the supervisor itself switches all its workers.
+    """
+
+    kind: str
+    fault: str
+    carries_switches: bool
+    drop: Drop
+
+
+def keep_silent(_name: str, _fault: str) -> None:
+    """Report nothing (a `Drop`)."""
+
+
+def refill(amount: float, window_s: float) -> float:
+    """Return the refill of a bucket per second."""
+    return 0.0 if window_s == math.inf else amount / window_s
+
+
+# The form in which `ttft1.lua` receives asks and returns answers
+
+REPLY_BYTES_MAX: Final = 64_000_000  # 32 asks with 24 bins of 3,000 names each have 50 MB
+_DIGITS_MAX: Final = 20  # of an integer of 64 bits, with its sign
+_DAMAGES: Final = (ValueError, RecursionError)  # what msgspec raises for any bytes
+
+_Total: TypeAlias = Annotated[
+    list[Integer], Meta(min_length=1, max_length=ROW_MAX + 1)
+]  # number of processes, then sums
+_Named = Annotated[dict[Name, _Total], Meta(max_length=NAMES_MAX)]
+_NamedRaw = Annotated[dict[Name, Raw], Meta(max_length=NAMES_MAX)]
+_Empty = Annotated[list[None], Meta(max_length=0)]  # Lua has one kind of empty table, which is an array
+_T = TypeVar("_T")
+
+_encode = Encoder().encode
+_decode = Decoder(tuple[list[Raw], Processes]).decode
+_decode_scalars = Decoder(list[bool | int | float]).decode
+_decode_gauge = Decoder(tuple[Processes, bool]).decode
+_decode_named = Decoder(_Named | _Empty).decode
+_decode_named_raw = Decoder(_NamedRaw).decode
+_decode_total = Decoder(_Total).decode
+_decode_slice = Decoder(tuple[Number, list[Raw]]).decode
+_decode_number = Decoder(Number).decode
+_decode_texts = Decoder(list[str]).decode
+_decode_switches = Decoder(tuple[Number, list[Raw], Processes]).decode
+_decode_any = Decoder(str | float | int).decode
+
+
+class WireError(ValueError):
+    """A reply does not have the form of one."""
+
+
+def pack(asks: Sequence[Ask]) -> list[bytes]:
+    """Return the arguments of the function for a batch."""
+    return [_encode([_packed(ask) for ask in asks]), *(_encode(ask.rows) for ask in asks if isinstance(ask, GaugeAsk))]
+
+
+def unpack(asks: Sequence[Ask], replied: object, drop: Drop = keep_silent) -> Reply:
+    """Return the reply to a batch, without its damaged parts.
+
+    Args:
+        replied: value that the client library has read.
+        drop: receives each damaged part.
+
+    Raises:
+        WireError: it is not a reply to this batch.
+    """
+    first, *sums = _parts(replied)
+    try:
+        raws, processes = _decode(first)
+    except _DAMAGES as error:
+        raise WireError(f"the reply has an unknown form: {error}") from None
+    gauges = sum(isinstance(ask, GaugeAsk) for ask in asks)
+    if len(raws) != len(asks) or len(sums) != gauges:
+        raise WireError(f"the reply has {len(raws)} answers and {len(sums)} sums to {len(asks)} asks, {gauges} of sums")
+    rest = iter(sums)
+    return Reply([_answer(ask, raw, rest, drop) for ask, raw in zip(asks, raws, strict=True)], processes)
+
+
+def _parts(replied: object) -> list[bytes]:
+    parts = [part for part in replied if isinstance(part, bytes)] if isinstance(replied, list) else []
+    if not isinstance(replied, list) or not parts or len(parts) < len(replied):
+        raise WireError("the reply is no array of texts")
+    if (size := sum(map(len, parts))) > REPLY_BYTES_MAX:
+        raise WireError(f"the reply has {size} bytes; at most {REPLY_BYTES_MAX} are read")
+    return parts
+
+
+def _answer(ask: Ask, raw: Raw, sums: Iterator[bytes], drop: Drop) -> Answer:
+    packed = next(sums) if isinstance(ask, GaugeAsk) else b""
+    name = "switches" if isinstance(ask, SwitchesAsk) else ask.key
+
+    def drop_part(part: str, fault: str) -> None:
+        drop(f"{name} {part}".rstrip(), fault)
+
+    try:
+        if isinstance(ask, GaugeAsk):
+            return _gauge(ask, raw, packed, drop_part)
+        return _ANSWERS[type(ask)](raw, drop_part)
+    except _DAMAGES as error:
+        drop_part("", str(error))
+        return Lost()
+
+
+def _packed(ask: Ask) -> object:
+    if isinstance(ask, GaugeAsk):
+        return ("gauge", ask.key)
+    if isinstance(ask, SliceAsk):
+        return ("slice", ask.key, [text for name, added in ask.added.items() for text in (name, str(added))], ask.since)
+    if isinstance(ask, SwitchesAsk):
+        return (
+            "switches",
+            [field for each in ask.switches for field in (each.name, each.value, each.left_s)],
+            ask.after,
+        )
+    return ask
+
+
+def _bucket(raw: Raw, _drop: Drop) -> BucketAnswer:
+    return convert(("bucket", *_decode_scalars(raw)), BucketAnswer)
+
+
+def _slots(raw: Raw, _drop: Drop) -> SlotsAnswer:
+    return convert(("slots", *_decode_scalars(raw)), SlotsAnswer)
+
+
+def _gauge(ask: GaugeAsk, raw: Raw, packed: bytes, drop: Drop) -> GaugeAnswer:
+    """Return the sums over the other processes: the sums over all, minus the own rows."""
+    processes, is_counted = _decode_gauge(raw)
+    others: dict[str, list[int]] = {}
+    for name, (_, *total) in _totals(packed, drop):
+        if is_counted and not _subtract(total, ask.rows.get(name, ())):
+            drop(name, "it is shorter than the part of this gateway")
+        elif any(total):
+            others[name] = total
+    return GaugeAnswer(processes, others)
+
+
+def _totals(packed: bytes, drop: Drop) -> Iterator[tuple[str, list[int]]]:
+    try:
+        named = _decode_named(packed)
+    except _DAMAGES:
+        for name, raw in _decode_named_raw(packed).items():
+            if (total := _undamaged(_decode_total, raw, name, drop)) is not None:
+                yield name, total
+    else:
+        yield from named.items() if isinstance(named, dict) else ()
+
+
+def _subtract(total: list[int], own: Sequence[int]) -> bool:
+    """Subtract a row; return False if it is the longer one."""
+    if len(own) > len(total):
+        return False
+    for place, value in enumerate(own):
+        total[place] -= value
+    return True
+
+
+def _slice(raw: Raw, drop: Drop) -> SliceAnswer:
+    now, bins = _decode_slice(raw)
+    found = {}
+    for number, texts in _pairs(bins):
+        sums = _undamaged(_sums, texts, "bin", drop)
+        if sums is not None:
+            found[_decode_number(number)] = sums
+    return convert(("slice", now, found), SliceAnswer)
+
+
+def _sums(raw: Raw) -> dict[str, int]:
+    pairs = list(_pairs(_decode_texts(raw)))
+    if any(len(text) > _DIGITS_MAX for _, text in pairs):
+        raise ValueError("a sum has too many digits")
+    return convert({name: int(text) for name, text in pairs}, Sums)
+
+
+def _switches(raw: Raw, drop: Drop) -> SwitchesAnswer:
+    number, fields, reached = _decode_switches(raw)
+    triples = [fields[start : start + 3] for start in range(0, len(fields), 3)]
+    read = (_undamaged(_item, each, "", drop) for each in triples)
+    return convert(("switches", number, [item for item in read if item is not None], reached), SwitchesAnswer)
+
+
+def _item(fields: Sequence[Raw]) -> SharedSwitch:
+    return convert(tuple(map(_decode_any, fields)), SharedSwitch)
+
+
+def _undamaged(read: Callable[[Any], _T], raw: object, name: str, drop: Drop) -> _T | None:
+    """Return a part; None if it is damaged, after it was reported."""
+    try:
+        return read(raw)
+    except _DAMAGES as error:
+        drop(name, str(error))
+        return None
+
+
+def _pairs(flat: Sequence[_T]) -> Iterator[tuple[_T, _T]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+_ANSWERS: Final[Mapping[type[Ask], Callable[[Raw, Drop], Answer]]] = {
+    BucketAsk: _bucket,
+    SlotsAsk: _slots,
+    SliceAsk: _slice,
+    SwitchesAsk: _switches,
+}
