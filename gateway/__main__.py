@@ -41,7 +41,6 @@ SERVE_LIBRARIES = frozenset(
         "shtab",
         "sse_starlette",
         "starlette",
-        "uvicorn",
         "yaml",
     }
 )

@@ -4,9 +4,8 @@ Owns these routes and their access control. The state comes from a view and acti
 do not depend on the object graph, or on the number of processes. With an admin key, every route except /healthz
 requires it; without one, a known host.
 
-The only importer of sse-starlette, which has two side effects: the import wraps uvicorn's `Server.handle_exit`, and
-the first stream starts a task that checks twice a second, as long as the loop runs, for the end of the server. Both
-are disabled here, so that only `Admin.close` ends the feed.
+The only importer of sse-starlette. Its first stream would start a task that checks twice a second, as long as the loop
+runs, for the end of a server; it is disabled here, so that only `Admin.close` ends the feed.
 
 Units: seconds, bytes.
 """
@@ -21,18 +20,29 @@ from typing import Annotated, NamedTuple, Protocol, TypeVar
 import msgspec
 from fastapi import Depends, FastAPI, Request, Response, params
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.connections import admit
-from gateway.api.error_handlers import answer_errors
-from gateway.api.hosts import HostCheck
-from gateway.api.web_pages import is_foreign
-from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, RequestTimeout, Unauthorized, UnknownModel
+from gateway.api.asgi import admit
+from gateway.api.web_pages import HostCheck, is_foreign
+from gateway.errors import (
+    BadRequest,
+    BodyTooLarge,
+    Forbidden,
+    GatewayError,
+    Internal,
+    MethodNotAllowed,
+    RequestTimeout,
+    Unauthorized,
+    UnknownModel,
+    UnknownRoute,
+)
 from gateway.observe.exposition import CONTENT_TYPE, render
 from gateway.observe.feed import Feed, Subscription
 from gateway.observe.state import PoolState
 from gateway.observe.view import View
-from gateway.pages.files import LIVE, add_pages
+from gateway.pages.files import HEADERS, LIVE, page
 from gateway.process_events import ConfigReloaded
 from gateway.proof.blocks import reports
 from gateway.proof.shadow import proof_document
@@ -180,8 +190,9 @@ class Admin:
         app.add_api_route("/admin/events", self._events, dependencies=plain)
         app.add_api_route("/admin/workers", self._workers, dependencies=plain)
         app.add_api_route("/admin/share", self._share, dependencies=plain)
-        add_pages(app, LIVE, [Depends(self._check_host)])
-        answer_errors(app, _ROUTES)
+        for path, name in LIVE.items():
+            app.add_api_route(path, _page(name), methods=["GET", "HEAD"], dependencies=[Depends(self._check_host)])
+        _answer_errors(app)
 
     def close(self) -> None:
         """End all feeds; must be called first when the gateway stops."""
@@ -397,3 +408,51 @@ def _unknown(model: str) -> UnknownModel:
 
 def _json(content: object) -> Response:
     return Response(_encode(content), media_type="application/json")
+
+
+def _page(name: str) -> Callable[[], Response]:
+    def file() -> Response:  # not async, hence on a thread: the first time it reads the file
+        kind, content = page(name)
+        return Response(content, headers={**HEADERS, "content-type": kind})
+
+    return file
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Give every error its OpenAI body: the gateway's own errors, the framework's 404 and 405, and bugs."""
+
+    async def on_http_exception(request: Request, error: Exception) -> Response:
+        """Handle the framework's 404 and 405; it raises nothing else."""
+        assert isinstance(error, HTTPException)
+        endpoint = f"{request.method} {request.url.path[:200]}"
+        if error.status_code != MethodNotAllowed.status:
+            return _error_response(UnknownRoute(f"{endpoint} does not exist; this address serves {_ROUTES}"))
+        message = f"method {request.method} is not supported at {request.url.path[:200]}; this address serves {_ROUTES}"
+        return _error_response(MethodNotAllowed(message, allow=", ".join(sorted(_methods(app, request)))))
+
+    app.add_exception_handler(GatewayError, _on_gateway_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """Return the methods of all routes with this path; the framework's own `Allow` has only those of the first."""
+    matching = (
+        route for route in app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    )
+    return {method for route in matching for method in route.methods or ()}
+
+
+async def _on_gateway_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    return _error_response(error)
+
+
+async def _on_bug(_: Request, __: Exception) -> Response:
+    """Answer 500; the server logs the exception."""
+    return _error_response(Internal("the gateway failed; see its log"))
+
+
+def _error_response(error: GatewayError) -> Response:
+    headers = {name.decode(): value.decode() for name, value in error.headers()}
+    return Response(error.body(), error.status, headers, media_type="application/json")

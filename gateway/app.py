@@ -1,4 +1,4 @@
-"""The composition root: settings -> object graph -> the public and the admin application.
+"""The composition root: settings -> object graph -> the exchanges of the public address, and the admin application.
 
 Only this module and topology.py name concrete classes of every package. No policy belongs here. Units: seconds, bytes.
 """
@@ -11,16 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from gateway.api.asgi import Application
 from gateway.api.count_tokens import TokenCounts
 from gateway.api.dialects.base import ClientApi
 from gateway.api.dialects.messages import PING, MessagesTerminator
 from gateway.api.dialects.messages import error_body as messages_error_body
 from gateway.api.dialects.responses import ResponsesTerminator
 from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.plain_routes import PlainRoutes
 from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
-from gateway.applications import AdminApplication, Applications
+from gateway.api.web_pages import CrossOrigin
+from gateway.applications import AdminApplication, DeferredAdmin
 from gateway.config import settings as config
 from gateway.discovery.driver import Discovery
 from gateway.errors import ReloadFailed
@@ -75,7 +76,8 @@ class Gateway:
         discovery: sources of replicas.
         draining: True while the gateway stops; /readyz then returns 503.
         switches: switches of hedging and of replicas.
-        applications: public and admin ASGI application, for the requests without an exchange.
+        admin: admin ASGI application.
+        runtime: clock, timers and receiver of events.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Gateway:
         self._next_traceback_s = 0.0
         self._observers = Observers(loop, VERSION, member)
         self._hub = self._observers.hub
-        self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
+        self.runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         dropped = self._observers.dropped
         self._leave_out = partial(dropped.leaving_out, "pool")
         when_away = WhenAway.SHARE if settings.share is None else WhenAway(settings.share.when_away)
@@ -107,17 +109,17 @@ class Gateway:
             else Sharing(
                 engine,
                 when_away,
-                self._runtime,
+                self.runtime,
                 lambda name, on: self.switches.follow_hedging(name, on=on),
                 dropped.of("share"),
             )
         )
         self._limits = LOCAL if self._sharing is None else self._sharing.limits
-        self._topology = build_topology(settings, tasks, self._runtime, tune=tune, limits=self._limits)
-        self.discovery = Discovery(tasks, self._runtime, self._apply_rows, os.environ)
+        self._topology = build_topology(settings, tasks, self.runtime, tune=tune, limits=self._limits)
+        self.discovery = Discovery(tasks, self.runtime, self._apply_rows, os.environ)
         self.learned_state = OwnState(lambda: self._topology.models, dropped.of("learned_file"))
         self.learned = LearnedFile(
-            settings.learned_file, self.learned_state, self._runtime.emit, dropped.of("learned_file")
+            settings.learned_file, self.learned_state, self.runtime.emit, dropped.of("learned_file")
         )
         self._observers.values.append(self.learned.values)
         self._metrics = self._observers.metrics(self._states, self._admission_state, self.discovery.states)
@@ -138,12 +140,17 @@ class Gateway:
         self._observers.values.append(self._tracing.counts.values)
         self._tracing.use(settings.tracing)
         apis = client_apis()
-        self._routes = RacedRoutes(self._topology.serving, apis, self._runtime)
-        self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime)
-        self._started = int(datetime.now(UTC).timestamp())
-        self.applications = Applications(
-            settings, tasks, self._hub, self._build_plain, self._build_admin, lambda: not self.draining
+        self._routes = RacedRoutes(self._topology.serving, apis, self.runtime)
+        self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self.runtime)
+        self._plain = PlainRoutes(
+            self._topology.serving,
+            self._models_of,
+            int(datetime.now(UTC).timestamp()),
+            lambda: not self.draining,
+            self.runtime,
         )
+        self._cors = CrossOrigin(settings.cors_origins) if settings.cors_origins else None
+        self.admin = DeferredAdmin(settings, tasks, self._hub, self._build_admin)
 
     @property
     def settings(self) -> config.Settings:
@@ -170,11 +177,6 @@ class Gateway:
         if self._sharing.carries_switches:
             self.switches.publish = self._sharing.publish
 
-    def _build_plain(self) -> Application:
-        from gateway.api.plain_routes import plain_app
-
-        return plain_app(self._models_of, self._started, lambda: not self.draining, VERSION)
-
     def _build_admin(self) -> AdminApplication:
         from gateway.admin import Admin, Controls
 
@@ -188,10 +190,10 @@ class Gateway:
     def end_streams(self) -> None:
         """End every running request with an error, end every event feed, and reject new requests."""
         self._routes.refusing = True
-        self.applications.end_feeds()
+        self.admin.end_feeds()
         for race in tuple(self._routes.active):
             race.shut_down()
-        for loser in tuple(self._runtime.living):
+        for loser in tuple(self.runtime.living):
             loser.stop()
 
     async def discover(self) -> None:
@@ -225,7 +227,7 @@ class Gateway:
     def on_accepting(self, address: str, error: OSError | None) -> None:
         """Report that accepting connections fails, or with None that it works again."""
         reason = None if error is None else error.strerror or type(error).__name__
-        self._hub.emit_now(AcceptingChanged(self._runtime.loop.time(), address, error is None, reason))
+        self._hub.emit_now(AcceptingChanged(self.runtime.loop.time(), address, error is None, reason))
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
         """Report an exception that only the event loop received (an exception handler of asyncio).
@@ -233,7 +235,7 @@ class Gateway:
         The first traceback of each minute is logged; the metric counts all.
         """
         error = context.get("exception")
-        self._runtime.report("event_loop", error if isinstance(error, Exception) else RuntimeError())
+        self.runtime.report("event_loop", error if isinstance(error, Exception) else RuntimeError())
         if loop.time() >= self._next_traceback_s:
             self._next_traceback_s = loop.time() + _TRACEBACK_S
             given = error if isinstance(error, BaseException) else None
@@ -242,7 +244,7 @@ class Gateway:
     def keep_warm(self) -> None:
         """Keep a connection open to every replica of each pool in use; must be called every few seconds."""
         self._topology.keep_warm()
-        for model, replica in self._topology.forget_drained(self._runtime.loop.time()):
+        for model, replica in self._topology.forget_drained(self.runtime.loop.time()):
             self._metrics.forget(model, replica)
 
     async def reload(self) -> ConfigReloaded:
@@ -260,7 +262,7 @@ class Gateway:
                 text = reload_fault(error)
                 topology = self._topology
                 self._hub.emit_now(
-                    ConfigReloaded(self._runtime.loop.time(), len(topology.models), len(topology.replicas), 0, text)
+                    ConfigReloaded(self.runtime.loop.time(), len(topology.models), len(topology.replicas), 0, text)
                 )
                 raise ReloadFailed(text) from error
             for each in switched:
@@ -283,7 +285,7 @@ class Gateway:
             raise ReloadFailed(fault)
         try:
             return build_topology(
-                settings, self._tasks, self._runtime, old, self._tune, self._limits, rows_only=rows_only
+                settings, self._tasks, self.runtime, old, self._tune, self._limits, rows_only=rows_only
             )
         except BaseException:
             old.set_kept()
@@ -298,11 +300,13 @@ class Gateway:
         """Use a new topology for new requests; return the events to emit."""
         old = self._topology
         switched = self._use(topology)
-        self.applications.use(topology.settings)
+        origins = topology.settings.cors_origins
+        self._cors = CrossOrigin(origins) if origins else None
+        self.admin.use(topology.settings)
         self._observers.measure(goals(topology.settings), every_goal(topology.settings))
         self._tracing.use(topology.settings.tracing)
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
-        now_s = self._runtime.loop.time()
+        now_s = self.runtime.loop.time()
         new, rekeyed = len(topology.replicas) - kept, len(topology.new_keys)
         return ConfigReloaded(now_s, len(topology.models), kept, new, rekeyed=rekeyed), switched
 
@@ -315,27 +319,30 @@ class Gateway:
                 for replica in pool.replicas:  # one with new settings stays out, too
                     if replica is not old.replicas.get((name, replica.name)):
                         replica.out = old.is_out((name, replica.name))
-        topology.use_keys(self._runtime.loop.time())
+        topology.use_keys(self.runtime.loop.time())
         topology.start_draining()
         switched = []
         for name in changed:
             model = topology.models[name]
             if all(replica.out for replica in model.replicas):
                 switched += self.switches.take_in(model)  # the rest is gone
-        self._routes.serving = self._counts.serving = topology.serving
+        self._routes.serving = self._counts.serving = self._plain.serving = topology.serving
         if self._sharing is not None:
             self._sharing.use(topology.models.values(), topology.ledgers)
         old.close(keep=topology)
         return switched
 
-    def exchange(self, connection: Connection, head: RequestHead) -> ClientExchange | None:
-        """Return the exchange for a request of a client, None if the request is for the ASGI application."""
-        cors = self.applications.cors
-        if cors is not None and cors.is_preflight(head.method, head.headers):
-            return None
-        exchange = self._routes.open(connection, head) or self._counts.open(connection, head)
-        if cors is not None and exchange is not None:
-            exchange.own_headers = (*connection.own_headers, *cors.added(head.headers))
+    def exchange(self, connection: Connection, head: RequestHead) -> ClientExchange:
+        """Return the exchange for a request of a client."""
+        cors = self._cors
+        preflight = None if cors is None else cors.preflight(head.method, head.by_name)
+        if preflight is not None:
+            return self._plain.open_preflight(connection, head, preflight)
+        exchange: ClientExchange | None = self._routes.open(connection, head)
+        if exchange is None:
+            exchange = self._counts.open(connection, head) or self._plain.open(connection, head)
+        if cors is not None:
+            exchange.own_headers = (*connection.own_headers, *cors.added(head.by_name))
         return exchange
 
     # callables of the plain routes, the metrics and the admin application
@@ -352,7 +359,7 @@ class Gateway:
 
     def _states(self) -> Iterator[PoolState | None]:
         self._hub.flush()  # what was emitted before is in the metrics beside this state
-        now_s = self._runtime.loop.time()
+        now_s = self.runtime.loop.time()
         for model in self._topology.models.values():
             for pool in model.pools:
                 with self._leave_out(pool.name):
@@ -361,7 +368,7 @@ class Gateway:
     def _admission_state(self) -> AdmissionState:
         topology = self._topology
         fair_queues = {name: queue.fair_queue for name, queue in topology.model_queues.items()}
-        return admission_state(fair_queues, topology.key_limiters, topology.memory, self._runtime.loop.time())
+        return admission_state(fair_queues, topology.key_limiters, topology.memory, self.runtime.loop.time())
 
     def _facts_of(self, model: str, replica: str) -> ReplicaFacts | None:
         parts = self._topology.parts.get(model)
@@ -378,7 +385,7 @@ class Gateway:
         model = self._topology.models.get(name)
         if model is None:
             return None
-        described = describe(model, self._runtime.loop.time(), quantiles, self._leave_out)
+        described = describe(model, self.runtime.loop.time(), quantiles, self._leave_out)
         found = [source for source in self.discovery.states() if source.model == name]
         return {**described, "discovery": found, "learned_file": self.learned.describe()}
 

@@ -6,9 +6,8 @@ Part of the composition root, used by topology.py.
 from collections.abc import Callable, Sequence
 
 from gateway.api.auth import Keyring
-from gateway.api.hosts import HostCheck
 from gateway.api.serving import AttemptLimits, RequestLimits
-from gateway.api.web_pages import PageCheck
+from gateway.api.web_pages import HostCheck, PageCheck
 from gateway.config import settings as config
 from gateway.config.settings import KeySettings
 from gateway.hedging.contract import ATTEMPTS_MAX

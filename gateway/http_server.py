@@ -1,4 +1,4 @@
-"""HTTP servers of a process: uvicorn's server with this package's accepting, bounds and drain.
+"""HTTP servers of a process: accepting, the end of serving, and the settings of sockets, memory and garbage collection.
 
 Independent of the processes that use it: one alone (server.py), a worker or a supervisor (workers/).
 Units: seconds, bytes.
@@ -11,18 +11,17 @@ import gc
 import math
 import resource
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
 from typing import Any, Protocol
 
-import uvicorn
-
 from gateway.api.acceptor import Acceptor, Connecting
-from gateway.api.asgi import Application
 from gateway.api.connections import WaitingConnections
-from gateway.api.http_protocol import BoundedHttpProtocol, OpenExchange
+from gateway.api.http_protocol import HttpProtocol, OpenConnections, OpenExchange
 from gateway.config.values import Address
 
 _BACKLOG = 4096
+_ARRIVED_S = 0.1  # at the end: for requests that have been sent and not read
 _CLOSED_FOR_FILES = 16  # waiting connections that are closed when no file is left for a new one
 _UNSENT_BYTES_MAX = 128 * 1024  # per client, in the kernel; the default is megabytes if a client does not read
 _M_MMAP_THRESHOLD = -3  # malloc.h
@@ -51,91 +50,82 @@ Take = Callable[[socket.socket], None]
 """Receives an accepted connection."""
 
 
-class HttpServer(uvicorn.Server):
-    """uvicorn without its signal handling and its accepting of connections, which this package replaces.
+class HttpServer:
+    """The HTTP server of one listening address, or of the connections that another process accepts.
+
+    Accepts nothing before `acceptor.start` is called.
 
     Args:
-        application: ASGI application, for the requests without an exchange.
         waiting: connections without an admitted request, of all servers of the process.
         idle_s_max: returns the time after which an idle connection is closed; a reload may change it.
-        open_exchange: see `BoundedHttpProtocol`; None if every request is for the ASGI application.
+        open_exchange: opens the exchange of each request.
         accept_with: returns the source of connections, given the function that receives them.
-        protocol: makes a connection from the arguments of `BoundedHttpProtocol`.
+        sock: the listening socket, closed by `stop_listening`; None if another process accepts.
+        on_closed: called after each connection is closed; None for nothing.
 
     Attributes:
-        prepared: set when `accept` may be called.
-        acceptor: accepts the connections; exists once `prepared` is set.
+        acceptor: accepts the connections.
+        connections: the open connections.
     """
-
-    acceptor: Accepting
 
     def __init__(
         self,
-        application: Application,
         waiting: WaitingConnections,
         idle_s_max: Callable[[], float],
-        open_exchange: OpenExchange | None,
+        open_exchange: OpenExchange,
         accept_with: Callable[[Take], Accepting],
-        protocol: Callable[..., BoundedHttpProtocol] = BoundedHttpProtocol,
+        sock: socket.socket | None = None,
+        on_closed: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(_config(application))
+        self._loop = asyncio.get_running_loop()
         self._waiting = waiting
         self._idle_s_max = idle_s_max
-        self._open_exchange = open_exchange
-        self._accept_with = accept_with
-        self._protocol = protocol
-        self.prepared = asyncio.Event()
-        self._listening: list[socket.socket] = []
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.servers = []
-        self._listening = sockets or []
-        self.acceptor = self._accept_with(Connecting(self.make_protocol).take)
-        self.started = True
-        self.prepared.set()
-
-    def make_protocol(self) -> BoundedHttpProtocol:
-        """Return the protocol of a new connection."""
-        loop = asyncio.get_running_loop()
-        return self._protocol(
-            self.config, self.server_state, self.lifespan.state, loop, self._waiting, self._open_exchange
-        )
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.stop_listening()
-        await super().shutdown(sockets)
+        self._sock = sock
+        self.connections = OpenConnections(open_exchange, waiting, on_closed)
+        self._connecting = Connecting(lambda: HttpProtocol(self.connections))
+        self.acceptor = accept_with(self._connecting.take)
+        self.check_time()
 
     def stop_listening(self) -> None:
         """Accept no more connections, and let another process listen on the address; open connections go on."""
         self.acceptor.close()
-        for sock in self._listening:
-            sock.close()
+        if self._sock is not None:
+            self._sock.close()
 
     def drain(self) -> None:
         """End each connection after its next response, which announces it."""
         self._waiting.draining = True
-        for connection in tuple(self.server_state.connections):
-            if isinstance(connection, BoundedHttpProtocol):
-                connection.drain()
+        for connection in self.connections.all:
+            connection.drain()
+
+    async def finish(self) -> None:
+        """Accept no more connections, close those that are idle, and return after the last response."""
+        self.stop_listening()
+        await self._connecting.settle()
+        await asyncio.sleep(_ARRIVED_S)
+        for connection in tuple(self.connections.all):
+            connection.shutdown()
+        await self.connections.none_left.wait()
+
+    async def abort(self) -> None:
+        """Close all connections at once."""
+        for connection in tuple(self.connections.all):
+            connection.transport.abort()
+        await self.connections.none_left.wait()
 
     def check(self) -> None:
         """Close connections that are late, and those above the bounds; must be called every second."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._loop.time()
         self._waiting.idle_s_max = self._idle_s_max()
-        for connection in tuple(self.server_state.connections):
-            if isinstance(connection, BoundedHttpProtocol):
-                connection.check(now_s)
+        for connection in tuple(self.connections.all):
+            connection.check(now_s)
         self._waiting.trim()
         self.acceptor.check()
+        self.check_time()
 
-    def abort(self) -> None:
-        """Close all connections at once."""
-        for connection in tuple(self.server_state.connections):
-            connection.transport.abort()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    def check_time(self) -> None:
+        """Put the present time into the headers of responses (RFC 9110, 6.6.1)."""
+        self.connections.own_headers = ((b"date", formatdate(usegmt=True).encode()),)
 
 
 def accept_from(
@@ -227,18 +217,3 @@ def freeze_startup_objects() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_MAX)
-
-
-def _config(application: Application) -> uvicorn.Config:
-    return uvicorn.Config(
-        application,
-        http=BoundedHttpProtocol,
-        interface="asgi3",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=True,
-        proxy_headers=False,
-    )

@@ -17,8 +17,9 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 
 import msgspec
 
-from gateway.api.asgi import Application
+from gateway.api.asgi import AsgiRequests
 from gateway.api.http_protocol import OpenExchange
+from gateway.api.plain_routes import load_documents
 from gateway.app import Gateway
 from gateway.config.settings import Settings
 from gateway.config.values import Address
@@ -40,7 +41,7 @@ from gateway.reloads import Reread
 
 READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: load balancers poll about every second
 DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish in time
-_LAST_S = 0.3  # for the remaining connections when everything ends at once; uvicorn polls ten times a second
+LAST_S = 0.3  # for the remaining connections when everything ends at once
 _SWEEP_S = 1.0
 
 
@@ -74,8 +75,8 @@ async def run(
 
     Args:
         on_ready: called once when clients can connect and signals are handled, just before the first connection is
-            accepted. Only the framework of the plain and admin routes is read after that, for the first request for
-            them, or before many files are open.
+            accepted. Only the framework of the admin routes is read after that, for the first request for them, or
+            before many files are open.
         meanwhile: started after on_ready, and cancelled by the first signal; None for nothing.
         reread: reads the settings again for a reload; None if there is no file.
         tune: see `gateway.model_parts.Tune`.
@@ -94,13 +95,10 @@ async def run(
             await gateway.discover()
             await gateway.learned.restore()
             asyncio.get_running_loop().set_exception_handler(gateway.on_loop_error)
-            servers = _servers(gateway, sockets)
-            running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
+            servers = _servers(gateway, sockets, tasks)
             sweeping = tasks.create_task(sweep(servers, gateway))
             keeping = tasks.create_task(gateway.learned.keep())
-            for server in servers:
-                await server.prepared.wait()
-            await asyncio.to_thread(int)  # the first thread opens files
+            await asyncio.to_thread(load_documents)  # the first thread opens files, too
             if engine is not None:
                 await wait_for_redis(engine)
                 await gateway.start_sharing()
@@ -115,19 +113,15 @@ async def run(
                 notify(STOPPING)
                 if background is not None:
                     background.cancel()
-                draining = tasks.create_task(
-                    _drain(gateway, servers, running[0], settings.drain_timeout_s, patient=patient)
-                )
+                draining = tasks.create_task(_drain(gateway, servers, settings.drain_timeout_s, patient=patient))
                 report = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
                 keeping.cancel()
-                await end(gateway, servers, running)
+                await end(gateway, servers)
             sweeping.cancel()
     return report
 
 
-async def _drain(
-    gateway: Gateway, servers: Sequence[HttpServer], running: asyncio.Task[None], timeout_s: float, *, patient: bool
-) -> int:
+async def _drain(gateway: Gateway, servers: Sequence[HttpServer], timeout_s: float, *, patient: bool) -> int:
     """Stop accepting, then wait for running requests; return the number of those ended with an error."""
     gateway.draining = True
     public = servers[0]
@@ -136,19 +130,28 @@ async def _drain(
         await asyncio.sleep(READINESS_LEAD_S)
     for server in servers:  # the admin one, too: a new process needs its address
         server.stop_listening()
-    return await finish(gateway, public, running, timeout_s)
+    return await finish(gateway, public, timeout_s)
 
 
-async def finish(gateway: Gateway, server: HttpServer, running: asyncio.Task[None], timeout_s: float) -> int:
+async def finish(gateway: Gateway, server: HttpServer, timeout_s: float) -> int:
     """Close idle connections, and wait for running requests; return the number of those ended with an error."""
-    server.should_exit = True  # uvicorn closes idle connections, and ends after the last response
-    done, _ = await asyncio.wait({running}, timeout=timeout_s)
-    if done:
+    if await _finished([server], timeout_s):
         return 0
     cut = gateway.active
     gateway.end_streams()
-    await asyncio.wait({running}, timeout=DRAIN_ERROR_FLUSH_S)
+    await _finished([server], DRAIN_ERROR_FLUSH_S)
     return cut
+
+
+async def _finished(servers: Sequence[HttpServer], timeout_s: float) -> bool:
+    """Wait for the last response of all servers; return False if it is not complete in time."""
+    try:
+        async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as finishing:
+            for server in servers:
+                finishing.create_task(server.finish())
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _drained_or_second(
@@ -163,15 +166,12 @@ async def _drained_or_second(
     return ExitReport(gateway.active, second.result())
 
 
-async def end(gateway: Gateway, servers: Sequence[HttpServer], running: list[asyncio.Task[None]]) -> None:
+async def end(gateway: Gateway, servers: Sequence[HttpServer]) -> None:
     """End all running requests with an error event, then close the connections."""
-    for server in servers:
-        server.should_exit = server.force_exit = True
     gateway.end_streams()
-    await asyncio.wait(running, timeout=_LAST_S)
-    for server in servers:
-        server.abort()
-    await asyncio.wait(running)
+    if not await _finished(servers, LAST_S):
+        for server in servers:
+            await server.abort()
     await gateway.learned.save()
     gateway.close()
 
@@ -186,22 +186,22 @@ async def sweep(servers: Sequence[HttpServer], gateway: Gateway) -> None:
             loop.call_soon(server.check)
 
 
-def _servers(gateway: Gateway, sockets: Sequence[socket.socket]) -> list[HttpServer]:
+def _servers(gateway: Gateway, sockets: Sequence[socket.socket], tasks: asyncio.TaskGroup) -> list[HttpServer]:
     """Return the servers of the public and, with a second socket, of the admin address."""
     waiting = waiting_connections()
-    served: tuple[tuple[Application, OpenExchange | None], ...] = (
-        (gateway.applications.public, gateway.exchange),
-        (gateway.applications.admin, None),
+    opens: tuple[OpenExchange, ...] = (
+        gateway.exchange,
+        AsgiRequests(gateway.admin, gateway.runtime, tasks).open,
     )
     return [
         HttpServer(
-            application,
             waiting,
             gateway.client_idle_s,
             open_exchange,
-            accept_from(sock, waiting, gateway.on_accepting, gateway.applications.load_soon),
+            accept_from(sock, waiting, gateway.on_accepting, gateway.admin.load_soon),
+            sock,
         )
-        for (application, open_exchange), sock in zip(served, sockets, strict=False)
+        for open_exchange, sock in zip(opens, sockets, strict=False)
     ]
 
 

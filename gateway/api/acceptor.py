@@ -31,6 +31,11 @@ class Connecting:
         self._tasks.add(connecting)
         connecting.add_done_callback(self._tasks.discard)
 
+    async def settle(self) -> None:
+        """Wait until every connection that was taken has its protocol."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
 
 class Acceptor:
     """Accepts the connections of one listening socket.

@@ -3,9 +3,8 @@
 import hashlib
 from collections.abc import Callable, Collection, Mapping
 
-from gateway.api.hosts import HostCheck
 from gateway.api.request_head import RequestHead
-from gateway.api.web_pages import PageCheck
+from gateway.api.web_pages import HostCheck, PageCheck
 from gateway.errors import GatewayError, ModelNotAllowed, Unauthorized, UnknownModel
 from providers.base import Headers
 

@@ -9,15 +9,9 @@ Units: seconds.
 import asyncio
 import itertools
 import math
-from typing import Final
-
-from gateway.api.asgi import Scope
 
 _UNKNOWN_MAX = 4_096  # at any limit of open files; a connection that waits takes about 10 kB
 _KNOWN_MAX = 16_384
-
-SCOPE_KEY: Final = "ttft_gateway.connection"
-"""Key of the request's `ClientConnection` in the ASGI scope."""
 
 
 class WaitingConnections:
@@ -98,15 +92,3 @@ class ClientConnection:
     def closed(self) -> None:
         """Release the room of a connection that is closed."""
         self.admit(known=False)
-
-
-def admit(scope: Scope, *, known: bool, applies: bool = True) -> None:
-    """Protect the connection of a request until the end of its response.
-
-    Args:
-        known: True if the request has a valid key.
-        applies: False to leave the connection as it is.
-    """
-    connection: ClientConnection | None = scope.get(SCOPE_KEY) if applies else None
-    if connection is not None:
-        connection.admit(known=known)

@@ -130,17 +130,7 @@ class ClientExchange(ResponseWriter):
         self._turn: Turn | None = None  # of a large body
         self._discarding: asyncio.TimerHandle | None = None  # ends the response to a rejected body
 
-    # the connection's calls; the names of the properties are those of uvicorn's cycle
-
-    @property
-    def response_started(self) -> bool:
-        """True once the response has begun."""
-        return self.started
-
-    @property
-    def response_complete(self) -> bool:
-        """True once nothing of the response is written any more."""
-        return self.is_over
+    # the connection's calls
 
     def begin(self) -> None:
         """Check the head; the responses to earlier requests are complete."""
@@ -151,7 +141,7 @@ class ClientExchange(ResponseWriter):
             self.stall()
         try:
             self._open()
-            if self.head.expects_continue:
+            if self.head.expects_continue and not self.started:
                 self._bodies.check(self.head.by_name)
                 self._connection.transport.write(_CONTINUE)
         except Exception as error:
@@ -228,7 +218,10 @@ class ClientExchange(ResponseWriter):
 
     @abstractmethod
     def _open(self) -> None:
-        """Check everything but the body, and set `_key_name`; raise a `GatewayError` to reject the request."""
+        """Check everything but the body, and set `_key_name`; raise a `GatewayError` to reject the request.
+
+        A request that is answered here drops its body.
+        """
 
     @abstractmethod
     def _answer(self, body: bytes) -> None:

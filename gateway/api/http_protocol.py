@@ -1,34 +1,33 @@
-"""One client connection: uvicorn's HTTP protocol with exchanges, and with limits on everything but bodies.
+"""One client connection over HTTP/1.1 and HTTP/1.0: reads requests, and answers them in order.
 
-A request for a raced route becomes a `ClientExchange`, without ASGI and without a task; uvicorn serves the others. A
-rejected request reaches neither, and still gets an OpenAI error body, after the responses to earlier requests on the
-connection. Units: seconds, bytes.
+Owns the parser (httptools, by its documented callbacks), the queue of pipelined requests, and the limits on everything
+but bodies: heads, trailers, targets, requests in advance, slow heads, unread responses, idle time. Each request is one
+`ClientExchange`, on the public and on the admin address: no task is started for it here, and its response is the
+exchange's. A rejected request becomes no exchange, and still gets an OpenAI error body, after the responses to earlier
+requests on the connection.
+
+    idle --head--> under way --response complete--> the next request of the queue, or idle
+    any  --rejection--> the responses under way are completed, then the last response is sent --> closed
+
+Must not know routes, keys or bodies. Units: seconds, bytes.
 """
 
 import asyncio
 import contextlib
 import fcntl
-import logging
 import struct
 import termios
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, cast
+from typing import Final, NoReturn, cast
 
 import httptools
-from uvicorn._types import ASGI3Application
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
-from gateway.api.connections import SCOPE_KEY, ClientConnection, WaitingConnections
+from gateway.api.connections import ClientConnection, WaitingConnections
 from gateway.api.exchange import Admit, ClientExchange, Connection
-from gateway.api.head_checks import SlowHeaders, TargetTooLong, field_bytes, head_error, too_large
-from gateway.api.request_head import RequestHead
+from gateway.api.request_head import RequestHead, SlowHeaders, TargetTooLong, field_bytes, head_error, too_large
 from gateway.errors import BadRequest, GatewayError
 from providers.base import Headers
-
-_LOG = logging.getLogger(__name__)
-_LOG.setLevel(logging.ERROR)  # uvicorn warns of each bad request, so that any client could fill the log
 
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header take 1 kB
 TARGET_BYTES_MAX = 8 * 1024  # a path and its query; RFC 9110 recommends 8,000 (4.1), Azure's clients send 200
@@ -36,89 +35,124 @@ HEAD_S_MAX = 10.0
 PIPELINED_MAX = 16  # requests sent in advance; each costs kilobytes, and one read may bring thousands
 UNREAD_S_MAX = 60.0  # a client that reads nothing of its response for this long is disconnected
 
-
-OpenExchange = Callable[[Connection, RequestHead], ClientExchange | None]
-"""Returns the exchange for a request, None if the request is for the ASGI application."""
-
-
 _UNUSUAL: Final = frozenset({b"transfer-encoding", b"upgrade", b"expect"})
 
+OpenExchange = Callable[[Connection, RequestHead], ClientExchange]
+"""Returns the exchange for a request; may raise an error of httptools for a target that is none."""
 
-def _no_exchange(_connection: Connection, _head: RequestHead) -> None:
-    """Open no exchange: every request is for the ASGI application."""
+
+class OpenConnections:
+    """The open connections of one server, and the objects that they share.
+
+    Args:
+        open_exchange: opens the exchange of each request.
+        waiting: bounds on connections without an admitted request, of all servers of the process.
+        on_closed: called after each connection is closed; None for nothing.
+
+    Attributes:
+        all: the open connections.
+        none_left: set while no connection is open.
+        own_headers: headers of every response.
+    """
+
+    def __init__(
+        self,
+        open_exchange: OpenExchange,
+        waiting: WaitingConnections | None = None,
+        on_closed: Callable[[], object] | None = None,
+    ) -> None:
+        self.open_exchange = open_exchange
+        self.waiting = WaitingConnections() if waiting is None else waiting
+        self._on_closed = on_closed
+        self.all: set[HttpProtocol] = set()
+        self.none_left = asyncio.Event()
+        self.none_left.set()
+        self.own_headers: Headers = ()
+
+    def add(self, connection: "HttpProtocol") -> None:
+        """Add a new connection."""
+        self.all.add(connection)
+        self.none_left.clear()
+
+    def discard(self, connection: "HttpProtocol") -> None:
+        """Remove a closed connection."""
+        self.all.discard(connection)
+        if not self.all:
+            self.none_left.set()
+        if self._on_closed is not None:
+            self._on_closed()
 
 
 class _Rejected(Exception):  # httptools catches it
     """Stops the parser at a request that is rejected."""
 
 
-class _AnyLength(int):
-    """The length of a body that ends with the connection: no body is longer, and nothing remains of it."""
+class HttpProtocol(asyncio.Protocol):
+    """One client connection.
 
-    def __lt__(self, other: int) -> bool:
-        return False
+    Args:
+        connections: the open connections of its server.
 
-    def __sub__(self, other: int) -> "_AnyLength":
-        return self
+    Attributes:
+        admit: see `exchange.Connection`.
+        is_stalled: the same.
+        transport: the transport, from `connection_made` on.
+        head_since_s: loop time at which a head began to be awaited or to arrive, None while none is awaited.
+    """
 
+    transport: asyncio.Transport
+    admit: Admit
+    _connection: ClientConnection
 
-class BoundedHttpProtocol(HttpToolsProtocol):
-    """One client connection."""
-
-    scope: Any  # that of ASGI, with the key SCOPE_KEY
-    cycle: Any  # the last one, None before it
-    pipeline: Any  # the requests that wait for their turn, the oldest last, as uvicorn keeps them
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        waiting: WaitingConnections | None = None,
-        open_exchange: OpenExchange | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._waiting = WaitingConnections() if waiting is None else waiting
-        self._open_exchange = _no_exchange if open_exchange is None else open_exchange
-        self._connection: ClientConnection  # from connection_made on
-        self.admit: Admit  # the same
+    def __init__(self, connections: OpenConnections) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        self._connections = connections
+        self._waiting = connections.waiting
+        self._open_exchange = connections.open_exchange
+        parser = self._parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # the request before it is still answered
         self.is_stalled = False
-        self.logger = _LOG
-        self._under_way: RequestResponseCycle | ClientExchange | None = None  # its response is the next to be sent
-        self._last: RequestResponseCycle | ClientExchange | None = None  # the request that was read last
-        self._exchange: ClientExchange | None = None  # the same if it is an exchange
+        self._under_way: ClientExchange | None = None  # its response is the next to be sent
+        self._last: ClientExchange | None = None  # the request that was read last
+        self._queue: deque[ClientExchange] = deque()  # the requests that wait for their turn
+        self._is_paused = False  # nothing is read
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = False  # part of a head has arrived
         self._head_bytes = 0
         self._data: bytes | memoryview = b""  # what is being parsed
         self._unread_bytes = 0
-        self._last_read_s = self.loop.time()  # time of the client's last read, or at which nothing was left to read
+        self._last_read_s = loop.time()  # time of the client's last read, or at which nothing was left to read
         self._bytes_since_body = 0  # since the last piece of a body: the parser keeps trailers, too
         self._rejection: GatewayError | None = None
         self._last_response: bytes | None = None  # the last response, sent after pending ones; if set, input is ignored
-        self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
+        self.head_since_s: float | None = self._last_read_s
         self._idle_since_s: float | None = None  # None before the first request and while one is served
+
+    @property
+    def own_headers(self) -> Headers:
+        """See `exchange.Connection`."""
+        return self._connections.own_headers
 
     # the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connected = cast("asyncio.Transport", transport)  # uvloop's transports are no instances of asyncio's
-        super().connection_made(connected)
+        self.transport = connected
         connected.set_write_buffer_limits(high=0)  # uvloop holds a whole write until its last byte is sent
+        self._connections.add(self)
         self._connection = ClientConnection(self._waiting, connected)
         self.admit = self._connection.admit
 
     def connection_lost(self, exc: Exception | None) -> None:
         under_way = self._under_way
-        self._under_way = self._last = self._exchange = None
-        self.pipeline.clear()
-        if isinstance(under_way, ClientExchange):
+        self._under_way = self._last = None
+        self._queue.clear()
+        if under_way is not None:
             under_way.client_gone()
-            self.cycle = None
-        else:
-            self.cycle = under_way  # uvicorn ends it
-        super().connection_lost(exc)
         self._connection.closed()
+        self._connections.discard(self)
+        del self._parser  # it refers to this object: no cycle outlives a connection
 
     def data_received(self, data: bytes) -> None:
         if self._last_response is not None:
@@ -129,53 +163,49 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         while rest:
             self._data = rest
             try:
-                self.parser.feed_data(rest)
+                self._parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:  # is ignored: the parser goes on after that request
                 rest = memoryview(rest)[upgrade.args[0] :]
                 continue
             except httptools.HttpParserError:
-                self.send_400_response("Invalid HTTP request received.")
+                self._refuse()
             break
         self._data = b""
-        exchange = self._exchange
+        last = self._last
         if self._in_head or self.head_since_s is not None:  # the data belongs to a head that is still incomplete
             self._head_bytes += size
             if self.head_since_s is None:
-                self.head_since_s = self.loop.time()
-        elif exchange is not None and exchange.more_body:
-            exchange.receive()
+                self.head_since_s = self._loop.time()
+        elif last is not None and last.more_body:
+            last.receive()
         if (
             self._bytes_since_body > HEAD_BYTES_MAX or self._head_bytes > HEAD_BYTES_MAX
         ) and not self.transport.is_closing():
             self._rejection = too_large(HEAD_BYTES_MAX)
-            self.send_400_response("")
+            self._refuse()
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:
         """Return True, to keep the connection for the response, if the client has only stopped to send.
 
         An end of file of a client that requested an answer of a model is a disconnect: the two look the same, and the
         upstream request of a client that is gone would be billed. A proxy in front of the gateway does the same.
         """
         last = self._last
-        if isinstance(last, RequestResponseCycle) and not (
-            last.response_complete or last.more_body or last.scope["method"] == "POST"
-        ):
+        if last is not None and not (last.is_over or last.more_body or last.head.method == "POST"):
             last.keep_alive = False
-            return cast("None", True)  # asyncio's protocols may return True; the type of uvicorn's does not allow it
-        if isinstance(self._under_way, ClientExchange):
+            return True
+        if self._under_way is not None:
             self._under_way.client_gone()  # now: the transport may still have bytes to send before it closes
-        return None
+        return False
 
     def pause_writing(self) -> None:
-        super().pause_writing()
         self.is_stalled = True
-        if isinstance(self._under_way, ClientExchange):
+        if self._under_way is not None:
             self._under_way.stall()
 
     def resume_writing(self) -> None:
-        super().resume_writing()
         self.is_stalled = False
-        if isinstance(self._under_way, ClientExchange):
+        if self._under_way is not None:
             self._under_way.go_on()
 
     # the parser's calls
@@ -183,23 +213,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._idle_since_s = None
         self._in_head = True
-        self.url = b""
-        self.headers = []
+        self._url = b""
+        self._headers = []
 
     def on_url(self, url: bytes) -> None:
-        self.url += url
-        if self.url[TARGET_BYTES_MAX:]:  # before anything decodes it, which takes 40 ns a byte each time
+        self._url += url
+        if self._url[TARGET_BYTES_MAX:]:  # before anything decodes it, which takes 40 ns a byte each time
             message = f"the request's path and query are over {TARGET_BYTES_MAX} bytes; send a shorter target"
             self._reject(TargetTooLong(message))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        headers, parser = self.headers, self.parser
+        headers, parser = self._headers, self._parser
         read_bytes = self._head_bytes + len(self._data)  # the head, and perhaps more
         self._head_bytes = self._bytes_since_body = 0
-        if read_bytes > HEAD_BYTES_MAX and len(self.url) + field_bytes(headers) > HEAD_BYTES_MAX:
+        if read_bytes > HEAD_BYTES_MAX and len(self._url) + field_bytes(headers) > HEAD_BYTES_MAX:
             self._reject(too_large(HEAD_BYTES_MAX))
         version, by_name, expects_continue = parser.get_http_version(), dict(headers), False
         if (
@@ -221,162 +251,84 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         method = parser.get_method()
         head = RequestHead(
             "POST" if method == b"POST" else method.decode(),
-            self.url,
+            self._url,
             version,
             headers,
             by_name,
             parser.should_keep_alive() and version != "1.0" and not self._waiting.draining,
             expects_continue,
         )
-        exchange = self._open_exchange(self, head)
-        self._exchange = exchange
-        if exchange is None:
-            self._start_cycle(version, expects_continue=expects_continue)
+        exchange = self._last = self._open_exchange(self, head)
+        self._headers = []  # trailers go here and are dropped: as headers they would evade the checks of a proxy
+        if self._under_way is None:
+            self._under_way = exchange
+            exchange.begin()
         else:
-            self._last = exchange
-            if self._under_way is None:
-                self._under_way = exchange
-                exchange.begin()
-            else:
-                self._queue(exchange)
-        self.headers = []  # trailers go here and are dropped: as headers they would evade the checks of a proxy
-        if self.pipeline and len(self.pipeline) > PIPELINED_MAX:
-            message = f"over {PIPELINED_MAX} requests are pipelined on this connection; wait for responses first"
-            self._reject(BadRequest(message, code="invalid_http"))
+            self._wait_for_turn(exchange)
 
     def on_body(self, body: bytes) -> None:
         self._bytes_since_body = 0
-        exchange = self._exchange
-        if exchange is None:
-            super().on_body(body)
-        else:
-            exchange.on_body(body)
+        assert self._last is not None
+        self._last.on_body(body)
 
     def on_message_complete(self) -> None:
-        if self.headers and field_bytes(self.headers) > HEAD_BYTES_MAX:  # trailers
+        if self._headers and field_bytes(self._headers) > HEAD_BYTES_MAX:  # trailers
             self._reject(too_large(HEAD_BYTES_MAX))
-        exchange = self._exchange
-        if exchange is None:
-            super().on_message_complete()
-        else:
-            exchange.more_body = False
-            exchange.receive()
+        last = self._last
+        assert last is not None
+        last.more_body = False
+        last.receive()
 
     # requests and responses, in order
 
-    def _start_cycle(self, version: str, *, expects_continue: bool) -> None:
-        """Pass a request to uvicorn, which calls the ASGI application."""
-        url, headers = self.url, self.headers
-        super().on_message_begin()
-        self.url, self.headers, self.expect_100_continue = url, headers, expects_continue
-        self.scope["headers"] = headers
-        self.scope[SCOPE_KEY] = self._connection
-        super().on_headers_complete()
-        cycle: RequestResponseCycle = self.cycle
-        self._last = cycle
-        if version == "1.0":
-            cycle.chunked_encoding = False  # HTTP/1.0 has no chunks: the end of the connection ends the body
-            cycle.expected_content_length = _AnyLength()
-        if self._waiting.draining:
-            cycle.keep_alive = False
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        if self._under_way is None:
-            self._under_way = cycle
-            super()._start_asgi_task(cycle, app)
-        else:
-            self._queue(cycle)
-
-    def _queue(self, request: "RequestResponseCycle | ClientExchange") -> None:
-        """Keep a request until the responses to earlier ones are complete; nothing is read before."""
-        self.flow.pause_reading()
-        self.pipeline.appendleft((request, self.app))
+    def _wait_for_turn(self, exchange: ClientExchange) -> None:
+        """Queue a request until the responses to earlier ones are complete; nothing is read before."""
+        if not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+        self._queue.append(exchange)
+        if len(self._queue) > PIPELINED_MAX:
+            message = f"over {PIPELINED_MAX} requests are pipelined on this connection; wait for responses first"
+            self._reject(BadRequest(message, code="invalid_http"))
 
     def on_response_complete(self) -> None:
+        """See `exchange.Connection`."""
         if self._data:  # during a read: requests after this one are queued, so that their number is bounded
-            self.loop.call_soon(self.on_response_complete)
+            self._loop.call_soon(self.on_response_complete)
             return
-        self._under_way = None  # unlike uvicorn, without a keep-alive timer for each response
+        self._under_way = None
         if self.transport.is_closing():
             return
-        if self.flow.read_paused:
-            self.flow.resume_reading()
-        if self.pipeline:
-            request, app = self.pipeline.pop()
-            if isinstance(request, ClientExchange):
-                self._under_way = request
-                self.loop.call_soon(self._begin_queued, request)  # not on the stack of an upstream's read
-            else:
-                self._start_asgi_task(request, app)
+        if self._is_paused:
+            self._is_paused = False
+            self.transport.resume_reading()
+        if self._queue:
+            exchange = self._under_way = self._queue.popleft()
+            self._loop.call_soon(self._begin_queued, exchange)  # not on the stack of an upstream's read
             return
-        self._idle_since_s = self.loop.time()
+        self._idle_since_s = self._loop.time()
         self._connection.wait()
-        if self._last_response is not None:
-            self._send_last_response()
+        self._send_last_response()
 
     def _begin_queued(self, exchange: ClientExchange) -> None:
         exchange.begin()
         exchange.receive()
-
-    # the calls of exchanges
-
-    @property
-    def own_headers(self) -> Headers:
-        """See `exchange.Connection`."""
-        return self.server_state.default_headers
 
     # the server's calls
 
     def drain(self) -> None:
         """Close the connection after the request under way, and announce that in its response if it has not begun."""
         last = self._last
-        if last is not None and not last.response_started:
+        if last is not None and not last.started:
             last.keep_alive = False
 
     def shutdown(self) -> None:
         """Close the connection now, or after the response under way."""
         last = self._last
-        if last is None or last.response_complete:
+        if last is None or last.is_over:
             self.transport.close()
         else:
             last.keep_alive = False
-
-    # rejections
-
-    def _reject(self, error: GatewayError) -> NoReturn:
-        """Stop the parser: the request is rejected with this error."""
-        self._rejection = error
-        raise _Rejected
-
-    def send_400_response(self, msg: str) -> None:
-        """Reject input that is not a valid request, with an OpenAI error body, after the pending responses."""
-        error = self._rejection or BadRequest(f"the request is not valid HTTP/1.1: {msg}", code="invalid_http")
-        self._rejection = None
-        if self._last_response is not None:
-            return
-        body = error.body()
-        head = b"HTTP/1.1 %d Refused\r\ncontent-type: application/json\r\n" % error.status
-        self._last_response = head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body
-        last = self._last
-        if self._under_way is None:
-            self._send_last_response()
-        elif last is not None and last.more_body and self.pipeline:
-            self.pipeline.popleft()  # this is the rejected request, and it has not started
-        elif last is not None and last.more_body:  # this is the rejected request, and its body is being read
-            if last.response_started:
-                self._last_response = b""  # it already has a response
-            if isinstance(last, ClientExchange):
-                last.client_gone()
-            else:
-                last.disconnected = True
-                last.message_event.set()
-            self._send_last_response()
-
-    def _send_last_response(self) -> None:
-        """Send the last response, if any, and close; all earlier requests have been answered."""
-        if self._last_response is not None and not self.transport.is_closing():
-            self.transport.write(self._last_response)
-            self.transport.close()
 
     def check(self, now_s: float) -> None:
         """Close a connection that is idle, late with its headers, or reads nothing; called every second."""
@@ -389,12 +341,47 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()
         self._unread_bytes = unread
         if self._idle_since_s is not None and now_s > self._idle_since_s + self._waiting.idle_s_max:
-            self.timeout_keep_alive_handler()
+            self.transport.close()
         if self.head_since_s is not None and now_s > self.head_since_s + HEAD_S_MAX and not self.transport.is_closing():
             self._rejection = SlowHeaders(
                 f"the request's headers are incomplete after {HEAD_S_MAX:g} s; send them at once"
             )
-            self.send_400_response("")
+            self._refuse()
+
+    # rejections
+
+    def _reject(self, error: GatewayError) -> NoReturn:
+        """Stop the parser: the request is rejected with this error."""
+        self._rejection = error
+        raise _Rejected
+
+    def _refuse(self) -> None:
+        """Answer the request that is rejected, or input that is not HTTP, after the pending responses."""
+        error = self._rejection or BadRequest(
+            "the request is not valid HTTP/1.1; check the program that sent it", code="invalid_http"
+        )
+        self._rejection = None
+        if self._last_response is not None:
+            return
+        body = error.body()
+        head = b"HTTP/1.1 %d Refused\r\ncontent-type: application/json\r\n" % error.status
+        self._last_response = head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body
+        last = self._last
+        if self._under_way is None:
+            self._send_last_response()
+        elif last is not None and last.more_body and self._queue:
+            self._queue.pop()  # this is the rejected request, and it has not started
+        elif last is not None and last.more_body:  # this is the rejected request, and its body is being read
+            if last.started:
+                self._last_response = b""  # it already has a response
+            last.client_gone()
+            self._send_last_response()
+
+    def _send_last_response(self) -> None:
+        """Send the last response, if any, and close; all earlier requests have been answered."""
+        if self._last_response is not None and not self.transport.is_closing():
+            self.transport.write(self._last_response)
+            self.transport.close()
 
 
 def _unacknowledged_bytes(transport: asyncio.Transport) -> int:

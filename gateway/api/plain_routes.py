@@ -1,32 +1,39 @@
-"""The FastAPI app of the routes that need no speed: models, health, the contract. Errors have OpenAI's shape.
+"""The public routes that need no replica: models, health, the contract and its page, and the errors of all other paths.
 
-Independent of races and replicas: it gets only names and a readiness flag. Units: Unix seconds in `created`.
+Each is answered from the head of its request; a body is dropped. Errors have OpenAI's shape and are not logged, as no
+replica and no limit of a key is involved. Units: Unix seconds in `created`.
 """
 
+import asyncio
 import secrets
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import yaml
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.api.error_handlers import answer_errors
-from gateway.errors import UnknownModel
-from gateway.inbound.headers import caller_ids
-from gateway.pages.files import REFERENCE, add_pages
+from gateway.api.dialects.base import ClientApi
+from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.request_head import RequestHead
+from gateway.api.response import respond
+from gateway.api.serving import Serving
+from gateway.errors import GatewayError, MethodNotAllowed, UnknownModel, UnknownRoute
+from gateway.pages.files import HEADERS, REFERENCE, load_pages, page
+from gateway.race.context import Runtime
 from providers.base import Headers
 
-_SERVED = (
+_SERVED: Final = (
     "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, "
     "POST /v1/rerank, POST /v1/moderations, POST /v1/tokenize, "
     "GET /v1/models, GET /v1/models/{model}; see /docs for all routes"
 )
+_READ: Final = ("GET", "HEAD")
+_MODEL: Final = "/v1/models/"
+_JSON: Final = "application/json"
 
-_READ = ["GET", "HEAD"]
+_encode = msgspec.json.Encoder().encode
 
 
 @cache
@@ -37,76 +44,164 @@ def contract() -> str:
     return file.read_text(encoding="utf-8")
 
 
-def plain_app(
-    models_of: Callable[[Headers], Sequence[str]], created: int, ready: Callable[[], bool], version: str
-) -> FastAPI:
-    """Build the app.
+def load_documents() -> None:
+    """Read every file that is served, so that none is left to open."""
+    contract()
+    load_pages()
+
+
+@cache
+def _contract_json() -> bytes:
+    return _encode(yaml.safe_load(contract()))
+
+
+class PlainExchange(ClientExchange):
+    """A request that needs no replica.
 
     Args:
+        answer: answers this request, or raises a `GatewayError`.
+    """
+
+    __slots__ = ("_answer_head",)
+
+    def __init__(
+        self,
+        connection: Connection,
+        head: RequestHead,
+        routes: "PlainRoutes",
+        answer: "Callable[[PlainExchange], None]",
+    ) -> None:
+        own_id = f"req_{secrets.token_hex(10)}"
+        super().__init__(connection, head, routes.runtime, ClientApi(None), routes.serving.bodies, own_id)
+        self._answer_head = answer
+
+    def respond(self, status: int, kind: str, body: bytes, headers: Headers = ()) -> None:
+        """Send a whole response with this content type."""
+        own = [(b"content-type", kind.encode()), (b"x-request-id", self.request_id.encode())]
+        respond(self, status, [*own, *headers], body)
+
+    def respond_later(self, kind: str, make: Callable[[], bytes]) -> None:
+        """Send a response with a body that takes long to make, on a thread."""
+        making = self._runtime.loop.run_in_executor(None, make)
+        making.add_done_callback(partial(self._made, kind))
+
+    def _made(self, kind: str, making: asyncio.Future[bytes]) -> None:
+        error = making.exception()
+        if self.is_over:
+            return  # the client is gone
+        if isinstance(error, Exception):
+            self._failed(error)
+        else:
+            self.respond(200, kind, making.result())
+
+    def _open(self) -> None:
+        self._drop_body()
+        self._answer_head(self)
+
+    def _answer(self, body: bytes) -> None:
+        """Do nothing: the body is dropped."""
+
+    def _rejected(self, error: GatewayError) -> None:
+        """Report nothing."""
+
+    def _abandon(self) -> None:
+        """Do nothing: no work is under way."""
+
+    def _release(self) -> None:
+        """Do nothing: the request holds nothing."""
+
+
+class PlainRoutes:
+    """The requests for all paths that no other exchange has.
+
+    Args:
+        serving: models, keys and limits from the settings.
         models_of: returns the public names of the models that a caller with these headers may use, in the order of the
             configuration; raises `Unauthorized`.
         created: start time of the gateway; OpenAI's SDKs expect a number for each model.
         ready: returns True while new requests are accepted.
+        runtime: the loop.
+
+    Attributes:
+        serving: the settings in force.
+        runtime: the loop.
     """
-    app = FastAPI(title="ttft-gateway", version=version, openapi_url=None, docs_url=None, redoc_url=None)
-    text = contract()
 
-    def entry(name: str) -> dict[str, object]:
-        return {"id": name, "object": "model", "created": created, "owned_by": "ttft-gateway"}
+    def __init__(
+        self,
+        serving: Serving,
+        models_of: Callable[[Headers], Sequence[str]],
+        created: int,
+        ready: Callable[[], bool],
+        runtime: Runtime,
+    ) -> None:
+        self.serving = serving
+        self.runtime = runtime
+        self._models_of = models_of
+        self._created = created
+        self._ready = ready
+        self._reads: dict[str, Callable[[PlainExchange], None]] = {
+            "/v1/models": self._list_models,
+            "/healthz": _healthz,
+            "/readyz": self._readyz,
+            "/openapi.json": lambda exchange: exchange.respond_later(_JSON, _contract_json),
+            "/openapi.yaml": lambda exchange: exchange.respond(200, "application/yaml", contract().encode()),
+            **{path: partial(_page, name) for path, name in REFERENCE.items()},
+        }
 
-    @app.api_route("/v1/models", methods=_READ)
-    async def list_models(request: Request) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [entry(name) for name in models_of(request.scope["headers"])]})
+    @property
+    def paths(self) -> Collection[str]:
+        """Paths that are read with GET or HEAD."""
+        return (*self._reads, _MODEL + "{model}")
 
-    @app.api_route("/v1/models/{model:path}", methods=_READ)
-    async def get_model(request: Request, model: str) -> JSONResponse:
-        models = models_of(request.scope["headers"])
+    def open(self, connection: Connection, head: RequestHead) -> PlainExchange:
+        """Return the exchange for a request."""
+        return PlainExchange(connection, head, self, self._answer)
+
+    def open_preflight(self, connection: Connection, head: RequestHead, headers: Headers) -> PlainExchange:
+        """Return the exchange for a preflight request, which is answered with these headers."""
+        return PlainExchange(connection, head, self, lambda exchange: respond(exchange, 204, [*headers], b""))
+
+    def _answer(self, exchange: PlainExchange) -> None:
+        head = exchange.head
+        method, path = head.method, head.path
+        read = self._get_model if path.startswith(_MODEL) else self._reads.get(path)
+        if read is not None and method in _READ:
+            read(exchange)
+        elif path == "/" and method == "OPTIONS":  # HAProxy's default health check
+            respond(exchange, 204 if self._ready() else 503, [(b"allow", b"OPTIONS")], b"")
+        elif read is not None or path == "/":
+            message = f"method {method} is not supported at {path[:200]}; this address serves {_SERVED}"
+            raise MethodNotAllowed(message, allow="OPTIONS" if read is None else ", ".join(_READ))
+        else:
+            raise UnknownRoute(f"{method} {path[:200]} does not exist; this address serves {_SERVED}")
+
+    def _list_models(self, exchange: PlainExchange) -> None:
+        models = [self._entry(name) for name in self._models_of(exchange.head.headers)]
+        exchange.respond(200, _JSON, _encode({"object": "list", "data": models}))
+
+    def _get_model(self, exchange: PlainExchange) -> None:
+        model = exchange.head.path.removeprefix(_MODEL)
+        models = self._models_of(exchange.head.headers)
         if model not in models:
             known = ", ".join(models[:20])
             raise UnknownModel(f"model {model[:80]!r} does not exist; use one of: {known}", param="model")
-        return JSONResponse(entry(model))
+        exchange.respond(200, _JSON, _encode(self._entry(model)))
 
-    @app.api_route("/healthz", methods=_READ)
-    @app.api_route("/readyz", methods=_READ)
-    async def health() -> Response:
-        """Reserve the path; `gateway.api.health` answers these methods before they reach this app."""
-        return Response(status_code=204)
+    def _entry(self, name: str) -> dict[str, object]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "ttft-gateway"}
 
-    @app.options("/")
-    async def check() -> Response:
-        """Answer HAProxy's default health check."""
-        return Response(status_code=204 if ready() else 503, headers={"allow": "OPTIONS"})
-
-    @app.api_route("/openapi.json", methods=_READ)
-    def openapi_json() -> Response:  # not async, hence on a thread: reading the YAML takes 0.1 s, the first time
-        return Response(_as_json(text), media_type="application/json")
-
-    @app.api_route("/openapi.yaml", methods=_READ)
-    async def openapi_yaml() -> PlainTextResponse:
-        return PlainTextResponse(text, media_type="application/yaml")
-
-    add_pages(app, REFERENCE)
-    answer_errors(app, _SERVED)
-    app.add_middleware(_RequestIds)
-    return app
+    def _readyz(self, exchange: PlainExchange) -> None:
+        if self._ready():
+            exchange.respond(200, _JSON, b'{"status":"ready"}')
+        else:
+            exchange.respond(503, _JSON, b'{"status":"draining"}')
 
 
-@cache
-def _as_json(text: str) -> bytes:
-    return msgspec.json.encode(yaml.safe_load(text))
+def _healthz(exchange: PlainExchange) -> None:
+    exchange.respond(200, _JSON, b'{"status":"ok"}')
 
 
-class _RequestIds:
-    """Gives every response an `x-request-id`, the caller's if it sent one; the id is not logged."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                request_id = caller_ids(dict(scope["headers"])).request_id or f"req_{secrets.token_hex(10)}"
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)
+def _page(name: str, exchange: PlainExchange) -> None:
+    kind, content = page(name)
+    exchange.respond(200, kind, content, [(key.encode(), value.encode()) for key, value in HEADERS.items()])

@@ -1,12 +1,24 @@
-"""The head of a request, as the HTTP parser read it. No units."""
+"""The head of a request: its fields, the heads that are rejected, Azure's paths and WebSocket handshakes.
 
+A head is rejected if it is too large or late, if two servers could read it differently, or if its version or coding is
+not supported. Independent of connections and exchanges. Units: bytes.
+"""
+
+import re
 from collections.abc import Mapping
+from typing import Final
 from urllib.parse import unquote
 
 import httptools
 import msgspec
 
-from providers.base import Headers
+from gateway.errors import BadRequest
+from providers.base import Api, Headers
+
+_BODIES: Final = (b"content-length", b"transfer-encoding")
+_SINGLE: Final = (b"host", b"authorization", b"x-api-key", b"api-key")
+AZURE_APIS: Final = {"chat/completions": Api.CHAT, "completions": Api.COMPLETIONS, "embeddings": Api.EMBEDDINGS}
+_deployment = re.compile(rf"/openai/deployments/([^/].*?)/({'|'.join(AZURE_APIS)})").fullmatch
 
 
 class RequestHead(msgspec.Struct, gc=False):
@@ -38,3 +50,90 @@ class RequestHead(msgspec.Struct, gc=False):
             path = httptools.parse_url(self.target).path.decode("ascii")
             self._path = unquote(path) if "%" in path else path
         return self._path
+
+
+class HeadersTooLarge(BadRequest):
+    """The request line and headers are over the limit."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class TargetTooLong(BadRequest):
+    """The path and query of the request are over the limit."""
+
+    status = 414
+    code = "uri_too_long"
+
+
+class SlowHeaders(BadRequest):
+    """The request line and headers arrived too late."""
+
+    status = 408
+    kind = "timeout_error"
+    code = "request_timeout"
+
+
+def too_large(bytes_max: int) -> HeadersTooLarge:
+    """Return the error for headers or trailers over a limit."""
+    return HeadersTooLarge(f"the request's headers are over {bytes_max} bytes; send fewer or shorter headers")
+
+
+def field_bytes(fields: Headers) -> int:
+    """Return the size of headers or trailers, with the four bytes around each name and value."""
+    return sum(len(name) + len(value) + 4 for name, value in fields)
+
+
+def head_error(version: str, headers: Headers, by_name: Mapping[bytes, bytes], *, upgrades: bool) -> BadRequest | None:
+    """Return the error for a head that is not served, None if there is none.
+
+    RFC 9112 requires one `Host` in HTTP/1.1 (3.2), and rejects a coding other than `chunked` (6.1), of which the parser
+    sees only the last one. Of two keys, a proxy could check one and the gateway the other.
+
+    Args:
+        version: version of HTTP.
+        headers: the headers, with names in lower case.
+        by_name: the same; of a repeated header, the last one.
+        upgrades: True if the parser takes what follows for another protocol.
+    """
+    if upgrades and any(name in _BODIES and value != b"0" for name, value in headers):
+        message = "a protocol upgrade is not supported for a request with a body; remove the `Upgrade` header"
+        return BadRequest(message, code="invalid_http")  # the parser would take the body for a request
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if version not in ("1.1", "1.0") or (codings and (codings != [b"chunked"] or version == "1.0")):
+        message = "the request is neither HTTP/1.1 nor HTTP/1.0, or has another transfer coding than `chunked` once"
+        return BadRequest(f"{message}; send HTTP/1.1 with a length or chunks", code="invalid_http")
+    names = [name for name, _ in headers]
+    for single in _SINGLE:
+        if names.count(single) > 1:
+            name = single.decode()
+            message = f"header `{name}` is sent {names.count(single)} times; send it once"
+            return BadRequest(message, param=name, code="invalid_http")
+    if version != "1.0" and b"host" not in by_name:
+        return BadRequest("header `host` is missing; send it", param="host", code="invalid_http")
+    return None
+
+
+def is_handshake(head: RequestHead) -> bool:
+    """Return true for the opening request of a WebSocket.
+
+    A proxy that does not support upgrades removes `Upgrade` and may send HTTP/1.0, but forwards `Sec-WebSocket-Key`:
+    nginx does so by default. `Upgrade` in HTTP/1.0 is ignored (RFC 9110, 7.8).
+    """
+    if head.method != "GET":
+        return False
+    return any(
+        name == b"sec-websocket-key" or (name == b"upgrade" and head.version != "1.0" and b"websocket" in value.lower())
+        for name, value in head.headers
+    )
+
+
+def deployment_of(path: str) -> tuple[Api, str] | None:
+    """Return the API and the model of one of Azure's paths, None for any other path.
+
+    Clients made for Azure OpenAI name the model in the path: `/openai/deployments/llama-70b/chat/completions` is
+    `/v1/chat/completions` with `"model": "llama-70b"`. The `api-version` of the query is not read: the gateway has one
+    form of each API.
+    """
+    found = _deployment(path)
+    return None if found is None else (AZURE_APIS[found[2]], found[1])

@@ -126,7 +126,9 @@ class ResponseWriter(ABC):
         is_announced = status >= 400 and any(name == b"connection" for name, _ in headers)
         if is_announced:  # an error that ends the connection
             self.keep_alive = False
-        if body_bytes is not None:
+        if status == 204:
+            body_bytes = 0  # none, and no length either (RFC 9110, 8.6)
+        elif body_bytes is not None:
             lines += b"content-length: %d\r\n" % body_bytes
         if not (self.keep_alive or is_announced):
             lines += b"connection: close\r\n"

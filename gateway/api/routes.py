@@ -1,7 +1,6 @@
 """The raced routes: authenticate, receive the body, parse once, find the model and a permit, race.
 
-FastAPI serves everything else; these routes bypass it because its request handling costs more than the whole race. A
-request that is rejected here reaches no replica and gets an error in the form of its API. Units: seconds, bytes.
+A request that is rejected here reaches no replica and gets an error in the form of its API. Units: seconds, bytes.
 """
 
 import itertools
@@ -11,14 +10,12 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from gateway.api.admission import Admission, Entry, Permit, RequestSize
-from gateway.api.azure_paths import deployment_of
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
-from gateway.api.request_head import RequestHead
+from gateway.api.request_head import RequestHead, deployment_of, is_handshake
 from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error
 from gateway.api.response_writer import ResponseWriter
 from gateway.api.serving import AttemptLimits, Serving
-from gateway.api.websocket import is_handshake
 from gateway.errors import (
     GatewayError,
     MethodNotAllowed,
@@ -159,7 +156,7 @@ class RacedExchange(ClientExchange):
 
 
 class RacedRoutes:
-    """The requests for `paths`.
+    """The requests for `paths`, and for the paths of `deployment_of`.
 
     Args:
         serving: models, keys and limits from the settings.
@@ -169,6 +166,7 @@ class RacedRoutes:
         serving: the settings in force; a request keeps those it started with.
         apis: the client APIs to serve.
         runtime: clock and receiver of events.
+        paths: the API of each path.
         active: requests that run or wait for a permit.
         refusing: True while the gateway shuts down for good.
         prefix, numbers: parts of the ids of requests.
@@ -180,8 +178,8 @@ class RacedRoutes:
         self.runtime = runtime
         self.active: set[Race | Permit] = set()
         self.refusing = False
-        self._paths = {f"/v1/{api.value}": api for api in apis} | _ENGINE_PATHS
-        self._targets = {path.encode(): api for path, api in self._paths.items()}
+        self.paths = {f"/v1/{api.value}": api for api in apis} | _ENGINE_PATHS
+        self._targets = {path.encode(): api for path, api in self.paths.items()}
         self.prefix = "req_" + secrets.token_hex(6)
         self.numbers = itertools.count(1)
 
@@ -191,7 +189,7 @@ class RacedRoutes:
         if api is not None:
             return RacedExchange(connection, head, self, api, None)
         path = head.path
-        named = (self._paths[path], None) if path in self._paths else deployment_of(path)
+        named = (self.paths[path], None) if path in self.paths else deployment_of(path)
         return None if named is None else RacedExchange(connection, head, self, *named)
 
     def unsupported(self, model: Model, requested: str, api: Api) -> GatewayError:

@@ -4,22 +4,24 @@ The supervisor itself serves the admin address. Units: seconds.
 """
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
-from typing import Final
 
 from gateway.admin import Admin
 from gateway.api.acceptor import Acceptor
+from gateway.api.asgi import AsgiRequests
 from gateway.api.connections import WaitingConnections
-from gateway.api.hosts import HostCheck
+from gateway.api.web_pages import HostCheck
 from gateway.config.settings import Settings
 from gateway.events import Event
 from gateway.http_server import HttpServer, accept_from, name_of, waiting_connections
 from gateway.process_events import AcceptingChanged
+from gateway.race.context import Runtime
+from gateway.server import LAST_S
 from gateway.workers.group import WorkerGroup
 
 Emit = Callable[[Event], object]
-_LAST_S: Final = 0.3  # for the last responses
 
 
 class Front:
@@ -95,8 +97,8 @@ class AdminAddress:
         admin: its application.
         settings: returns the settings in force.
         waiting: bounds of the connections without a request.
-        tasks: owner of its task.
-        emit: receives events.
+        tasks: owner of the tasks of its requests.
+        runtime: the loop, and the receiver of events.
     """
 
     def __init__(
@@ -106,29 +108,24 @@ class AdminAddress:
         settings: Callable[[], Settings],
         waiting: WaitingConnections,
         tasks: asyncio.TaskGroup,
-        emit: Emit,
+        runtime: Runtime,
     ) -> None:
         self._admin = admin
         self._settings = settings
         self._server = HttpServer(
-            admin.app,
             waiting,
             lambda: settings().timeouts.client_idle_s,
-            None,
-            accept_from(sock, waiting, lambda address, error: reporter(emit, address)(error)),
+            AsgiRequests(admin.app, runtime, tasks).open,
+            accept_from(sock, waiting, lambda address, error: reporter(runtime.emit, address)(error)),
+            sock,
         )
         self.set_access()
-        self._running = tasks.create_task(self._server.serve([sock]))
 
     def set_access(self) -> None:
         """Use the key and the hosts of the settings in force."""
         settings = self._settings()
         self._admin.key = None if settings.admin_key is None else settings.admin_key.get_secret_value()
         self._admin.hosts = HostCheck(settings.own_hosts)
-
-    async def prepare(self) -> None:
-        """Wait until the server is ready."""
-        await self._server.prepared.wait()
 
     def start(self) -> None:
         """Accept connections."""
@@ -145,7 +142,7 @@ class AdminAddress:
     async def close(self) -> None:
         """End all feeds and connections."""
         self._admin.close()
-        self._server.should_exit = self._server.force_exit = True
-        await asyncio.wait({self._running}, timeout=_LAST_S)
-        self._server.abort()
-        await asyncio.wait({self._running})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_S):
+                await self._server.finish()
+        await self._server.abort()

@@ -152,7 +152,7 @@ class Supervisor:
         self._admin: AdminAddress | None = None
         if given.admin is not None:
             admin = Admin(view, controls, self._feed)
-            self._admin = AdminAddress(given.admin, admin, self._settings, self._front.waiting, tasks, emit)
+            self._admin = AdminAddress(given.admin, admin, self._settings, self._front.waiting, tasks, runtime)
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -164,8 +164,6 @@ class Supervisor:
         await self._in_force.discover()
         await self._learned.restore()
         self._control.start()
-        if self._admin is not None:
-            await self._admin.prepare()
         workers = self._given.member.workers
         try:
             async with asyncio.timeout(_START_S_MAX):

@@ -7,17 +7,13 @@ supervisor disappears, the worker drains and ends. Units: seconds.
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import msgspec
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
 from gateway import errors
-from gateway.api.connections import WaitingConnections
-from gateway.api.http_protocol import BoundedHttpProtocol, OpenExchange
+from gateway.api.plain_routes import load_documents
 from gateway.app import Gateway
 from gateway.config.settings import ModelSettings, Settings
 from gateway.events import Event
@@ -124,27 +120,6 @@ class _Commands:
             pass
 
 
-class _ReportingProtocol(BoundedHttpProtocol):
-    """A connection that reports its end."""
-
-    def __init__(
-        self,
-        on_closed: Callable[[], object],
-        config: Config,
-        state: ServerState,
-        app_state: dict[str, Any],
-        loop: asyncio.AbstractEventLoop,
-        waiting: WaitingConnections,
-        open_exchange: OpenExchange | None,
-    ) -> None:
-        super().__init__(config, state, app_state, loop, waiting, open_exchange)
-        self._on_closed = on_closed
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._on_closed()
-
-
 class _Worker:
     def __init__(
         self,
@@ -188,18 +163,14 @@ class _Worker:
         """Serve until a command ends the worker."""
         gateway, tasks = self._gateway, self._tasks
         server = HttpServer(
-            gateway.applications.public,
             waiting_connections(self._workers),
             gateway.client_idle_s,
             gateway.exchange,
             self._accept_with,
-            partial(_ReportingProtocol, self._receiver.closed),
+            on_closed=self._receiver.closed,
         )
         restored = self._begin(self._beginning)
-        running = tasks.create_task(server.serve())
-        await server.prepared.wait()
-        await gateway.applications.load_plain()
-        await asyncio.to_thread(int)  # the first thread opens files
+        await asyncio.to_thread(load_documents)  # the first thread opens files, too
         freeze_startup_objects()
         sweeping = tasks.create_task(sweep([server], gateway))
         server.acceptor.start()
@@ -207,31 +178,29 @@ class _Worker:
             await wait_for_redis(self._redis, self._number)
         await gateway.start_sharing()
         self._channel.send("ready", Ready(restored))
-        cut = await self._run(commands, server, running)
+        cut = await self._run(commands, server)
         sweeping.cancel()
         if commands.ending.is_set():
             cut = gateway.active
-        await end(gateway, [server], [running])
+        await end(gateway, [server])
         self._channel.send("ended", Ended(cut, self._counts(), await gateway.learned_state.collect()))
         return ExitReport(0, signal.SIGTERM if commands.ending.is_set() else None)
 
-    async def _run(self, commands: _Commands, server: HttpServer, running: asyncio.Task[None]) -> int:
+    async def _run(self, commands: _Commands, server: HttpServer) -> int:
         """Serve until the end; return the number of requests that were ended with an error."""
         ending = self._tasks.create_task(commands.ending.wait())
-        draining = self._tasks.create_task(self._drain(commands, server, running))
+        draining = self._tasks.create_task(self._drain(commands, server))
         await asyncio.wait([ending, draining], return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
         draining.cancel()
         return draining.result() if draining.done() and not draining.cancelled() else 0
 
-    async def _drain(self, commands: _Commands, server: HttpServer, running: asyncio.Task[None]) -> int:
+    async def _drain(self, commands: _Commands, server: HttpServer) -> int:
         await commands.draining.wait()
         self._gateway.draining = True
         server.drain()
         await commands.finishing.wait()
-        server.acceptor.close()
-        await asyncio.sleep(0)  # connections that were passed last get their protocol
-        return await finish(self._gateway, server, running, self._drain_timeout_s)
+        return await finish(self._gateway, server, self._drain_timeout_s)
 
     def _accept_with(self, take: Take) -> Accepting:
         self._receiver.take = take

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-import uvicorn
 from msgspec import structs
 
 import pretended_client
@@ -34,8 +33,7 @@ contract()  # read the file while no loop is running
 _WARM = 40  # requests of each model before any is counted: plans, predictions and connections are there then
 _ASKED = 3  # models that are asked, of however many
 _TTFT_S, _GAP_S = 0.05, 0.001
-_SERVER = uvicorn.__file__.removesuffix("__init__.py")
-_PRODUCT = (*(str(ROOT / package) + "/" for package in ("gateway", "providers")), _SERVER)
+_PRODUCT = tuple(str(ROOT / package) + "/" for package in ("gateway", "providers"))
 _HARNESS = (__file__, pretended_client.__file__, virtual_loop.__file__)
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -162,7 +160,7 @@ async def _run(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, obj
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(_settings(fleet), tasks)
         gateway._observers._writer.close()  # its thread would be counted now and then
-        structs.force_setattr(gateway._runtime, "rand", random.Random(1).random)
+        structs.force_setattr(gateway.runtime, "rand", random.Random(1).random)
         result = await measured(gateway)
         gateway.close()
         await asyncio.sleep(100)

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.api.auth import Keyring
-from gateway.api.hosts import HostCheck
+from gateway.api.web_pages import HostCheck
 from gateway.errors import UnknownHost
 
 _NAMES = ("gateway.internal", "Upper.Example")

@@ -1,6 +1,7 @@
 """openapi.yaml against the code, in both directions: what one of them has, the other has, too."""
 
 import ast
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,15 +9,15 @@ from typing import get_args
 
 import pytest
 import schemathesis
-from starlette.routing import Route
 
 from checkout import ROOT
 from contract_file import CONTRACT, PATH, errors, operations, resolved
 from gateway.api.count_tokens import PATH as COUNT_PATH
-from gateway.api.plain_routes import contract, plain_app
-from gateway.app import client_apis
-from gateway.config.settings import LimitSettings
-from gateway.errors import GatewayError, Limit, UpstreamFailed
+from gateway.api.plain_routes import contract
+from gateway.api.request_head import AZURE_APIS
+from gateway.app import Gateway, client_apis
+from gateway.config.settings import LimitSettings, Settings
+from gateway.errors import GatewayError, Limit, MethodNotAllowed, UnsupportedUpgrade, UpstreamFailed
 from gateway.events import Result
 from gateway.hedging.contract import ATTEMPTS_MAX
 from gateway.hedging.outcomes import Denial
@@ -28,6 +29,7 @@ from gateway.inbound import responses as inbound_responses
 from gateway.inbound import whole as inbound_whole
 from gateway.pages.files import REFERENCE
 from gateway.race import report
+from running import run_virtual
 
 PATHS = [f"/v1/{api.value}" for api in client_apis()]
 GATEWAY = ROOT / "gateway"
@@ -59,16 +61,46 @@ def test_what_is_not_used_is_not_there() -> None:
     assert parts - used == {*of_no_operation, "securitySchemes/bearer"}
 
 
+def _served() -> set[tuple[str, str]]:
+    """Return the paths and methods that a gateway serves, without HEAD and the parts of the page."""
+    replica = {"name": "a", "kind": "vllm", "base_url": "http://127.0.0.1:1/v1"}
+    settings = Settings.model_validate({"models": [{"name": "m", "replicas": [replica]}]})
+
+    async def main() -> set[tuple[str, str]]:
+        async with asyncio.TaskGroup() as tasks:
+            gateway = Gateway(settings, tasks)
+            reads = {(path, "GET") for path in gateway._plain.paths if path not in set(REFERENCE) - {"/docs"}}
+            azure = {f"/openai/deployments/{{model}}/{api}" for api in AZURE_APIS}
+            posts = {(path, "POST") for path in {*gateway._routes.paths, *azure, COUNT_PATH}}
+            gateway.close()
+        return reads | posts
+
+    return run_virtual(main())
+
+
 def test_routes() -> None:
-    """The app has the paths and methods of the contract, HEAD for each GET, HAProxy's check, and the parts of /docs."""
-    app = plain_app(lambda _: ["m"], 0, lambda: True, "0")
-    routes = [route for route in app.routes if isinstance(route, Route)]
-    plain = {(route.path.replace(":path}", "}"), method) for route in routes for method in route.methods or ()}
-    assert {(path, "HEAD") for path, method in plain if method == "GET"} < plain
-    parts = set(REFERENCE) - {"/docs"}  # of a page
-    plain = {(path, method) for path, method in plain if method != "HEAD" and path not in parts} - {("/", "OPTIONS")}
-    raced = {(path, "POST") for path in (*PATHS, COUNT_PATH)}
-    assert plain | raced == {(path, method) for path, method, _ in operations()}
+    """The gateway serves the paths and methods of the contract, and no others."""
+    assert _served() == {(path, method) for path, method, _ in operations()}
+
+
+def test_statuses() -> None:
+    """Each route has every status that the gateway itself can return for it; a replica's errors have any status."""
+    classes = {kind for kind in _classes(GatewayError) if kind.__module__ != "gateway.admin"}
+    classes -= {kind for kind in classes if kind.code in ADMIN_ONLY - {"forbidden"}}
+    raced = {str(kind.status) for kind in classes - {GatewayError, MethodNotAllowed, UnsupportedUpgrade}}
+    head = {"200", "400", "408", "414", "431", "500"}
+    further = {
+        "/v1/models": {"401", "421"},
+        "/v1/models/{model}": {"401", "404", "421"},
+        "/readyz": {"503"},
+    }
+    for path, method, operation in operations():
+        statuses = set(operation["responses"])
+        if method == "GET":
+            assert statuses == head | further.get(path, set()), path
+        else:
+            assert {"200", "4XX", "5XX"} <= statuses, path
+            assert statuses == {"200", "4XX", "5XX"} or raced <= statuses, path
 
 
 def test_it_is_what_is_served() -> None:

@@ -16,7 +16,7 @@ from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.body_reader import BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
-from gateway.api.http_protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
+from gateway.api.http_protocol import HEAD_BYTES_MAX, HttpProtocol
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond
 from gateway.api.turns import Turns
@@ -24,7 +24,7 @@ from gateway.errors import GatewayError
 from gateway.limits.body_memory import BodyMemory
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
-from pretended_client import connected_to
+from pretended_client import answering, connected_to
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 WORDS: Final = (
@@ -142,21 +142,22 @@ def _served(pieces: list[bytes], *, exchanges: bool = False) -> tuple[list[Seen]
             assert head.path
             return _Exchange(connection, head, runtime, bodies, seen)
 
-        client = connected_to(open_exchange if exchanges else lambda _connection, _head: None, application)
-        transport, protocol = client.transport, client.transport.protocol
-        assert isinstance(protocol, BoundedHttpProtocol)
-        for piece in pieces:
-            if transport.closed:
-                break
-            client.send(piece)
-            assert protocol._head_bytes <= HEAD_BYTES_MAX or transport.closed
-            for _ in range(8):  # the application answers what it can
+        async with asyncio.TaskGroup() as tasks:
+            client = connected_to(open_exchange if exchanges else answering(application, tasks))
+            transport, protocol = client.transport, client.transport.protocol
+            assert isinstance(protocol, HttpProtocol)
+            for piece in pieces:
+                if transport.closed:
+                    break
+                client.send(piece)
+                assert protocol._head_bytes <= HEAD_BYTES_MAX or transport.closed
+                for _ in range(8):  # the application answers what it can
+                    await asyncio.sleep(0)
+            for _ in range(200):  # requests in a row take their turns
                 await asyncio.sleep(0)
-        for _ in range(200):  # requests in a row take their turns
-            await asyncio.sleep(0)
-        client.leave()
-        await asyncio.sleep(1000)
-        return b"".join(transport.written)
+            client.leave()
+            await asyncio.sleep(1000)
+            return b"".join(transport.written)
 
     failures: list[dict[str, object]] = []
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

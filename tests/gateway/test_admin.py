@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from admin_site import AdminUnderTest, Exchange
-from gateway.api.hosts import HostCheck
+from gateway.api.web_pages import HostCheck
 from gateway.observe.exposition import CONTENT_TYPE
 from gateway.observe.proof import Goal
 from running import run_virtual

@@ -5,7 +5,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
-import pytest
 from sse_starlette.sse import AppStatus
 
 from admin_site import AdminUnderTest, Exchange
@@ -126,12 +125,3 @@ def test_stuck_subscriber_is_let_go() -> None:
         site.admin.close()
 
     run_feed(scenario)
-
-
-def test_only_close_ends_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wrapper that sse-starlette puts around uvicorn's exit handler passes the call on and does nothing else."""
-    called: list[tuple[object, ...]] = []
-    monkeypatch.setattr(AppStatus, "original_handler", lambda *arguments: called.append(arguments))
-    wrapper: Callable[..., None] = AppStatus.handle_exit
-    wrapper("server", 15, None)
-    assert (called, AppStatus.should_exit) == ([("server", 15, None)], False)

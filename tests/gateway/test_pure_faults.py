@@ -16,6 +16,8 @@ from gateway import estimation, hedging, limits, pool, routing
 from gateway.api.admission import Admission, ModelQueue
 from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyLimits
+from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
 from gateway.api.serving import RequestLimits, Serving
 from gateway.api.turns import Turns
@@ -111,7 +113,13 @@ class GatewayUnderTest:
         admission = Admission(limiters, {"m": ModelQueue(FairQueue(10**9, 0, slots), 1.0)}, runtime)
         limits = RequestLimits(NumberLimits(n_max=8, max_tokens_max=100_000), frozenset())
         serving = Serving({"m": model}, Keyring({}, {}), bodies, admission, admission, limits)
-        self._client = connected_to(RacedRoutes(serving, client_apis(), runtime).open)
+        self._routes = RacedRoutes(serving, client_apis(), runtime)
+        self._client = connected_to(self._open)
+
+    def _open(self, connection: Connection, head: RequestHead) -> ClientExchange:
+        exchange = self._routes.open(connection, head)
+        assert exchange is not None
+        return exchange
 
     async def ask(self, text: str, script: list[Step] = QUICK) -> bytes:
         """One request's answer."""

@@ -14,7 +14,6 @@ from gateway.__main__ import SERVE_LIBRARIES
 SERVER_ONLY = (
     "fastapi",
     "starlette",
-    "uvicorn",
     "numpy",
     "yaml",
     "pydantic",

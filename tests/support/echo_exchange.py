@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.body_reader import BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
@@ -77,7 +76,7 @@ class Echo(ClientExchange):
 
 
 class Site:
-    """A server with `Echo` for every path but /asgi.
+    """A server with `Echo` for every path.
 
     Attributes:
         said: calls of the exchanges.
@@ -95,7 +94,7 @@ class Site:
         self.runtime = Runtime(loop, self.events.append, lambda: 0.0, TimerQueue(loop))
         self.memory = BodyMemory(10_000)
         self.bodies = BodyLimits(1_000, 3.0, self.memory, self.runtime, Turns(self.runtime.loop))
-        self.client: PretendedClient = connected_to(self._open, self._application)
+        self.client: PretendedClient = connected_to(self._open)
 
     @property
     def statuses(self) -> list[int]:
@@ -107,14 +106,9 @@ class Site:
         """All that was sent."""
         return b"".join(self.client.transport.written)
 
-    def _open(self, connection: Connection, head: RequestHead) -> ClientExchange | None:
+    def _open(self, connection: Connection, head: RequestHead) -> ClientExchange:
         assert head.path
-        return None if head.target.startswith(b"/asgi") else Echo(connection, head, self)
-
-    async def _application(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await asyncio.sleep(ANSWER_S)
-        await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"4")]})
-        await send({"type": "http.response.body", "body": b"asgi"})
+        return Echo(connection, head, self)
 
 
 def played(play: Callable[[Site], Any]) -> Site:

@@ -175,10 +175,8 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(settings, tasks, lambda: load(file, {}))
         with await serve._bind(settings.listen) as sock:
-            server = serve._servers(gateway, [sock])[0]
-            running = tasks.create_task(server.serve([sock]))
+            server = serve._servers(gateway, [sock], tasks)[0]
             sweeping = tasks.create_task(serve.sweep([server], gateway))
-            await server.prepared.wait()
             server.acceptor.start()
             site = Site(name_of(sock).port, gateway=gateway)
             gateway._hub.listeners.append(site._events.append)
@@ -186,7 +184,7 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
                 yield site
             finally:
                 sweeping.cancel()
-                await serve.end(gateway, [server], [running])
+                await serve.end(gateway, [server])
 
 
 @contextlib.asynccontextmanager

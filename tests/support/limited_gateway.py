@@ -1,6 +1,6 @@
 """`python -m limited_gateway FILES ARGV`: the gateway with a hard limit of open files.
 
-Each file that it opens after it has loaded the framework of its plain and admin routes, because many files are open, is
+Each file that it opens after it has loaded the framework of its admin routes, because many files are open, is
 a line `READ ...` on standard error, and so is the loading: `LOADED`.
 """
 
@@ -9,24 +9,24 @@ import resource
 import sys
 
 from gateway.__main__ import main
-from gateway.applications import Applications
+from gateway.applications import DeferredAdmin
 
 
 def report_reads() -> None:
     """Report files and folders that are opened after the framework was loaded."""
-    loaded: list[Applications] = []
-    load = Applications.load_framework
+    loaded: list[DeferredAdmin] = []
+    load = DeferredAdmin.load
 
     def audit(event: str, arguments: tuple[object, ...]) -> None:
         if loaded and event in {"open", "os.listdir", "os.scandir"}:
             os.write(2, f"READ {arguments[0]}\n".encode())
 
-    async def reported(applications: Applications) -> None:
-        await load(applications)
-        loaded.append(applications)
+    async def reported(admin: DeferredAdmin) -> None:
+        await load(admin)
+        loaded.append(admin)
         os.write(2, b"LOADED\n")
 
-    setattr(Applications, Applications.load_framework.__name__, reported)
+    setattr(DeferredAdmin, DeferredAdmin.load.__name__, reported)
     sys.addaudithook(audit)
 
 

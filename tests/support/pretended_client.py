@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
-from gateway.api.asgi import Application, Receive, Scope, Send
-from gateway.api.http_protocol import BoundedHttpProtocol, OpenExchange
+from gateway.api.asgi import Application, AsgiRequests
+from gateway.api.http_protocol import HttpProtocol, OpenConnections, OpenExchange
 from gateway.app import Gateway
-from gateway.http_server import Accepting, HttpServer, Take, waiting_connections
+from gateway.http_server import waiting_connections
+from gateway.race.context import Runtime
+from gateway.race.timers import TimerQueue
 
 _LAST_CHUNK = b"0\r\n\r\n"
 
@@ -86,7 +86,7 @@ class PretendedClient:
         transport: the gateway's transport.
     """
 
-    def __init__(self, protocol: BoundedHttpProtocol | None = None) -> None:
+    def __init__(self, protocol: HttpProtocol | None = None) -> None:
         self.transport = PretendedTransport()
         self.transport.protocol = protocol
         if protocol is not None:
@@ -144,37 +144,20 @@ def request(body: bytes, path: str = "/v1/chat/completions", headers: Mapping[st
 
 def connected(gateway: Gateway) -> PretendedClient:
     """Connect to the public address of a gateway, whose loop must be running."""
-    server = HttpServer(
-        gateway.applications.public, waiting_connections(), gateway.client_idle_s, gateway.exchange, _accept_none
-    )
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    server.server_state.default_headers = [(b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]
-    return PretendedClient(server.make_protocol())
+    connections = OpenConnections(gateway.exchange, waiting_connections())
+    connections.own_headers = ((b"date", b"Thu, 01 Jan 2026 00:00:00 GMT"),)
+    return PretendedClient(HttpProtocol(connections))
 
 
-def _accept_none(_take: Take) -> Accepting:
-    raise AssertionError
+def connected_to(open_exchange: OpenExchange) -> PretendedClient:
+    """Connect to a server that has nothing but exchanges."""
+    return PretendedClient(HttpProtocol(OpenConnections(open_exchange)))
 
 
-def connected_to(open_exchange: OpenExchange, application: Application | None = None) -> PretendedClient:
-    """Connect to a server that has nothing but exchanges, and an application for other requests."""
-
-    async def unused(_scope: Scope, _receive: Receive, _send: Send) -> None:
-        raise AssertionError
-
-    config = Config(
-        application or unused,
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        interface="asgi3",
-        server_header=False,
-        date_header=False,
-    )
-    config.load()
+def answering(application: Application, tasks: asyncio.TaskGroup) -> OpenExchange:
+    """Return what opens an exchange for each request of an ASGI application."""
     loop = asyncio.get_running_loop()
-    return PretendedClient(BoundedHttpProtocol(config, ServerState(), {}, loop, None, open_exchange))
+    return AsgiRequests(application, Runtime(loop, lambda _: None, lambda: 0.0, TimerQueue(loop)), tasks).open
 
 
 class _Reader:

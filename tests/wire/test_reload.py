@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import simulated_sockets
-from gateway.api.asgi import Message
 from gateway.api.plain_routes import contract
 from gateway.app import Gateway
 from gateway.config.loader import load
@@ -21,6 +20,7 @@ from gateway.events import Event
 from gateway.hedging.contract import RequestFacts
 from gateway.process_events import ConfigReloaded, ReplicaSwitched
 from gateway_fixture import until
+from pretended_client import connected
 from raw_http import answer, asking
 from running import run_real
 from spawned import started
@@ -220,24 +220,18 @@ def test_keys_are_read_again(tmp_path: Path) -> None:
 
 def test_origins_are_read_again(tmp_path: Path) -> None:
     """After a reload a page of a new origin may read responses, and one of a removed origin may not."""
-    page = (b"origin", b"https://app.example")
-    scope = {"type": "http", "method": "GET", "path": "/healthz", "query_string": b"", "headers": [page]}
-    sent: list[Message] = []
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
+    request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\norigin: https://app.example\r\n\r\n"
 
     async def main() -> None:
         async with house(tmp_path) as home:
+            client = connected(home.gateway)
             for origins in (["https://app.example"], []):
                 home.write(cors_origins=origins)
                 await home.gateway.reload()
-                await home.gateway.applications.public(dict(scope), receive, send)
-                allowed = (b"access-control-allow-origin", b"https://app.example")
-                assert (allowed in sent[-2]["headers"]) == bool(origins)
+                client.send(request)
+                headers = (await client.receive()).headers
+                assert headers.get("access-control-allow-origin") == (origins[0] if origins else None)
+            client.leave()
 
     run_real(main())
 

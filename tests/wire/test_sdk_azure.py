@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from gateway.api.azure_paths import deployment_of
+from gateway.api.request_head import deployment_of
 from gateway.events import RequestEnded
 from gateway_fixture import Site, serving
 from providers.base import Api

@@ -1,0 +1,121 @@
+"""The public routes that need no replica, through a whole gateway on a pretended connection."""
+
+import asyncio
+import json
+
+import pytest
+
+from gateway.api.plain_routes import load_documents
+from gateway.app import Gateway
+from gateway.config.settings import Settings
+from gateway.events import Event
+from gateway.pages.files import REFERENCE
+from pretended_client import Response, connected
+from running import run_virtual
+
+load_documents()  # read the files while no loop is running
+
+_REPLICA = {"name": "a", "kind": "vllm", "base_url": "http://127.0.0.1:1/v1"}
+_SETTINGS = Settings.model_validate(
+    {"models": [{"name": "org/m", "aliases": ["m"], "replicas": [_REPLICA]}, {"name": "n", "replicas": [_REPLICA]}]}
+)
+
+
+def _answers(*requests: bytes, draining: bool = False) -> list[Response]:
+    """Return the responses to requests that one connection sends, each after the response to the one before."""
+
+    async def main() -> list[Response]:
+        async with asyncio.TaskGroup() as tasks:
+            gateway = Gateway(_SETTINGS, tasks)
+            gateway.draining = draining
+            events: list[Event] = []
+            gateway.hub.listeners.append(events.append)
+            client = connected(gateway)
+            answers = []
+            for request in requests:
+                client.send(request)
+                answers.append(await client.receive())
+            gateway.hub.flush()
+            assert not events  # no line in the log, and no metric
+            client.leave()
+            gateway.close()
+        return answers
+
+    return run_virtual(main())
+
+
+def _request(method: str, path: str, body: bytes = b"", headers: str = "") -> bytes:
+    length = f"content-length: {len(body)}\r\n" if body else ""
+    return f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{length}{headers}\r\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    ("path", "draining", "status", "body"),
+    [
+        ("/healthz", False, 200, b'{"status":"ok"}'),
+        ("/healthz", True, 200, b'{"status":"ok"}'),
+        ("/readyz", False, 200, b'{"status":"ready"}'),
+        ("/readyz", True, 503, b'{"status":"draining"}'),
+    ],
+)
+def test_health_checks(path: str, status: int, body: bytes, *, draining: bool) -> None:
+    """A health check has JSON, a length, and the caller's request id."""
+    [answer] = _answers(_request("GET", path, headers="x-request-id: mine\r\n"), draining=draining)
+    assert (answer.status, answer.body) == (status, body)
+    del answer.headers["date"]
+    assert answer.headers == {
+        "content-length": str(len(body)),
+        "content-type": "application/json",
+        "x-request-id": "mine",
+    }
+
+
+def test_models() -> None:
+    """Models and aliases are listed in the order of the configuration, and found by names with a slash."""
+    every, one, unknown = _answers(*(_request("GET", f"/v1/models{path}") for path in ("", "/org/m", "/org%2Fx")))
+    assert [model["id"] for model in json.loads(every.body)["data"]] == ["org/m", "m", "n"]
+    assert json.loads(one.body)["id"] == "org/m"
+    assert (unknown.status, json.loads(unknown.body)["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("path", ["/openapi.yaml", *REFERENCE])
+def test_documents(path: str) -> None:
+    """A document is served whole, and a page with its policy."""
+    (answer,) = _answers(_request("GET", path))
+    assert answer.status == 200
+    assert answer.headers["content-length"] == str(len(answer.body))
+    assert ("content-security-policy" in answer.headers) == (path in REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("POST", "/v1/models", 405, "GET, HEAD"),
+        ("DELETE", "/v1/models/m", 405, "GET, HEAD"),
+        ("POST", "/readyz", 405, "GET, HEAD"),
+        ("GET", "/", 405, "OPTIONS"),
+        ("GET", "/nowhere", 404, None),
+        ("GET", "/readyz/", 404, None),
+        ("POST", "/v1/images", 404, None),
+    ],
+)
+def test_other_methods_and_paths(method: str, path: str, status: int, allow: str | None) -> None:
+    """Each gets an error with the methods that are allowed, and its connection serves the next request."""
+    error, after = _answers(_request(method, path, b"a body"), _request("GET", "/healthz"))
+    assert (error.status, error.headers.get("allow"), after.status) == (status, allow, 200)
+    assert json.loads(error.body)["error"]["message"].startswith(f"{method} {path}" if status == 404 else "method ")
+
+
+@pytest.mark.parametrize(("draining", "status"), [(False, 204), (True, 503)])
+def test_the_check_of_haproxy(status: int, *, draining: bool) -> None:
+    """OPTIONS of / reports readiness."""
+    [answer] = _answers(_request("OPTIONS", "/"), draining=draining)
+    assert (answer.status, answer.headers["allow"], answer.body) == (status, "OPTIONS", b"")
+    assert ("content-length" in answer.headers) == (status != 204)
+
+
+def test_a_body_is_dropped() -> None:
+    """A body changes nothing, is not waited for, and is not held; a client that asks first is not told to send it."""
+    head, body = _request("GET", "/healthz", b"x" * 100, "expect: 100-continue\r\n")[:-100], b"x" * 100
+    first, second = _answers(head, body + _request("GET", "/readyz"))
+    assert (first.status, second.body) == (200, b'{"status":"ready"}')
