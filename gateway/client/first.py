@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol
 
 from gateway.client.asked import Asked, Event
 from gateway.client.hedger import Failure
+from gateway.hedging.failures import classify
 from gateway.hedging.outcomes import Outcome
 from providers.base import Api, Call, EventReader, FrameKind, Headers, WireProtocol
 from providers.errors import BadStatus, ProtocolError
@@ -175,8 +176,6 @@ def is_error(asked: Asked, status: int) -> bool:
 
 def failure_of(status: int, headers: Headers) -> Failure:
     """Classify an error status without its body."""
-    from gateway.race.failures import classify
-
     wait_s = retry_after_s([(name.lower(), value) for name, value in headers])
     if status == _LIMITED:
         return Failure(Outcome.RATE_LIMITED, wait_s)
