@@ -8,7 +8,7 @@ Units: seconds of the event loop's clock, bytes, tokens.
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -59,6 +59,10 @@ class FrameKind(FastEnum):
     PREAMBLE = "preamble"  # role, ping, filter results, empty deltas
     COMMENT = "comment"  # an SSE comment or an event without data
     MALFORMED = "malformed"  # data that is not a JSON object, without a piece of the answer
+
+
+FIRST_CONTENT: Final = frozenset({FrameKind.CONTENT, FrameKind.REFUSAL})
+"""The kinds of the events that end a race: the first event of one of them is the first content of an answer."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from providers.base import (
+    FIRST_CONTENT,
     Burst,
     Call,
     ContentRun,
@@ -38,7 +39,7 @@ _ERROR_BODY_S = 3.0  # wait for the body of an error status, because the request
 _FIRST_EVENTS: Final = range(4)  # role, the beginning of the reasoning, and an event with text
 # Looked up once, because every event is compared with them.
 _CONTENT, _ERROR, _DONE = FrameKind.CONTENT, FrameKind.ERROR, FrameKind.DONE
-_DECISIVE: Final = frozenset({_CONTENT, _ERROR, FrameKind.REFUSAL})
+_DECISIVE: Final = FIRST_CONTENT | {_ERROR}
 _QUOTED_MAX: Final = 40  # characters of a header's value
 _SLICE_EVENTS_MAX: Final = 1_000  # in `MANY_BYTES`; more are read in smaller slices, because each takes 3 us
 _DENSE_BYTES: Final = 2 * 1024

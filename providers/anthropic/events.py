@@ -45,7 +45,7 @@ class MessageReader:
 
     run = None
 
-    def __init__(self, first_token: FirstToken) -> None:
+    def __init__(self, first_token: FirstToken = "any") -> None:
         self.complete = False
         self.closed = False
         self._content_seen = False

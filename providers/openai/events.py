@@ -4,8 +4,8 @@ Content is any truthy value under a choice's `delta` other than `role`, and any 
 events of the winner are read here too, so an ordinary event costs one typed decode of a few fields; an event with an
 unexpected type in a field is decoded again, leniently, before it counts as malformed.
 
-`[DONE]` ends a stream, but does not complete an answer. runs.py recognises most content events, and the usual finish,
-by their bytes; those are not decoded.
+`[DONE]` ends a stream, but does not complete an answer. runs.py recognises the usual first events, most content events
+and the usual finish by their bytes; those are not decoded.
 
 Units: bytes, tokens.
 """
@@ -21,7 +21,7 @@ from providers.endings import frames_of_body, unreadable
 from providers.errors import ErrorFrame
 from providers.openai.errors import Problem, problem_of
 from providers.openai.finishes import ORDINARY, is_filter, is_given_up
-from providers.openai.runs import LearnedEnds, TextRun, UsualEnds
+from providers.openai.runs import LearnedEnds, TextRun, UsualEnds, usual_first
 from providers.sse import data_of, fields, forwardable
 from providers.tolerant_json import as_count, dumps, loads
 
@@ -78,7 +78,7 @@ class ChunkReader:
         call: the client's call.
         strip_usage: remove the usage chunk, which the client did not request.
         first_token: with "answer", reasoning does not count as content.
-        chunks: see `Chunks`.
+        chunks: see `Chunks`; the default is for a reader that reads no JSON body.
         learned: the ends of events that the same upstream's answers share; None if the events that follow the first
             content are not read.
 
@@ -88,6 +88,7 @@ class ChunkReader:
     """
 
     __slots__ = (
+        "_begins",
         "_begun",
         "_choices",
         "_chunks",
@@ -110,9 +111,9 @@ class ChunkReader:
         self,
         call: Call,
         *,
-        strip_usage: bool,
-        first_token: FirstToken,
-        chunks: Chunks,
+        strip_usage: bool = False,
+        first_token: FirstToken = "any",
+        chunks: Chunks = lambda _: (),
         learned: LearnedEnds | None = None,
     ) -> None:
         self.complete = self.closed = False
@@ -120,6 +121,7 @@ class ChunkReader:
         self._begun: frozenset[int] = _NONE  # choices of which something was sent, if several are requested
         self._finished: frozenset[int] = _NONE  # those that have finished
         self._choices = call.choices
+        self._begins = call.choices == 1  # the answer's events so far are of the usual form
         self._strip_usage = strip_usage
         self._ignored = _REASONING if first_token == "answer" else _NONE
         self._chunks = chunks
@@ -143,6 +145,14 @@ class ChunkReader:
         if event == self._usual_finish:
             self.complete = True
             return Frame(_FINISH, event)
+        if self._begins:
+            usual = usual_first(event)
+            if usual is not None:
+                kind = _PREAMBLE if usual[1] is None else _CONTENT
+                if self._learned is not None:
+                    self._learn(event, kind)
+                return Frame(kind, event)
+            self._begins = False
         if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 3:  # one data line and the blank one
             try:
                 chunk = _decode(event[5:])  # JSON allows the white space around the object
@@ -150,11 +160,7 @@ class ChunkReader:
                 return self._read_fields(event)
             frame = self._read_chunk(chunk, event, event)
             if frame.usage is None:
-                if frame.kind is _CONTENT:
-                    if self._learn_left:
-                        self._learn_run(event)
-                elif self._learned is not None:
-                    self._learn_ends(self._learned, frame.kind, event)
+                self._learn(event, frame.kind)
             return frame
         return self._read_fields(event)
 
@@ -174,6 +180,14 @@ class ChunkReader:
         """Expect no further choice after the closing event: some servers ignore `n` and send one."""
         if self._begun and self._begun == self._finished:
             self.complete = True
+
+    def _learn(self, event: bytes, kind: FrameKind) -> None:
+        """Remember an event without token counts, so that similar ones need no parsing."""
+        if kind is _CONTENT:
+            if self._learn_left:
+                self._learn_run(event)
+        elif self._learned is not None:
+            self._learn_ends(self._learned, kind, event)
 
     def _learn_run(self, event: bytes) -> None:
         """Remember a content event, so that events that differ from it only in their text need no parsing."""

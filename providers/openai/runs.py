@@ -1,6 +1,7 @@
 r"""Recognises the usual events of OpenAI-compatible streams by their bytes.
 
-Most content events equal the last one but for their text. Such a run is not decoded:
+Most answers begin with an event of one form, with the role or with text, which `usual_first` recognises. Most content
+events equal the last one but for their text. Such a run is not decoded:
 
     learned event  data: {"id":"c1","choices":[{"delta":{"content":"Hel"}}]}\n\n
     prefix         data: {"id":"c1","choices":[{"delta":{"content":"
@@ -25,6 +26,21 @@ import re
 from io import BytesIO
 from operator import itemgetter
 from typing import Final
+
+# A member of an event that decides nothing: null, or a plain value under a key that no reader reads.
+_UNREAD: Final = (
+    rb'"(?:(?!choices")\w+": ?null'
+    rb'|(?!(?:choices|error|usage|x_groq)")\w+": ?(?:"[ !#-\[\]-~]*+"|(?:0|[1-9]\d*+)(?:\.\d++)?|true|false))'
+)
+_OF_CHOICE: Final = rb'"(?:index": ?\d|(?!delta")\w+": ?null)'  # the same of its only choice
+usual_first: Final = re.compile(
+    rb'data: \{(?:%b, ?)*+"choices": ?\[\{(?:%b, ?)*+"delta": ?\{(?:'
+    % (_UNREAD, _OF_CHOICE)
+    + rb'"role": ?"assistant"(?:, ?"\w+": ?(?:""|null))*+'
+    rb'|(?:"role": ?"assistant", ?)?"content": ?"([ !#-\[\]-~]++)"(?:, ?"(?!content")\w+": ?(?:""|null))*+'
+    rb")\}(?:, ?%b)*+\}\](?:, ?%b)*+\}\n\n" % (_OF_CHOICE, _UNREAD)
+).fullmatch
+"""Matches an event with the role alone, and one with plain text, which is the group; both are valid JSON."""
 
 _DELTA: Final = re.compile(rb'"choices": ?\[\{[^][{}]*"delta": ?\{').search
 # Bytes that are the text of a JSON string as they are, without escapes and outside ASCII.

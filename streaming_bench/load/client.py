@@ -15,7 +15,19 @@ from urllib.parse import urlsplit
 
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
-from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, HttpStream, Request, Stream, WireProtocol
+from providers.base import (
+    FIRST_CONTENT,
+    Api,
+    Call,
+    Frame,
+    FrameKind,
+    Headers,
+    HttpSink,
+    HttpStream,
+    Request,
+    Stream,
+    WireProtocol,
+)
 from providers.catalog import CATALOG, Auth
 from providers.errors import UpstreamError
 from providers.openai.chat import OpenAIChat
@@ -25,7 +37,6 @@ from providers.transport.origin import Origin
 from providers.upstream import HttpEndpoint
 from streaming_bench.report.records import Record
 
-_CONTENT: Final = (FrameKind.CONTENT, FrameKind.REFUSAL)
 _TOKENS_MAX: Final = 1_000_000
 _CONNECTIONS_MAX: Final = 8_192
 _REST_S_MAX: Final = 0.05  # wait for the body's end after the closing event; a server may hold it back
@@ -266,7 +277,7 @@ class _Exchange:
         record.events += events
 
     def on_frame(self, frame: Frame) -> None:
-        if frame.kind in _CONTENT:
+        if frame.kind in FIRST_CONTENT:
             self.on_content(frame.raw, 1)
         elif frame.kind is FrameKind.ERROR:
             self.record.error = "error_frame"

@@ -46,9 +46,9 @@ class Recorded(NamedTuple):
 
 
 _RECORDED = {
-    (3, 13): Recorded(request=Calls(372.6, 560.7), token=Calls(16.36, 65.86), read=Calls(24.47, 67.02)),
-    (3, 12): Recorded(request=Calls(372.7, 567.2), token=Calls(16.36, 67.84), read=Calls(24.47, 69.09)),
-    (3, 11): Recorded(request=Calls(375.6, 570.1), token=Calls(16.35, 67.84), read=Calls(24.62, 69.24)),
+    (3, 13): Recorded(request=Calls(366.6, 554.7), token=Calls(16.36, 65.86), read=Calls(24.47, 67.02)),
+    (3, 12): Recorded(request=Calls(366.7, 561.2), token=Calls(16.36, 67.84), read=Calls(24.47, 69.09)),
+    (3, 11): Recorded(request=Calls(369.2, 563.9), token=Calls(16.35, 67.84), read=Calls(24.62, 69.24)),
 }
 _VERSION = sys.version_info[:2]
 _SHARE = 0.03 if _VERSION in _RECORDED else 1 / 3

@@ -9,14 +9,24 @@ import asyncio
 from typing import Protocol
 
 from gateway.cli.fetch import within
-from providers.base import Call, Endpoint, Frame, FrameKind, Headers, HttpSink, HttpStream, Request, Stream
+from providers.base import (
+    FIRST_CONTENT,
+    Call,
+    Endpoint,
+    Frame,
+    FrameKind,
+    Headers,
+    HttpSink,
+    HttpStream,
+    Request,
+    Stream,
+)
 from providers.errors import EmptyAnswer, TimedOut, UpstreamError
 
 STREAM_S_MAX = 60.0
 
 _BODY_BYTES_MAX = 256 * 1024
 _REST_S_MAX = 1.5  # for the end of the body after the closing event; the endpoint drops the connection after 1 s
-_CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 
 
 class Recording:
@@ -79,7 +89,7 @@ class Recording:
         self.settled.set()
 
     def on_frame(self, frame: Frame) -> None:
-        if frame.kind in _CONTENT:
+        if frame.kind in FIRST_CONTENT:
             self.on_content(frame.raw, 1)
         elif frame.kind is FrameKind.WORK and self.work_s is None and not self.contents_s:
             self.work_s = self._time()
