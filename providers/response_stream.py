@@ -21,6 +21,7 @@ from providers.base import (
     FrameKind,
     Headers,
     HttpStream,
+    Phase,
     Sink,
     WireProtocol,
 )
@@ -196,7 +197,7 @@ class ResponseStream:
                 content, data, events = run.take(data)
                 if events:
                     self._content_seen = True
-                    sink.on_content(content, events)
+                    sink.on_content(content, events, run.phase)
             if data:
                 if self._is_unseen:
                     data = self._recognise(data)
@@ -344,32 +345,34 @@ class ResponseStream:
         if not events:
             return None
         self._content_seen = True
-        sink.on_content(content, events)
+        sink.on_content(content, events, run.phase)
         return rest
 
     def _push_all(self, reader: EventReader, events: Sequence[bytes]) -> None:
         """Push whole events, content in a row as one, until the closing event or until the sink aborts."""
         run: list[bytes] = []
+        phase = None  # of the last event of the run
         for event in events:
             if event[_LARGE_EVENT:] and not is_light(event, _EVENT_VALUES):
                 raise ProtocolError(f"the upstream sent an event of {len(event)} bytes with too many values")
             frame = reader.read(event)
             if frame.kind is _CONTENT and frame.usage is None and self._call.streaming:
                 run.append(frame.raw)
+                phase = frame.phase
                 continue
             if run:
-                self._push_content(run)
+                self._push_content(run, phase)
                 run.clear()
             if self._sink is None:
                 return
             self._push(reader, self._sink, frame)
         if run:
-            self._push_content(run)
+            self._push_content(run, phase)
 
-    def _push_content(self, run: Sequence[bytes]) -> None:
+    def _push_content(self, run: Sequence[bytes], phase: Phase | None) -> None:
         self._content_seen = True
         if self._sink is not None:
-            self._sink.on_content(b"".join(run), len(run))
+            self._sink.on_content(b"".join(run), len(run), phase)
 
     def _push(self, reader: EventReader, sink: Sink, frame: Frame) -> None:
         """Push one event, and the end of the stream after its closing event, which is pushed only if it is the end."""

@@ -27,6 +27,8 @@ from io import BytesIO
 from operator import itemgetter
 from typing import Final
 
+from providers.base import Phase
+
 # A member of an event that decides nothing: null, or a plain value under a key that no reader reads.
 _UNREAD: Final = (
     rb'"(?:(?!choices")\w+": ?null'
@@ -54,12 +56,16 @@ class TextRun:
     """The `providers.base.ContentRun` of events that equal a content event but for the text between prefix and suffix.
 
     Such an event is the same JSON with another string in one place, which is not empty either: content again.
+
+    Attributes:
+        phase: phase of the content event.
     """
 
-    __slots__ = ("_prefix", "_suffix", "_text_at", "_text_of_line")
+    __slots__ = ("_prefix", "_suffix", "_text_at", "_text_of_line", "phase")
 
-    def __init__(self, prefix: bytes, suffix: bytes) -> None:
+    def __init__(self, prefix: bytes, suffix: bytes, phase: Phase | None = None) -> None:
         start = len(prefix)
+        self.phase = phase
         self._prefix = prefix
         self._suffix = suffix
         self._text_at = slice(start, -len(suffix))
@@ -91,7 +97,7 @@ class TextRun:
 
 
 class UsualEnds:
-    """The ends of the events of answers whose first event has one end; they follow the envelope.
+    """The ends of the events of answers whose first event has one end; they follow the envelope, and have text.
 
     An envelope ends in `delta` of the first of `choices`, and the same first end closes as many objects: another end
     gives the same event with it as with the envelope after which it was learned.

@@ -24,6 +24,7 @@ from providers.base import (
     Headers,
     HttpSink,
     HttpStream,
+    Phase,
     Request,
     Stream,
     WireProtocol,
@@ -267,7 +268,7 @@ class _Exchange:
     def on_headers(self, status: int, headers: Headers) -> None:
         """Ignore the status, which `on_head` has recorded."""
 
-    def on_content(self, raw: bytes, events: int) -> None:
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
         record = self.record
         if record.content_s is None:
             record.content_s = self._read_s
@@ -278,7 +279,7 @@ class _Exchange:
 
     def on_frame(self, frame: Frame) -> None:
         if frame.kind in FIRST_CONTENT:
-            self.on_content(frame.raw, 1)
+            self.on_content(frame.raw, 1, frame.phase)
         elif frame.kind is FrameKind.ERROR:
             self.record.error = "error_frame"
         if frame.usage is not None:

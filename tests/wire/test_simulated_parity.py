@@ -9,7 +9,7 @@ import pytest
 
 import simulated_sockets
 from openai_calls import call_of
-from providers.base import Api, Endpoint, Frame, FrameKind, Headers
+from providers.base import Api, Endpoint, Frame, FrameKind, Headers, Phase
 from providers.errors import BadStatus, RequestModeRejected, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.response_stream import Bounds
@@ -40,8 +40,8 @@ class Recorder:
     def on_headers(self, status: int, headers: Headers) -> None:
         self.status = status
 
-    def on_content(self, raw: bytes, events: int) -> None:
-        self.frames.append(Frame(FrameKind.CONTENT, raw))
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
+        self.frames.append(Frame(FrameKind.CONTENT, raw, phase=phase))
 
     def on_frame(self, frame: Frame) -> None:
         self.frames.append(frame)

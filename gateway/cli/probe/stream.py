@@ -18,6 +18,7 @@ from providers.base import (
     Headers,
     HttpSink,
     HttpStream,
+    Phase,
     Request,
     Stream,
 )
@@ -84,13 +85,13 @@ class Recording:
     def on_headers(self, status: int, headers: Headers) -> None:
         self.headers_s, self.headers = self._time(), headers
 
-    def on_content(self, raw: bytes, events: int) -> None:
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
         self.contents_s += [self._time()] * events
         self.settled.set()
 
     def on_frame(self, frame: Frame) -> None:
         if frame.kind in FIRST_CONTENT:
-            self.on_content(frame.raw, 1)
+            self.on_content(frame.raw, 1, frame.phase)
         elif frame.kind is FrameKind.WORK and self.work_s is None and not self.contents_s:
             self.work_s = self._time()
         elif frame.kind is FrameKind.ERROR:
