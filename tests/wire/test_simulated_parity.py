@@ -56,10 +56,10 @@ class Recorder:
         for frame in self.frames:
             burst = events[-1] if events and events[-1].kind is frame.kind is FrameKind.CONTENT else None
             if burst is not None and not (burst.usage or frame.usage):  # bursts of content may come as one frame
-                events[-1] = Frame(FrameKind.CONTENT, burst.raw + frame.raw)
+                events[-1] = Frame(FrameKind.CONTENT, burst.raw + frame.raw, phase=frame.phase)
             elif frame.raw or frame.kind is not FrameKind.COMMENT:
                 events.append(frame)
-        calls = [(frame.kind, frame.raw, frame.usage, _essence(frame.error)) for frame in events]
+        calls = [(frame.kind, frame.raw, frame.usage, frame.phase, _essence(frame.error)) for frame in events]
         return (self.status, calls, _essence(self.error), self.over.is_set())
 
 
