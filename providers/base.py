@@ -68,6 +68,18 @@ class FrameKind(FastEnum):
     MALFORMED = "malformed"  # data that is not a JSON object, without a piece of the answer
 
 
+FIRST_CONTENT: Final = frozenset({FrameKind.CONTENT, FrameKind.REFUSAL})
+"""The kinds of the events that end a race: the first event of one of them is the first content of an answer."""
+
+
+class Phase(FastEnum):
+    """The kind of the output that an event has or begins; the value is the word in errors."""
+
+    TEXT = "text"
+    THINKING = "reasoning"  # also a tool that the provider runs
+    TOOL_CALL = "tool call"
+
+
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Token counts as the upstream reported them; None for a count that it did not report.
 
@@ -123,14 +135,14 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
             forwarded (a usage chunk that only the gateway requested, an event without data).
         usage: token counts in this event, None if it has none.
         error: set if and only if kind is ERROR.
-        source: the upstream's own event if it was translated and may begin a block of output; else empty.
+        phase: the kind of the output that the event has or begins; None for text, and for an event that begins none.
     """
 
     kind: FrameKind
     raw: bytes
     usage: Usage | None = None
     error: UpstreamError | None = None
-    source: bytes = b""
+    phase: Phase | None = None
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -182,8 +194,14 @@ class Sink(Protocol):
     def on_headers(self, status: int, headers: Headers) -> None:
         """The final response head has been received (never a 1xx)."""
 
-    def on_content(self, raw: bytes, events: int) -> None:
-        """Content events in a row, without token counts, have been received: their bytes for the client, and number."""
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
+        """Content events in a row, without token counts, have been received.
+
+        Args:
+            raw: their bytes for the client.
+            events: their number.
+            phase: the phase of the last one, as `Frame.phase`.
+        """
 
     def on_frame(self, frame: Frame) -> None:
         """One whole event has been received, of any kind."""
@@ -228,6 +246,10 @@ class ContentRun(Protocol):
 
     Such events may be forwarded unchanged.
     """
+
+    @property
+    def phase(self) -> Phase | None:
+        """The phase of each of these events, as `Frame.phase`."""
 
     def take(self, data: bytes) -> tuple[bytes, bytes, int]:
         """Take the run of such events at the start of data.

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from providers.base import (
+    FIRST_CONTENT,
     Burst,
     Call,
     ContentRun,
@@ -20,6 +21,7 @@ from providers.base import (
     FrameKind,
     Headers,
     HttpStream,
+    Phase,
     Sink,
     WireProtocol,
 )
@@ -38,7 +40,7 @@ _ERROR_BODY_S = 3.0  # wait for the body of an error status, because the request
 _FIRST_EVENTS: Final = range(4)  # role, the beginning of the reasoning, and an event with text
 # Looked up once, because every event is compared with them.
 _CONTENT, _ERROR, _DONE = FrameKind.CONTENT, FrameKind.ERROR, FrameKind.DONE
-_DECISIVE: Final = frozenset({_CONTENT, _ERROR, FrameKind.REFUSAL})
+_DECISIVE: Final = FIRST_CONTENT | {_ERROR}
 _QUOTED_MAX: Final = 40  # characters of a header's value
 _SLICE_EVENTS_MAX: Final = 1_000  # in `MANY_BYTES`; more are read in smaller slices, because each takes 3 us
 _DENSE_BYTES: Final = 2 * 1024
@@ -195,7 +197,7 @@ class ResponseStream:
                 content, data, events = run.take(data)
                 if events:
                     self._content_seen = True
-                    sink.on_content(content, events)
+                    sink.on_content(content, events, run.phase)
             if data:
                 if self._is_unseen:
                     data = self._recognise(data)
@@ -347,32 +349,34 @@ class ResponseStream:
         if not events:
             return None
         self._content_seen = True
-        sink.on_content(content, events)
+        sink.on_content(content, events, run.phase)
         return rest
 
     def _push_all(self, reader: EventReader, events: Sequence[bytes]) -> None:
         """Push whole events, content in a row as one, until the closing event or until the sink aborts."""
         run: list[bytes] = []
+        phase = None  # of the last event of the run
         for event in events:
             if event[_LARGE_EVENT:] and not is_light(event, _EVENT_VALUES):
                 raise ProtocolError(f"the upstream sent an event of {len(event)} bytes with too many values")
             frame = reader.read(event)
             if frame.kind is _CONTENT and frame.usage is None and self._call.streaming:
                 run.append(frame.raw)
+                phase = frame.phase
                 continue
             if run:
-                self._push_content(run)
+                self._push_content(run, phase)
                 run.clear()
             if self._sink is None:
                 return
             self._push(reader, self._sink, frame)
         if run:
-            self._push_content(run)
+            self._push_content(run, phase)
 
-    def _push_content(self, run: Sequence[bytes]) -> None:
+    def _push_content(self, run: Sequence[bytes], phase: Phase | None) -> None:
         self._content_seen = True
         if self._sink is not None:
-            self._sink.on_content(b"".join(run), len(run))
+            self._sink.on_content(b"".join(run), len(run), phase)
 
     def _push(self, reader: EventReader, sink: Sink, frame: Frame) -> None:
         """Push one event, and the end of the stream after its closing event, which is pushed only if it is the end."""

@@ -1,11 +1,11 @@
 """Finds the first event of a response in the bytes of its body, and classifies failures. No I/O.
 
-The classifiers of events are the gateway's (`providers`). Whatever they cannot read counts as content: a client library
-must not withhold an answer because its form is unknown. Bytes, seconds.
+The readers of events are the gateway's (`providers`), so the library and the gateway have the same first content.
+Whatever they cannot read counts as content: a client library must not withhold an answer because its form is unknown.
+Bytes, seconds.
 """
 
 import enum
-import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 from gateway.client.asked import Asked, Event
 from gateway.client.hedger import Failure
 from gateway.hedging.outcomes import Outcome
-from providers.base import Api, Call, EventReader, FrameKind, Headers, WireProtocol
+from providers.base import FIRST_CONTENT, Api, Call, EventReader, FrameKind, Headers
 from providers.errors import BadStatus, ProtocolError
 from providers.retry_after import retry_after_s
 from providers.sse import Splitter
@@ -42,17 +42,10 @@ class Verdict(enum.Enum):
 
 _HEADERS: Final = Event.HEADERS
 _WAIT, _FIRST, _ERROR = Verdict.WAIT, Verdict.FIRST, Verdict.ERROR
+_FAILED: Final = FrameKind.ERROR
 _BLANK: Final = b"\n\n"  # ends an event
-# One event of a chat, for which no reader is needed unless it has an error: with text (the group), or before the text.
-_usual: Final = re.compile(
-    rb'data: \{[^\[\]{}\r\n]*"choices":\[\{"index":0,"delta":\{(?:'
-    rb'"role":"assistant"(?:,"\w+":(?:""|null))*\}(?:,"\w+":null)*\}\]'
-    rb'|(?:"role":"assistant",)?"content":"([^"\r\n]))'
-    rb"[^\r\n]*\}\n\n"
-).fullmatch
 _name_of: Final = itemgetter(0)  # of a header
 _NAMES_MAX: Final = 64  # sets of header names that are remembered with the places of two of them
-_FIRST_KINDS: Final = (FrameKind.CONTENT, FrameKind.REFUSAL)
 
 
 class Detector(Protocol):
@@ -80,21 +73,13 @@ class _Pieces:
 class _Events:
     """Finds the first content in a stream of events of an LLM API."""
 
-    __slots__ = ("_call", "_reader", "_splitter")
+    __slots__ = ("_read", "_splitter")
 
     def __init__(self, call: Call) -> None:
-        self._call = call
-        self._reader: EventReader | None = None  # until an event is not a usual one
+        self._read = _reader_of(call.api)(call).read
         self._splitter: Splitter | None = None  # until a piece is not one event
 
     def feed(self, data: bytes) -> Verdict:
-        if self._splitter is None:
-            usual = _usual(data)
-            if usual is not None and b'"error"' not in data:
-                return _FIRST if usual[1] else _WAIT
-        return self._read(data)
-
-    def _read(self, data: bytes) -> Verdict:
         splitter = self._splitter
         try:
             if splitter is None and data[-2:] == _BLANK != data and _BLANK not in data[:-1] and b"\r" not in data:
@@ -102,12 +87,11 @@ class _Events:
             else:
                 self._splitter = splitter = splitter or Splitter(_EVENT_MAX)
                 events = splitter.feed(data)
-            reader = self._reader = self._reader or _protocol(self._call.api).reader(self._call)
             for event in events:
-                kind = reader.read(event).kind
-                if kind in _FIRST_KINDS:
+                kind = self._read(event).kind
+                if kind in FIRST_CONTENT:
                     return _FIRST
-                if kind is FrameKind.ERROR:
+                if kind is _FAILED:
                     return _ERROR
         except Exception:  # an event that is too long, or a bug
             return _FIRST
@@ -175,7 +159,7 @@ def is_error(asked: Asked, status: int) -> bool:
 
 def failure_of(status: int, headers: Headers) -> Failure:
     """Classify an error status without its body."""
-    from gateway.race.failures import classify
+    from gateway.hedging.failures import classify
 
     wait_s = retry_after_s([(name.lower(), value) for name, value in headers])
     if status == _LIMITED:
@@ -199,23 +183,19 @@ def failure_by(error: BaseException) -> Failure:
 
 
 @cache
-def _protocol(api: Api) -> WireProtocol:
-    """Import and return a protocol: a process that uses one API loads one.
+def _reader_of(api: Api) -> Callable[[Call], EventReader]:
+    """Import and return the reader of an API's events: a process that uses one API loads one.
 
     It does not learn to recognise events by their bytes, because the first content is the last event that it reads.
     """
     if api is Api.MESSAGES:
-        from providers.anthropic.protocol import AnthropicMessages
+        from providers.anthropic.events import MessageReader
 
-        return AnthropicMessages()
+        return lambda _: MessageReader()
     if api is Api.RESPONSES:
-        from providers.responses.protocol import OpenAIResponses
+        from providers.responses.events import ResponsesReader
 
-        return OpenAIResponses()
-    if api is Api.COMPLETIONS:
-        from providers.openai.completions import OpenAICompletions
+        return lambda _: ResponsesReader()
+    from providers.openai.events import ChunkReader
 
-        return OpenAICompletions(ask_usage=True, learns=False)
-    from providers.openai.chat import OpenAIChat
-
-    return OpenAIChat(learns=False)
+    return ChunkReader

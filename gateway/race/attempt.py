@@ -18,21 +18,19 @@ from gateway.pool.pool import Pool
 from gateway.race.context import Timeouts
 from gateway.race.deadlines import AttemptDeadlines
 from gateway.race.kept_events import PACK_BYTES, KeptEvents
-from gateway.race.phases import Phase, last_event, phase_of, silence_s_max
 from gateway.routing.replicas import Replica
-from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
+from providers.base import Call, Frame, FrameKind, Headers, Phase, Stream, Usage
 from providers.errors import EmptyAnswer, ProtocolError, TimedOut, UpstreamError, shown_id
 
 PREAMBLE_BYTES_MAX = 256 * 1024
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
 _REQUEST_ID_HEADERS = frozenset({b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id"})
 
-_NOTHING_BEGUN = (0.0, b"")
-
 # Looked up once, because Python 3.11 looks up a member in its class slowly.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
 _FINISH, _DONE, _WORK, _PREAMBLE = FrameKind.FINISH, FrameKind.DONE, FrameKind.WORK, FrameKind.PREAMBLE
 _MALFORMED, _COMMENT = FrameKind.MALFORMED, FrameKind.COMMENT
+_THINKING = Phase.THINKING
 
 
 class AttemptListener(Protocol):
@@ -81,11 +79,11 @@ class Attempt:
     """
 
     __slots__ = (
-        "_begun",
+        "_begun_s",
         "_finished",
-        "_generated",
         "_held",
         "_loop",
+        "_phase",
         "_race",
         "_stream",
         "_write",
@@ -158,8 +156,9 @@ class Attempt:
         self._stream: Stream | None = None
         self._write: Callable[[bytes], None] | None = None  # set while events are forwarded
         self.kept: KeptEvents | None = None
-        self._generated, self.generated_s = b"", 0.0  # last event with output, and when it was received
-        self._begun = _NOTHING_BEGUN  # time and bytes of the last event without output that begins a block of it
+        self.generated_s = 0.0
+        self._begun_s = 0.0  # time of the last event without output that begins a block of it
+        self._phase: Phase | None = None  # of the later one of both events, None for text
         self._held = b""  # events held back
 
     def open(self, call: Call) -> None:
@@ -182,7 +181,6 @@ class Attempt:
 
     def pause(self) -> None:
         """Stop reading: the client is slow."""
-        self._generated = last_event(self._generated)  # not all of a read: the client's transport holds it, too
         if self._stream is not None and self.outcome is None:
             self._stream.pause()
 
@@ -200,37 +198,38 @@ class Attempt:
         """Return the failure of an attempt that has shown output or work and is silent for too long, else None."""
         if now_s < self.generated_s + timeouts.stall_s:
             return None
-        due_s, phase = self._stall_due(timeouts)
-        if now_s < due_s:
+        if now_s < self._stall_due_s(timeouts):
             return None
-        silence_s = silence_s_max(phase, timeouts)
-        return TimedOut(f"the upstream sent no {phase.value} for {silence_s:g} s in the middle of its answer")
+        output, silence_s = (self._phase or Phase.TEXT).value, self._silence_s_max(timeouts)
+        return TimedOut(f"the upstream sent no {output} for {silence_s:g} s in the middle of its answer")
 
     def stall_check_s(self, timeouts: Timeouts, now_s: float) -> float:
         """Return the loop time of the next check for a stall."""
         text_due_s = self.generated_s + timeouts.stall_s
-        return text_due_s if text_due_s > now_s else self._stall_due(timeouts)[0]
+        return text_due_s if text_due_s > now_s else self._stall_due_s(timeouts)
 
-    def _stall_due(self, timeouts: Timeouts) -> tuple[float, Phase]:
-        """Return the loop time at which the silence is a stall, and its phase, which is read only after `stall_s`.
+    def _stall_due_s(self, timeouts: Timeouts) -> float:
+        """Return the loop time at which the silence is a stall.
 
         Only generated output, or the start of a block of it, ends a silence; while the model thinks, any event does.
         """
-        since_s, last = self.generated_s, self._generated
-        if self._begun[0] > since_s:
-            since_s, last = self._begun
-        phase = phase_of(last) or Phase.TEXT
-        if phase is Phase.THINKING:
-            since_s = self.last_s
-        return since_s + silence_s_max(phase, timeouts), phase
+        since_s = self.last_s if self._phase is _THINKING else self.output_s
+        return since_s + self._silence_s_max(timeouts)
+
+    def _silence_s_max(self, timeouts: Timeouts) -> float:
+        """Return the longest silence of the phase: thinking and tool calls may be silent for longer than text."""
+        if self._phase is None:
+            return timeouts.stall_s
+        return max(
+            timeouts.stall_s, timeouts.stall_thinking_s if self._phase is _THINKING else timeouts.stall_tool_call_s
+        )
 
     def forgive(self, silence_s: float) -> None:
         """Discount a silence in which the gateway did not read."""
         now_s = self._loop.time()
         self.last_s = min(now_s, self.last_s + silence_s)
-        begun_s, event = self._begun
-        if begun_s > self.generated_s:  # the later one has the phase, and stays the later one
-            self._begun = (min(now_s, begun_s + silence_s), event)
+        if self._begun_s > self.generated_s:  # the later one has the phase, and stays the later one
+            self._begun_s = min(now_s, self._begun_s + silence_s)
         else:
             self.generated_s = min(now_s, self.generated_s + silence_s)
 
@@ -260,7 +259,7 @@ class Attempt:
     @property
     def output_s(self) -> float:
         """Loop time of the last generated output, or of the start of a block of it."""
-        return max(self.generated_s, self._begun[0])
+        return max(self.generated_s, self._begun_s)
 
     @property
     def live(self) -> bool:
@@ -279,13 +278,13 @@ class Attempt:
         if self.replica.read_limits is not None or self.pool.stops_at_headers:
             self._race.on_headers(self, headers)
 
-    def on_content(self, raw: bytes, events: int) -> None:
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
         write = self._write
         if write is None or not raw:
-            self._on_unforwarded(raw, events)
+            self._on_unforwarded(raw, events, phase)
             return
         self.last_s = self.written_s = self.generated_s = self._loop.time()
-        self._generated = raw
+        self._phase = phase
         self.events += events
         kept = self.kept
         if kept is not None:
@@ -299,13 +298,13 @@ class Attempt:
         if frame.usage is not None:
             self.usage = frame.usage
         if kind is _CONTENT:
-            self.on_content(frame.raw, 1)
+            self.on_content(frame.raw, 1, frame.phase)
         elif self._write is None:
             self._on_early(frame)
         elif kind is _FINISH or kind is _DONE:
-            self.on_content(frame.raw, 0)
+            self.on_content(frame.raw, 0, None)
         elif kind is _REFUSAL:
-            self.on_content(frame.raw, 1)
+            self.on_content(frame.raw, 1, None)
         else:
             self._on_silent(frame)
 
@@ -333,12 +332,12 @@ class Attempt:
                 self.kept = None
         self._write(raw)
 
-    def _on_unforwarded(self, raw: bytes, events: int) -> None:
+    def _on_unforwarded(self, raw: bytes, events: int, phase: Phase | None) -> None:
         """Handle content that is the first, or that has no bytes for the client."""
         if self.outcome is not None:
             return
         now_s = self.last_s = self.generated_s = self._loop.time()
-        self._generated = raw
+        self._phase = phase
         self.events += events
         if self._write is None:
             self._held += raw
@@ -358,7 +357,7 @@ class Attempt:
             text = f"the upstream sent over {PREAMBLE_BYTES_MAX} bytes before any content"
             self._race.on_failed(self, ProtocolError(text))
         elif kind is _WORK:
-            self._begun = (now_s, frame.source or raw)
+            self._begun_s, self._phase = now_s, frame.phase
             if self.work_s is None:
                 self.work_s = now_s
                 self._race.on_work(self)
@@ -368,10 +367,10 @@ class Attempt:
         kind = frame.kind
         if kind is _FINISH:
             self._finished = True
-            self.generated_s, self._generated = self.last_s, frame.raw
+            self.generated_s, self._phase = self.last_s, None
         elif kind is _REFUSAL:
             self.refused = True
-            self.on_content(frame.raw, 1)
+            self.on_content(frame.raw, 1, None)
             return False
         elif kind is _ERROR or kind is _MALFORMED:
             self._on_fault(frame)
@@ -384,10 +383,8 @@ class Attempt:
         if frame.kind is _ERROR or frame.kind is _MALFORMED:
             self._on_fault(frame)
             return
-        if frame.kind is _WORK or frame.kind is _PREAMBLE:
-            event = frame.source or frame.raw
-            if phase_of(event) is not None:  # the start of an empty text does not end the reasoning before it
-                self._begun = (self.last_s, event)
+        if frame.phase is not None:  # the start of an empty text does not end the reasoning before it
+            self._begun_s, self._phase = self.last_s, frame.phase
         if frame.raw:
             self.written_s = self.last_s
             self._send(frame.raw)

@@ -16,6 +16,7 @@ import msgspec
 from gateway.errors import Limit
 from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, Role
 from gateway.hedging.contract import ATTEMPTS_MAX, Denied, Hedge, HedgeTickets, Primary, RequestFacts
+from gateway.hedging.failures import FailureClass, RetryHint, asks_others, classify, limits_tokens
 from gateway.hedging.measure import Measured, Shadow
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.possible import EXPLANATIONS
@@ -23,7 +24,6 @@ from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.deadlines import attempt_deadlines, recovery_deadlines
-from gateway.race.failures import FailureClass, RetryHint, asks_others, classify, limits_tokens
 from gateway.race.living import LivingLoser, let_live, withhold
 from gateway.race.recovery import Recovery, can_recover
 from gateway.race.retry_plan import (

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from gateway.events import RecoveryKind, RecoveryReport, RecoveryResult
 from gateway.hedging.contract import RequestFacts
+from gateway.hedging.failures import classify
 from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model, RecoveryMode
-from gateway.race.failures import classify
 from gateway.race.kept_events import PACK_BYTES, KeptEvents
 from gateway.race.retry_plan import SendTo
 from gateway.routing.replicas import Replica

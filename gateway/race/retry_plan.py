@@ -27,11 +27,11 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.events import Role
 from gateway.hedging.contract import ATTEMPTS_MAX, RequestFacts
+from gateway.hedging.failures import RetryHint, classify
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model
-from gateway.race.failures import RetryHint, classify
 from gateway.routing.replicas import COOL_DOWN_S, BreakerState, Replica
 from gateway.share.fleet import ASK_WAIT_S, WaitAllowance
 from providers.errors import RequestModeRejected, Unsupported, UpstreamError

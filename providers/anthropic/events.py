@@ -14,7 +14,7 @@ import msgspec
 from providers.anthropic.assembler import events_of_message
 from providers.anthropic.errors import frame_of
 from providers.anthropic.usage import Counts
-from providers.base import FirstToken, Frame, FrameKind, Usage
+from providers.base import FirstToken, Frame, FrameKind, Phase, Usage
 from providers.endings import unreadable
 from providers.errors import ErrorFrame
 from providers.json_fields import dict_or_empty
@@ -24,10 +24,12 @@ from providers.tolerant_json import loads
 # The usual delta, valid JSON if its bytes are UTF-8.
 _delta: Final = re.compile(
     rb'event: content_block_delta\ndata: \{"type":"content_block_delta","index":\d+,"delta":\{"type":'
-    rb'"(?:text_delta","text|thinking_delta","thinking|input_json_delta","partial_json)":'
+    rb'"(?:text_delta","text|(thinking_delta","thinking)|(input_json_delta","partial_json))":'
     rb'"(?!")[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"\}\}\n\n'
 ).fullmatch
+_PHASES: Final[Mapping[int | None, Phase | None]] = {None: None, 1: Phase.THINKING, 2: Phase.TOOL_CALL}  # by group
 _THINKING = frozenset({"thinking", "redacted_thinking", "thinking_delta"})
+_TOOL_CALLS = frozenset({"tool_use", "input_json_delta"})
 _TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
@@ -45,7 +47,7 @@ class MessageReader:
 
     run = None
 
-    def __init__(self, first_token: FirstToken) -> None:
+    def __init__(self, first_token: FirstToken = "any") -> None:
         self.complete = False
         self.closed = False
         self._content_seen = False
@@ -56,8 +58,12 @@ class MessageReader:
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
-        if self._content_seen and _delta(event) is not None and (event.isascii() or _is_utf8(event)):
-            return Frame(FrameKind.CONTENT, event)  # after content, deltas need no parsing
+        if (
+            self._content_seen  # after content, deltas need no parsing
+            and (delta := _delta(event)) is not None
+            and (event.isascii() or _is_utf8(event))
+        ):
+            return Frame(FrameKind.CONTENT, event, None, None, _PHASES[delta.lastindex])
         data, raw = data_of(event), forwardable(event)
         if not data:
             return Frame(FrameKind.COMMENT, raw)
@@ -70,7 +76,7 @@ class MessageReader:
         self._content_seen = self._content_seen or kind is FrameKind.CONTENT
         usage = value.get("usage") or dict_or_empty(value.get("message")).get("usage")
         if not usage:
-            return Frame(kind, raw)
+            return Frame(kind, raw, None, None, _phase(value))
         self._counts.add(usage)
         return Frame(kind, raw, self._with_hidden(self._counts.usage()))
 
@@ -128,6 +134,14 @@ class MessageReader:
         if usage is None or self._thinking_seen or not (self._thinking_signed or usage.reasoning_tokens):
             return usage
         return msgspec.structs.replace(usage, hidden_reasoning=True)
+
+
+def _phase(event: Mapping[str, object]) -> Phase | None:
+    """Return the phase of an event by the type of its block or delta."""
+    kind = str(dict_or_empty(event.get("content_block") or event.get("delta")).get("type"))
+    if kind in _TOOL_CALLS:
+        return Phase.TOOL_CALL
+    return Phase.THINKING if kind in _THINKING or kind == "signature_delta" else None
 
 
 def _is_utf8(event: bytes) -> bool:

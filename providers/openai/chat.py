@@ -25,13 +25,12 @@ class OpenAIChat:
     Args:
         ask_usage: request token counts with every stream; False for servers that reject `stream_options`.
         first_token: with "answer", reasoning does not count as content.
-        learns: False if the events that follow the first content are not read.
     """
 
-    def __init__(self, *, ask_usage: bool = True, first_token: FirstToken = "any", learns: bool = True) -> None:
+    def __init__(self, *, ask_usage: bool = True, first_token: FirstToken = "any") -> None:
         self._ask_usage = ask_usage
         self._first_token = first_token
-        self._learned = LearnedEnds() if learns else None
+        self._learned = LearnedEnds()
 
     def path(self, api: Api) -> str:
         """See `WireProtocol.path`."""

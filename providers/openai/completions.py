@@ -21,12 +21,11 @@ class OpenAICompletions:
 
     Args:
         ask_usage: request token counts with every stream; False for servers that reject `stream_options`.
-        learns: False if the events that follow the first content are not read.
     """
 
-    def __init__(self, *, ask_usage: bool = True, learns: bool = True) -> None:
+    def __init__(self, *, ask_usage: bool = True) -> None:
         self._ask_usage = ask_usage
-        self._learned = LearnedEnds() if learns else None
+        self._learned = LearnedEnds()
 
     def path(self, api: Api) -> str:
         """See `WireProtocol.path`."""

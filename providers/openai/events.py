@@ -4,8 +4,8 @@ Content is any truthy value under a choice's `delta` other than `role`, and any 
 events of the winner are read here too, so an ordinary event costs one typed decode of a few fields; an event with an
 unexpected type in a field is decoded again, leniently, before it counts as malformed.
 
-`[DONE]` ends a stream, but does not complete an answer. runs.py recognises most content events, and the usual finish,
-by their bytes; those are not decoded.
+`[DONE]` ends a stream, but does not complete an answer. runs.py recognises the usual first events, most content events
+and the usual finish by their bytes; those are not decoded.
 
 Units: bytes, tokens.
 """
@@ -16,23 +16,24 @@ from typing import Final, Never
 
 import msgspec
 
-from providers.base import Call, FirstToken, Frame, FrameKind, Usage
+from providers.base import Call, FirstToken, Frame, FrameKind, Phase, Usage
 from providers.endings import frames_of_body, unreadable
 from providers.errors import ErrorFrame
 from providers.openai.errors import Problem, problem_of
 from providers.openai.finishes import ORDINARY, is_filter, is_given_up
-from providers.openai.runs import LearnedEnds, TextRun, UsualEnds
+from providers.openai.runs import LearnedEnds, TextRun, UsualEnds, usual_first
 from providers.sse import data_of, fields, forwardable
 from providers.tolerant_json import as_count, dumps, loads
 
 Chunks = Callable[[Mapping[str, object]], Iterable[Mapping[str, object]]]
 """Splits a complete answer into the chunks of an equal stream, without the closing event."""
 
-# Reasoning, and `channel`, in which Groq names the kind of the text beside it.
-_REASONING = frozenset(
-    {"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "channel"}
-)
-_KNOWN = _REASONING | {"content", "refusal", "tool_calls", "function_call", "audio", "annotations"}
+_THOUGHTS = frozenset({"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks"})
+_REASONING = _THOUGHTS | {"channel"}  # in which Groq names the kind of the text beside it
+_TOOLS = frozenset({"tool_calls", "function_call"})
+_NOTED = _REASONING | _TOOLS | {"content"}
+_KNOWN = _NOTED | {"refusal", "audio", "annotations"}
+_THOUGHT_PARTS = ("thinking", "reasoning")  # types of the parts of a list under `content`: Mistral, Databricks
 _UNKNOWN_MAX = 16
 _NONE: Final[frozenset[Never]] = frozenset()
 _SILENT = Problem(None)
@@ -40,6 +41,7 @@ _NOT_TYPED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # Looking a member up in its class costs more than half as much as decoding a chunk, on Python 3.11.
 _ERROR, _REFUSAL, _CONTENT = FrameKind.ERROR, FrameKind.REFUSAL, FrameKind.CONTENT
 _FINISH, _PREAMBLE = FrameKind.FINISH, FrameKind.PREAMBLE
+_THINKING, _TOOL_CALL = Phase.THINKING, Phase.TOOL_CALL
 _RANK = {kind: rank for rank, kind in enumerate(FrameKind)}  # declared in the order in which the first applies
 
 
@@ -78,7 +80,7 @@ class ChunkReader:
         call: the client's call.
         strip_usage: remove the usage chunk, which the client did not request.
         first_token: with "answer", reasoning does not count as content.
-        chunks: see `Chunks`.
+        chunks: see `Chunks`; the default is for a reader that reads no JSON body.
         learned: the ends of events that the same upstream's answers share; None if the events that follow the first
             content are not read.
 
@@ -88,6 +90,7 @@ class ChunkReader:
     """
 
     __slots__ = (
+        "_begins",
         "_begun",
         "_choices",
         "_chunks",
@@ -97,6 +100,7 @@ class ChunkReader:
         "_ignored",
         "_learn_left",
         "_learned",
+        "_phase",
         "_reasoning_seen",
         "_strip_usage",
         "_usual_finish",
@@ -110,9 +114,9 @@ class ChunkReader:
         self,
         call: Call,
         *,
-        strip_usage: bool,
-        first_token: FirstToken,
-        chunks: Chunks,
+        strip_usage: bool = False,
+        first_token: FirstToken = "any",
+        chunks: Chunks = lambda _: (),
         learned: LearnedEnds | None = None,
     ) -> None:
         self.complete = self.closed = False
@@ -120,6 +124,7 @@ class ChunkReader:
         self._begun: frozenset[int] = _NONE  # choices of which something was sent, if several are requested
         self._finished: frozenset[int] = _NONE  # those that have finished
         self._choices = call.choices
+        self._begins = call.choices == 1  # the answer's events so far are of the usual form
         self._strip_usage = strip_usage
         self._ignored = _REASONING if first_token == "answer" else _NONE
         self._chunks = chunks
@@ -129,6 +134,7 @@ class ChunkReader:
         self._ends: UsualEnds | None = None  # of the answer's events, from its first one on
         self._envelope = b""  # the beginning of the answer's events, up to the fields of `delta`
         self._usual_finish = b""  # an event with which the answer may finish; empty if none is known
+        self._phase: Phase | None = None  # of the event that is read
         self._reasoning_seen = False  # an event has shown reasoning
 
     def read(self, event: bytes) -> Frame:
@@ -139,10 +145,18 @@ class ChunkReader:
                 self._close()
             return _DONE_FRAME
         if self.run is not None and self.run.has(event):
-            return Frame(_CONTENT, event)
+            return Frame(_CONTENT, event, None, None, self.run.phase)
         if event == self._usual_finish:
             self.complete = True
             return Frame(_FINISH, event)
+        if self._begins:
+            usual = usual_first(event)
+            if usual is not None:
+                frame = Frame(_PREAMBLE if usual[1] is None else _CONTENT, event)
+                if self._learned is not None:
+                    self._learn(frame, event)
+                return frame
+            self._begins = False
         if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 3:  # one data line and the blank one
             try:
                 chunk = _decode(event[5:])  # JSON allows the white space around the object
@@ -150,11 +164,7 @@ class ChunkReader:
                 return self._read_fields(event)
             frame = self._read_chunk(chunk, event, event)
             if frame.usage is None:
-                if frame.kind is _CONTENT:
-                    if self._learn_left:
-                        self._learn_run(event)
-                elif self._learned is not None:
-                    self._learn_ends(self._learned, frame.kind, event)
+                self._learn(frame, event)
             return frame
         return self._read_fields(event)
 
@@ -175,7 +185,15 @@ class ChunkReader:
         if self._begun and self._begun == self._finished:
             self.complete = True
 
-    def _learn_run(self, event: bytes) -> None:
+    def _learn(self, frame: Frame, event: bytes) -> None:
+        """Remember an event without token counts, so that similar ones need no parsing."""
+        if frame.kind is _CONTENT:
+            if self._learn_left:
+                self._learn_run(event, frame.phase)
+        elif self._learned is not None:
+            self._learn_ends(self._learned, frame.kind, event)
+
+    def _learn_run(self, event: bytes, phase: Phase | None) -> None:
         """Remember a content event, so that events that differ from it only in their text need no parsing."""
         self._learn_left -= 1
         if len(event) > _LEARNED_BYTES_MAX:
@@ -184,9 +202,9 @@ class ChunkReader:
         if found is None or _FINISH_REASON(event) is not None:
             return
         start, end = found.span(1)
-        self.run = TextRun(event[:start], event[end:])
+        self.run = TextRun(event[:start], event[end:], phase)
         head_at = len(self._envelope)
-        if self._ends is not None and start > head_at and self._is_usual(event):
+        if self._ends is not None and phase is None and start > head_at and self._is_usual(event):
             self._ends.head, self._ends.suffix = event[head_at:start], event[end:]
 
     def _learn_ends(self, learned: LearnedEnds, kind: FrameKind, event: bytes) -> None:
@@ -237,6 +255,7 @@ class ChunkReader:
         if not choices:
             return self._without_choices(chunk, self._usage(usage), event, raw)
         choice = choices[0]
+        self._phase = None
         kind = self._kind(choice)
         if len(choices) > 1:
             kind = min(kind, *map(self._kind, choices[1:]), key=_RANK.__getitem__)
@@ -246,7 +265,7 @@ class ChunkReader:
             reasons = [choice.finish_reason for choice in choices]
             error = error or f"finish_reason is {next(filter(is_given_up, reasons))!r}"
             return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
-        return Frame(kind, raw, self._usage(usage)) if usage else Frame(kind, raw)
+        return Frame(kind, raw, self._usage(usage) if usage else None, None, self._phase)
 
     def _without_choices(self, chunk: _Chunk, usage: Usage | None, event: bytes, raw: bytes) -> Frame:
         """Classify a chunk without choices: token counts, Azure's filter results, or an error without `error`."""
@@ -271,11 +290,11 @@ class ChunkReader:
             for key, value in choice.delta.items():
                 if not value or key == "role":
                     continue
-                if key == "content":
+                if key == "content" and type(value) is str:
                     kind = _CONTENT
                     continue
-                if key in _REASONING:
-                    self._reasoning_seen = True
+                if key in _NOTED:
+                    self._note(key, value)
                 if key in self._ignored:
                     continue
                 if key == "refusal":
@@ -284,6 +303,15 @@ class ChunkReader:
                 if key not in _KNOWN and len(self.unknown_keys) < _UNKNOWN_MAX:
                     self.unknown_keys |= {key}
         return kind
+
+    def _note(self, key: str, value: object) -> None:
+        """Note the phase of a key under `delta`, and that reasoning was shown."""
+        if key in _REASONING:
+            self._reasoning_seen = True
+        if key in _TOOLS:
+            self._phase = _TOOL_CALL
+        elif self._phase is None and (key in _THOUGHTS or (isinstance(value, list) and _has_thoughts(value))):
+            self._phase = _THINKING
 
     def _finish(self, choice: _Choice) -> FrameKind:
         """Note the end of a choice; return ERROR, REFUSAL, or FINISH."""
@@ -330,6 +358,10 @@ def whole_body(reader: ChunkReader, body: bytes) -> Frame:
         return first
     answer = loads(body)
     return Frame(_CONTENT, body, usage_of(answer.get("usage")) if isinstance(answer, dict) else None)
+
+
+def _has_thoughts(parts: Sequence[object]) -> bool:
+    return any(isinstance(part, dict) and part.get("type") in _THOUGHT_PARTS for part in parts)
 
 
 def _index(choice: _Choice) -> int:

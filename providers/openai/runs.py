@@ -1,6 +1,7 @@
 r"""Recognises the usual events of OpenAI-compatible streams by their bytes.
 
-Most content events equal the last one but for their text. Such a run is not decoded:
+Most answers begin with an event of one form, with the role or with text, which `usual_first` recognises. Most content
+events equal the last one but for their text. Such a run is not decoded:
 
     learned event  data: {"id":"c1","choices":[{"delta":{"content":"Hel"}}]}\n\n
     prefix         data: {"id":"c1","choices":[{"delta":{"content":"
@@ -26,6 +27,23 @@ from io import BytesIO
 from operator import itemgetter
 from typing import Final
 
+from providers.base import Phase
+
+# A member of an event that decides nothing: null, or a plain value under a key that no reader reads.
+_UNREAD: Final = (
+    rb'"(?:(?!choices")\w+": ?null'
+    rb'|(?!(?:choices|error|usage|x_groq)")\w+": ?(?:"[ !#-\[\]-~]*+"|(?:0|[1-9]\d*+)(?:\.\d++)?|true|false))'
+)
+_OF_CHOICE: Final = rb'"(?:index": ?\d|(?!delta")\w+": ?null)'  # the same of its only choice
+usual_first: Final = re.compile(
+    rb'data: \{(?:%b, ?)*+"choices": ?\[\{(?:%b, ?)*+"delta": ?\{(?:'
+    % (_UNREAD, _OF_CHOICE)
+    + rb'"role": ?"assistant"(?:, ?"\w+": ?(?:""|null))*+'
+    rb'|(?:"role": ?"assistant", ?)?"content": ?"([ !#-\[\]-~]++)"(?:, ?"(?!content")\w+": ?(?:""|null))*+'
+    rb")\}(?:, ?%b)*+\}\](?:, ?%b)*+\}\n\n" % (_OF_CHOICE, _UNREAD)
+).fullmatch
+"""Matches an event with the role alone, and one with plain text, which is the group; both are valid JSON."""
+
 _DELTA: Final = re.compile(rb'"choices": ?\[\{[^][{}]*"delta": ?\{').search
 # Bytes that are the text of a JSON string as they are, without escapes and outside ASCII.
 _PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch
@@ -38,12 +56,16 @@ class TextRun:
     """The `providers.base.ContentRun` of events that equal a content event but for the text between prefix and suffix.
 
     Such an event is the same JSON with another string in one place, which is not empty either: content again.
+
+    Attributes:
+        phase: phase of the content event.
     """
 
-    __slots__ = ("_prefix", "_suffix", "_text_at", "_text_of_line")
+    __slots__ = ("_prefix", "_suffix", "_text_at", "_text_of_line", "phase")
 
-    def __init__(self, prefix: bytes, suffix: bytes) -> None:
+    def __init__(self, prefix: bytes, suffix: bytes, phase: Phase | None = None) -> None:
         start = len(prefix)
+        self.phase = phase
         self._prefix = prefix
         self._suffix = suffix
         self._text_at = slice(start, -len(suffix))
@@ -75,7 +97,7 @@ class TextRun:
 
 
 class UsualEnds:
-    """The ends of the events of answers whose first event has one end; they follow the envelope.
+    """The ends of the events of answers whose first event has one end; they follow the envelope, and have text.
 
     An envelope ends in `delta` of the first of `choices`, and the same first end closes as many objects: another end
     gives the same event with it as with the envelope after which it was learned.

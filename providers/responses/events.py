@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from providers.base import FirstToken, Frame, FrameKind, Usage
+from providers.base import FirstToken, Frame, FrameKind, Phase, Usage
 from providers.endings import unfinished_body, unreadable
 from providers.errors import ErrorFrame
 from providers.openai.errors import Problem, problem_of
@@ -27,6 +27,12 @@ OnResponseId = Callable[[str, str], None]
 """Receives the id of every response."""
 
 _REASONING: Final = ("response.reasoning",)
+_TEXT_DELTA: Final = "response.output_text.delta"
+_TOOL_CALLS: Final = ("function_call", "custom_tool_call")
+_THINKING: Final = (
+    "reasoning",
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"),
+)
 _GENERATED: Final = (".done", ".partial_image", "code.delta")  # events with generated content, with or without deltas
 _FINISHES: Final = frozenset({"response.completed", "response.incomplete"})
 TERMINAL: Final = _FINISHES | {"response.failed", "response.cancelled"}
@@ -108,11 +114,12 @@ class ResponsesReader:
         kind = event.type
         if kind.startswith(_REASONING) and (event.delta or kind.endswith("text.done")):
             self._reasoning_seen = True
+        phase = None if kind == _TEXT_DELTA else _phase(event)
         if kind.endswith(".delta"):
             if not event.delta or kind.startswith(self._ignored or ("\0",)):
-                return Frame(_PREAMBLE, raw)
+                return Frame(_PREAMBLE, raw, None, None, phase)
             self._content_seen = True
-            return Frame(FrameKind.REFUSAL if kind == "response.refusal.delta" else _CONTENT, raw)
+            return Frame(FrameKind.REFUSAL if kind == "response.refusal.delta" else _CONTENT, raw, None, None, phase)
         if kind in TERMINAL:
             return self._ended(kind, event.response, raw)
         if kind == "error" or (event.error and not kind.startswith("response.")):
@@ -122,8 +129,8 @@ class ResponsesReader:
             self._on_response_id(self._owner, str(event.response.get("id")))
         if not self._content_seen and self._is_generated(event):
             self._content_seen = True
-            return Frame(_CONTENT, raw)
-        return Frame(FrameKind.WORK if kind == "response.output_item.added" else _PREAMBLE, raw)
+            return Frame(_CONTENT, raw, None, None, phase)
+        return Frame(FrameKind.WORK if kind == "response.output_item.added" else _PREAMBLE, raw, None, None, phase)
 
     def _is_generated(self, event: _Event) -> bool:
         """Return True for an event with generated content that came without deltas."""
@@ -144,6 +151,14 @@ class ResponsesReader:
         if usage is not None and usage.reasoning_tokens and not self._reasoning_seen:
             usage = msgspec.structs.replace(usage, hidden_reasoning=True)
         return Frame(FrameKind.REFUSAL if filtered else FrameKind.FINISH, raw, usage)
+
+
+def _phase(event: _Event) -> Phase | None:
+    """Return the phase of an event by the type of its item, or by its own."""
+    kind = str(event.item.get("type")) if isinstance(event.item, dict) else event.type.removeprefix("response.")
+    if kind.startswith(_TOOL_CALLS):
+        return Phase.TOOL_CALL
+    return Phase.THINKING if kind.startswith(_THINKING) else None
 
 
 def failure_of(answer: object) -> ErrorFrame | None:

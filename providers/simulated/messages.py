@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from providers.base import Frame, FrameKind, Usage
+from providers.base import Frame, FrameKind, Phase, Usage
 from providers.simulated.completion import Completion, CompletionChoice
 from providers.simulated.request import (
     FunctionSpec,
@@ -64,6 +64,7 @@ class _Body(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(_Body).decode
 _encode = msgspec.json.Encoder().encode
+_PHASES = {"thinking": Phase.THINKING, "tool_use": Phase.TOOL_CALL}  # by the type of the block
 
 
 def parse_messages_request(body: bytes) -> ParsedRequest:
@@ -104,12 +105,14 @@ def message_events(completion: Completion) -> list[tuple[int, Frame]]:
     for index, (block, deltas) in enumerate(_blocks(choice)):
         calls = block["type"] == "tool_use"
         start_kind = FrameKind.CONTENT if calls else FrameKind.WORK
-        events.append((tick, _event(start_kind, "content_block_start", {"index": index, "content_block": block})))
+        phase = _PHASES.get(str(block["type"]))
+        start = _event(start_kind, "content_block_start", {"index": index, "content_block": block}, phase=phase)
+        events.append((tick, start))
         for delta in deltas:
             tick += calls or len(events) > 2  # the first content has no gap before it; a call starts with its name
             fields = {"index": index, "delta": delta}
             kind = FrameKind.PREAMBLE if delta["type"] == "signature_delta" else FrameKind.CONTENT
-            events.append((tick, _event(kind, "content_block_delta", fields)))
+            events.append((tick, _event(kind, "content_block_delta", fields, phase=phase)))
         events.append((tick, _event(FrameKind.PREAMBLE, "content_block_stop", {"index": index})))
     reason = _reason(choice)
     kind = FrameKind.REFUSAL if reason == "refusal" else FrameKind.FINISH
@@ -204,5 +207,12 @@ def _opening_usage(usage: Usage) -> Usage:
     return msgspec.structs.replace(usage, completion_tokens=1, reasoning_tokens=None)
 
 
-def _event(kind: FrameKind, name: str, fields: Mapping[str, object], usage: Usage | None = None) -> Frame:
-    return Frame(kind, b"event: %s\ndata: %s\n\n" % (name.encode(), _encode({"type": name, **fields})), usage)
+def _event(
+    kind: FrameKind,
+    name: str,
+    fields: Mapping[str, object],
+    usage: Usage | None = None,
+    phase: Phase | None = None,
+) -> Frame:
+    raw = b"event: %s\ndata: %s\n\n" % (name.encode(), _encode({"type": name, **fields}))
+    return Frame(kind, raw, usage, phase=phase)

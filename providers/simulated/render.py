@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from providers.base import Api, Frame, FrameKind, Usage
+from providers.base import Api, Frame, FrameKind, Phase, Usage
 from providers.simulated.completion import Completion, CompletionChoice
 from providers.simulated.request import ParsedRequest
 
@@ -57,8 +57,8 @@ def stream(api: Api, request: ParsedRequest, completion: Completion, options: Re
     last = 0
     for index, choice in enumerate(completion.choices):
         tick = 0
-        for tick, (kind, fields) in enumerate(_content_events(api, request, choice, options)):
-            events.append((tick, Frame(kind, head + _chunk(index, fields, None) + tail)))
+        for tick, (kind, phase, fields) in enumerate(_content_events(api, request, choice, options)):
+            events.append((tick, Frame(kind, head + _chunk(index, fields, None) + tail, phase=phase)))
         kind = FrameKind.REFUSAL if choice.finish == "content_filter" else FrameKind.FINISH
         events.append((tick, Frame(kind, head + _chunk(index, _NOTHING[api], choice.finish) + tail)))
         last = max(last, tick)
@@ -106,29 +106,30 @@ def _preamble(api: Api, completion: Completion, options: RenderOptions, head: by
 
 def _content_events(
     api: Api, request: ParsedRequest, choice: CompletionChoice, options: RenderOptions
-) -> Iterator[tuple[FrameKind, dict[str, object]]]:
-    """Yield the kind of each content event of a choice, and the fields of the chunk's choice."""
+) -> Iterator[tuple[FrameKind, Phase | None, dict[str, object]]]:
+    """Yield kind and phase of each content event of a choice, and the fields of the chunk's choice."""
     if api is Api.COMPLETIONS:
         offset = 0
         for pieces in _grouped(choice.pieces, options):
             text = "".join(pieces)
-            yield FrameKind.CONTENT, {"text": text, "logprobs": _text_logprobs(request, pieces, offset)}
+            yield FrameKind.CONTENT, None, {"text": text, "logprobs": _text_logprobs(request, pieces, offset)}
             offset += len(text)
         return
     role = {"role": "assistant"} if options.role == "with" else {}
     for pieces in _grouped(choice.reasoning, options):
-        yield FrameKind.CONTENT, {"delta": {**role, options.reasoning_key: "".join(pieces)}, "logprobs": None}
+        fields: dict[str, object] = {"delta": {**role, options.reasoning_key: "".join(pieces)}, "logprobs": None}
+        yield FrameKind.CONTENT, Phase.THINKING, fields
     if choice.tool is not None:
         groups = _grouped(choice.pieces, options)
         more: list[dict[str, object]] = [{"function": {"arguments": "".join(pieces)}} for pieces in groups]
         for call in (_call(choice.tool, ""), *more):
             delta = {**role, "tool_calls": [{"index": 0, **call}]}
-            yield FrameKind.CONTENT, {"delta": delta, "logprobs": None}
+            yield FrameKind.CONTENT, Phase.TOOL_CALL, {"delta": delta, "logprobs": None}
         return
     kind = FrameKind.REFUSAL if choice.kind == "refusal" else FrameKind.CONTENT
     for pieces in _grouped(choice.pieces, options):
         delta = {**role, choice.kind: "".join(pieces)}
-        yield kind, {"delta": delta, "logprobs": _chat_logprobs(request, choice, pieces)}
+        yield kind, None, {"delta": delta, "logprobs": _chat_logprobs(request, choice, pieces)}
 
 
 def _grouped(pieces: Sequence[str], options: RenderOptions) -> Iterator[Sequence[str]]:

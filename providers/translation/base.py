@@ -10,7 +10,7 @@ configuration allows that, and the drop is reported. Nothing is changed silently
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -21,8 +21,6 @@ from providers.json_values import is_light, values_max
 from providers.openai.request import written
 from providers.sse import events_of
 from providers.tolerant_json import dumps
-
-_BEGINNINGS: Final = (FrameKind.WORK, FrameKind.PREAMBLE)
 
 OnDropped = Callable[[Sequence[str]], None]
 """Receives the names of the fields of a request that were dropped because the upstream does not support them."""
@@ -172,9 +170,7 @@ class _TranslatingReader:
         return [*frames, Frame(FrameKind.DONE, last)] if last else frames
 
     def _translated(self, frame: Frame) -> Frame:
-        raw = self._raw(frame)
-        source = frame.source or frame.raw if frame.kind in _BEGINNINGS else b""
-        return msgspec.structs.replace(frame, raw=raw, source=source)
+        return msgspec.structs.replace(frame, raw=self._raw(frame))
 
     def _raw(self, frame: Frame) -> bytes:
         if not frame.raw or frame.kind is FrameKind.COMMENT or frame.kind is FrameKind.ERROR:

@@ -15,7 +15,20 @@ from urllib.parse import urlsplit
 
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
-from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, HttpStream, Request, Stream, WireProtocol
+from providers.base import (
+    FIRST_CONTENT,
+    Api,
+    Call,
+    Frame,
+    FrameKind,
+    Headers,
+    HttpSink,
+    HttpStream,
+    Phase,
+    Request,
+    Stream,
+    WireProtocol,
+)
 from providers.catalog import CATALOG, Auth
 from providers.errors import UpstreamError
 from providers.openai.chat import OpenAIChat
@@ -25,7 +38,6 @@ from providers.transport.origin import Origin
 from providers.upstream import HttpEndpoint
 from streaming_bench.report.records import Record
 
-_CONTENT: Final = (FrameKind.CONTENT, FrameKind.REFUSAL)
 _TOKENS_MAX: Final = 1_000_000
 _CONNECTIONS_MAX: Final = 8_192
 _REST_S_MAX: Final = 0.05  # wait for the body's end after the closing event; a server may hold it back
@@ -256,7 +268,7 @@ class _Exchange:
     def on_headers(self, status: int, headers: Headers) -> None:
         """Ignore the status, which `on_head` has recorded."""
 
-    def on_content(self, raw: bytes, events: int) -> None:
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
         record = self.record
         if record.content_s is None:
             record.content_s = self._read_s
@@ -266,8 +278,8 @@ class _Exchange:
         record.events += events
 
     def on_frame(self, frame: Frame) -> None:
-        if frame.kind in _CONTENT:
-            self.on_content(frame.raw, 1)
+        if frame.kind in FIRST_CONTENT:
+            self.on_content(frame.raw, 1, frame.phase)
         elif frame.kind is FrameKind.ERROR:
             self.record.error = "error_frame"
         if frame.usage is not None:

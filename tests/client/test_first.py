@@ -42,15 +42,6 @@ def test_events_of_real_servers(row: dict[str, Any]) -> None:
     assert next((each for each in verdicts if each is not Verdict.WAIT), Verdict.WAIT) is expected
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['server']}: {row['what']}")
-def test_events_of_real_servers_in_one_piece(row: dict[str, Any]) -> None:
-    """An event that arrives as a whole, which most do, is classified as the same event byte by byte."""
-    finder = detector(_asked(row.get("api", "chat")), "content", EVENTS)
-    assert finder is not None
-    expected = Verdict.FIRST if row["kind"] in FIRST else Verdict.ERROR if row["kind"] in ERROR else Verdict.WAIT
-    assert finder.feed(row["event"].encode()) is expected
-
-
 @pytest.mark.parametrize(
     ("choice", "rest", "verdict"),
     [
@@ -62,6 +53,7 @@ def test_events_of_real_servers_in_one_piece(row: dict[str, Any]) -> None:
         ('{"index":0,"delta":{"role":"assistant","content":"","tool_calls":[{"index":0}]}}', "", Verdict.FIRST),
         ('{"index":0,"delta":{"role":"assistant"}},{"index":1,"delta":{"content":"a"}}', "", Verdict.FIRST),
         ('{"index":0,"delta":{"content":"a"},"finish_reason":"error"}', "", Verdict.ERROR),
+        ('{"index":0,"delta":{"content":"a"},"finish_reason":"abort"}', "", Verdict.ERROR),
         ('{"index":0,"delta":{"role":"assistant","content":""}}', ',"error":{"message":"x"}', Verdict.ERROR),
         ('{"index":0,"delta":{"content":"a"}}', ',"error":{"message":"x"}', Verdict.ERROR),
         ('{"index":0,"delta":{"role":"assistant"}}', '}\n\ndata: {"error":{"message":"x"}', Verdict.ERROR),

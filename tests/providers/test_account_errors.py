@@ -5,8 +5,8 @@ import json
 import pytest
 
 from error_forms import DEAD, MISTAKES, Form
+from gateway.hedging.failures import classify
 from gateway.hedging.outcomes import Outcome
-from gateway.race.failures import classify
 from providers.account_errors import Blame, account_blame
 from providers.errors import BadStatus, UpstreamError
 from providers.openai.chat import OpenAIChat

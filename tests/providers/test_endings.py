@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from openai_calls import call_of
-from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, Request, Stream, WireProtocol
+from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, Phase, Request, Stream, WireProtocol
 from providers.catalog import CATALOG
 from providers.endings import unreadable
 from providers.errors import ConnectionCut, EmptyAnswer, UpstreamError
@@ -70,7 +70,7 @@ class Sink:
 
     def on_headers(self, status: int, headers: Headers) -> None: ...
 
-    def on_content(self, raw: bytes, events: int) -> None:
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
         self.raw += raw
 
     def on_frame(self, frame: Frame) -> None:

@@ -8,6 +8,7 @@ Fields of a row; all but the first four are optional:
 - event: the bytes of the event as text, with the empty line at its end.
 - api: "chat" (the default), "completions", "responses" or "messages".
 - include_usage: true if the request sets `stream_options.include_usage`.
+- phase: the expected `Phase`: "reasoning" or "tool call"; none by default.
 - forward: the bytes that the client gets; by default those of the event.
 - usage: the fields of `Usage` in their order; none by default.
 - answer: the expected kind with `first_token: answer`; by default `kind`.
@@ -64,6 +65,7 @@ def test_events_of_real_servers(row: dict[str, Any]) -> None:
     frame = reader.read(raw)
     assert frame.kind.value == row["kind"]
     assert frame.raw.decode() == row.get("forward", row["event"])
+    assert (None if frame.phase is None else frame.phase.value) == row.get("phase")
     usage = frame.usage and msgspec.structs.replace(frame.usage, hidden_reasoning=False)
     assert usage == (Usage(*row["usage"]) if "usage" in row else None)
     assert sorted(getattr(reader, "unknown_keys", ())) == row.get("unknown", [])

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from gateway.hedging.failures import RetryHint, classify
 from gateway.hedging.outcomes import Outcome
-from gateway.race.failures import RetryHint, classify, client_error
+from gateway.race.failures import client_error
 from providers.error_reasons import is_too_long
 from providers.errors import BadStatus, ConnectError, ErrorFrame
 from providers.openai.chat import OpenAIChat

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from openai_calls import STREAMED
 from played_http import Client, RecordingSink
-from providers.base import Api, FrameKind, Headers, HttpSink, Stream, WireProtocol
+from providers.base import Api, FrameKind, Headers, HttpSink, Phase, Stream, WireProtocol
 from providers.errors import BadStatus, ConnectionCut, ProtocolError, RequestModeRejected
 from providers.openai.chat import OpenAIChat
 from providers.response_stream import Bounds
@@ -38,6 +38,33 @@ def test_a_burst_of_content_is_one_push_with_all_its_bytes() -> None:
     assert recorded.told == [(FrameKind.CONTENT, event * 3, 3)]
     sink.on_close(None)
     assert isinstance(recorded.ends[0], ConnectionCut)
+
+
+_DELTA = b'data: {"id":"c","choices":[{"index":0,"delta":{%b},"finish_reason":null}]}\n\n'
+_OUTPUTS = {
+    _DELTA % delta: phase
+    for delta, phase in (
+        (b'"content":"a"', None),
+        (b'"content":"\xc3\xa9"', None),
+        (b'"reasoning_content":"hm"', Phase.THINKING),
+        (b'"reasoning_content":"\xc3\xa9"', Phase.THINKING),
+        (b'"tool_calls":[{"index":0,"function":{"arguments":"{"}}]', Phase.TOOL_CALL),
+    )
+}
+
+
+@given(st.lists(st.sampled_from(list(_OUTPUTS)), min_size=1, max_size=12), st.lists(st.integers(1, 400), max_size=8))
+def test_the_last_push_has_the_phase_of_the_last_event(events: list[bytes], sizes: list[int]) -> None:
+    """In reads of any size, each in runs or one by one, the sink has the phase of the last whole event."""
+    _, sink, recorded, _ = _open(OpenAIChat())
+    sink.on_response(200, SSE)
+    whole, at = b"".join(events), 0
+    ends = [sum(map(len, events[: count + 1])) for count in range(len(events))]
+    for size in [*sizes, len(whole)]:
+        sink.on_body(whole[at : at + size])
+        at = min(at + size, len(whole))
+        seen = [event for event, end in zip(events, ends, strict=True) if end <= at]
+        assert [frame.phase for frame in recorded.frames[-1:]] == [_OUTPUTS[event] for event in seen[-1:]]
 
 
 _CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":%b},"finish_reason":null}]}\n\n'

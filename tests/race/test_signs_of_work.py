@@ -16,11 +16,11 @@ from gateway.pool.pool import Pool
 from gateway.race.context import RecoveryMode
 from gateway.race.race import Race
 from pooled import Seen, send
-from providers.base import Frame, FrameKind
+from providers.base import Frame, FrameKind, Phase
 from providers.errors import ConnectError, ConnectionCut
 from scripted import DONE, FINISH, ROLE, RecordingClient, Scripted, Step, run_race, text
 
-WORK = Frame(FrameKind.WORK, b'<"type":"thinking">')
+WORK = Frame(FrameKind.WORK, b"<thinking>", phase=Phase.THINKING)
 THOUGHT_S = 60.0
 UNHEDGED = default_hedging(policy=Policy.OFF)
 
@@ -71,7 +71,7 @@ def test_the_queue_is_hedged_and_the_thought_is_not() -> None:
     assert backup.role is Role.BACKUP
     times_s = [backup.start_s, backup.work_s, backup.content_s, result.report.work_s, result.report.ttft_s]
     assert times_s == pytest.approx([0.1, 0.2, 60.2, 0.3, 60.3])
-    assert result.client.got == b'<role><"type":"thinking">a<stop><done>'
+    assert result.client.got == b"<role><thinking>a<stop><done>"
 
 
 def test_a_primary_that_works_is_left_alone() -> None:
@@ -124,7 +124,7 @@ def test_a_failure_after_the_sign_is_invisible_to_the_client() -> None:
     cut: list[Step] = [*thinks(0.05)[:3], (20.0, ConnectError("cut"))]
     result = run_race(Scripted(cut), Scripted(thinks(0.05, 1.0)), prepare=learned())
     assert [attempt.role for attempt in result.report.attempts] == [Role.PRIMARY, Role.FAILOVER]
-    assert result.client.got == b'<role><"type":"thinking">a<stop><done>'
+    assert result.client.got == b"<role><thinking>a<stop><done>"
 
 
 def test_a_failure_after_the_sign_falls_back_to_a_complete_empty_answer() -> None:
@@ -177,7 +177,7 @@ def chunk(word: bytes, finish: bytes = b"null") -> bytes:
 
 def test_a_recovery_may_think_as_long_as_the_first_attempt() -> None:
     """After its sign of work it is given the time of its phase; the log has the sign of the first attempt."""
-    sign = Frame(FrameKind.WORK, b"", source=WORK.raw)
+    sign = Frame(FrameKind.WORK, b"", phase=Phase.THINKING)
 
     def thought(end_s: float, words: bytes, *ending: Step) -> list[Step]:
         return [(0.001, "headers"), (0.05, sign), (end_s, Frame(FrameKind.CONTENT, chunk(words))), *ending]

@@ -7,11 +7,11 @@ import pytest
 
 from defaults import default_hedging
 from gateway.events import BreakerChanged, Role
+from gateway.hedging.failures import FailureClass, RetryHint, classify
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
 from gateway.limits.budget import RetryBudget
 from gateway.pool.pool import Pool
-from gateway.race.failures import FailureClass, RetryHint, classify
 from gateway.routing.replicas import OPEN_S, Replica
 from pooled import Seen
 from providers.base import Frame, FrameKind

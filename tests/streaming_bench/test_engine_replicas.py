@@ -8,7 +8,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from gateway.limits.bucket import Limit
-from providers.base import Frame, Headers, Resource
+from providers.base import Frame, Headers, Phase, Resource
 from providers.errors import UpstreamError
 from running import run_virtual
 from streaming_bench.simulation.engine_replicas import ServerDraws
@@ -78,7 +78,7 @@ class RecordingSink:
     def on_headers(self, status: int, headers: Headers) -> None:
         """Ignore the headers, which come with the first token."""
 
-    def on_content(self, raw: bytes, events: int) -> None:
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
         """Record nothing: the simulation pushes frames."""
 
     def on_frame(self, frame: Frame) -> None:

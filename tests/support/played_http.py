@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from providers.base import Frame, FrameKind, Headers, HttpSink, Request
+from providers.base import Frame, FrameKind, Headers, HttpSink, Phase, Request
 from providers.errors import UpstreamError
 
 
@@ -51,9 +51,9 @@ class RecordingSink:
     def on_headers(self, status: int, headers: Headers) -> None:
         """Of no interest here."""
 
-    def on_content(self, raw: bytes, events: int) -> None:
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
         """Keep them."""
-        self._keep(Frame(FrameKind.CONTENT, raw), events)
+        self._keep(Frame(FrameKind.CONTENT, raw, phase=phase), events)
 
     def on_frame(self, frame: Frame) -> None:
         """Keep it."""

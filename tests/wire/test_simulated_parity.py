@@ -9,7 +9,7 @@ import pytest
 
 import simulated_sockets
 from openai_calls import call_of
-from providers.base import Api, Endpoint, Frame, FrameKind, Headers
+from providers.base import Api, Endpoint, Frame, FrameKind, Headers, Phase
 from providers.errors import BadStatus, RequestModeRejected, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.response_stream import Bounds
@@ -40,8 +40,8 @@ class Recorder:
     def on_headers(self, status: int, headers: Headers) -> None:
         self.status = status
 
-    def on_content(self, raw: bytes, events: int) -> None:
-        self.frames.append(Frame(FrameKind.CONTENT, raw))
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
+        self.frames.append(Frame(FrameKind.CONTENT, raw, phase=phase))
 
     def on_frame(self, frame: Frame) -> None:
         self.frames.append(frame)
@@ -56,10 +56,10 @@ class Recorder:
         for frame in self.frames:
             burst = events[-1] if events and events[-1].kind is frame.kind is FrameKind.CONTENT else None
             if burst is not None and not (burst.usage or frame.usage):  # bursts of content may come as one frame
-                events[-1] = Frame(FrameKind.CONTENT, burst.raw + frame.raw)
+                events[-1] = Frame(FrameKind.CONTENT, burst.raw + frame.raw, phase=frame.phase)
             elif frame.raw or frame.kind is not FrameKind.COMMENT:
                 events.append(frame)
-        calls = [(frame.kind, frame.raw, frame.usage, _essence(frame.error)) for frame in events]
+        calls = [(frame.kind, frame.raw, frame.usage, frame.phase, _essence(frame.error)) for frame in events]
         return (self.status, calls, _essence(self.error), self.over.is_set())
 
 

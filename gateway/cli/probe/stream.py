@@ -9,14 +9,25 @@ import asyncio
 from typing import Protocol
 
 from gateway.cli.fetch import within
-from providers.base import Call, Endpoint, Frame, FrameKind, Headers, HttpSink, HttpStream, Request, Stream
+from providers.base import (
+    FIRST_CONTENT,
+    Call,
+    Endpoint,
+    Frame,
+    FrameKind,
+    Headers,
+    HttpSink,
+    HttpStream,
+    Phase,
+    Request,
+    Stream,
+)
 from providers.errors import EmptyAnswer, TimedOut, UpstreamError
 
 STREAM_S_MAX = 60.0
 
 _BODY_BYTES_MAX = 256 * 1024
 _REST_S_MAX = 1.5  # for the end of the body after the closing event; the endpoint drops the connection after 1 s
-_CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 
 
 class Recording:
@@ -74,13 +85,13 @@ class Recording:
     def on_headers(self, status: int, headers: Headers) -> None:
         self.headers_s, self.headers = self._time(), headers
 
-    def on_content(self, raw: bytes, events: int) -> None:
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
         self.contents_s += [self._time()] * events
         self.settled.set()
 
     def on_frame(self, frame: Frame) -> None:
-        if frame.kind in _CONTENT:
-            self.on_content(frame.raw, 1)
+        if frame.kind in FIRST_CONTENT:
+            self.on_content(frame.raw, 1, frame.phase)
         elif frame.kind is FrameKind.WORK and self.work_s is None and not self.contents_s:
             self.work_s = self._time()
         elif frame.kind is FrameKind.ERROR:

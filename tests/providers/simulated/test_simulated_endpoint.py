@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openai_calls import call_of
-from providers.base import Call, Frame, FrameKind, Headers, Stream
+from providers.base import Call, Frame, FrameKind, Headers, Phase, Stream
 from providers.errors import BadStatus, ConnectError, ConnectionCut, EmptyAnswer, ErrorFrame, UpstreamError
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
@@ -33,7 +33,7 @@ class Recorder:
         self.status = status
         self._record("headers")
 
-    def on_content(self, raw: bytes, events: int) -> None:
+    def on_content(self, raw: bytes, events: int, phase: Phase | None) -> None:
         raise AssertionError("a simulated replica pushes frames")
 
     def on_frame(self, frame: Frame) -> None:
