@@ -24,9 +24,10 @@ from gateway.config.settings import KeySettings
 from gateway.events import PreviousKeyUsed
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit
+from gateway.limits.caller_limits import CallerLimits, KeyLimiter
 from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import LedgerRegistry
-from gateway.limits.rates import LOCAL, CallerLimits, KeyLimiter, LimitMaker
+from gateway.limits.rates import LOCAL, LimitMaker
 from gateway.model_parts import Before, ModelParts, NewKey, PartsBuilder, Tune
 from gateway.race.context import Model, Runtime
 from gateway.routing.affinity import Affinity

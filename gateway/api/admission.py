@@ -27,8 +27,8 @@ import msgspec
 
 from gateway.errors import GatewayError, Internal, Limit, LimitsAway, OverKeyLimit, Overloaded, ShuttingDown
 from gateway.events import Event, RequestEnded, RequestRejected
+from gateway.limits.caller_limits import CallerTicket, KeyLimiter, LimitStatus, OverLimit, Quantity
 from gateway.limits.fair_queue import FairQueue
-from gateway.limits.rates import CallerTicket, KeyLimiter, LimitStatus, OverLimit, Quantity
 from gateway.race.context import Caller, Runtime
 from gateway.share.fleet import ASK_WAIT_S, WaitAllowance
 from providers.base import Headers

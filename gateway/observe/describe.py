@@ -15,8 +15,8 @@ from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Plan
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.budget import CreditBudget
+from gateway.limits.caller_limits import KeyLimiter, Quantity
 from gateway.limits.fair_queue import FairQueue
-from gateway.limits.rates import KeyLimiter, Quantity
 from gateway.observe.state import (
     AdmissionState,
     KeyAdmission,

@@ -8,8 +8,8 @@ and no header.
 Units: seconds; `saved_s` is wall time, everything else is relative to it.
 """
 
-from collections.abc import Iterator
-from typing import Annotated, Final, Literal, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,7 +17,9 @@ from gateway.estimation.first_token import FirstTokenState
 from gateway.estimation.tokens import TokenScale, TokenScaleState
 from gateway.pool.learning import LearningState, ReplicaWindows
 from gateway.pool.pool import Pool
-from gateway.share.messages import Drop
+
+Drop: TypeAlias = Callable[[str, str], object]
+"""Receives the name of something that was received and is not used, and the reason."""
 
 FORMAT: Final = "ttft-gateway learned state"
 VERSION: Final = 1  # of the document; another one is not read

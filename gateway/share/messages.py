@@ -247,9 +247,6 @@ class Reply(Struct, array_like=True, frozen=True):
     processes: Processes = 1
 
 
-Drop: TypeAlias = Callable[[str, str], object]
-"""Receives the name of something that was received and is not used, and the reason."""
-
 Answered: TypeAlias = Callable[[Reply | None], None]
 """Receives the reply to a batch, or None if it is lost: the engine has executed it or not."""
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.api.admission import Entry, Permit, RequestSize
 from gateway.errors import GatewayError
 from gateway.events import ComponentFailed, RequestRejected
-from gateway.limits.rates import CallerLimits
+from gateway.limits.caller_limits import CallerLimits
 from gateway.race.context import Caller
 from leased_fleet import FleetProcess, Meter
 from running import run_virtual

@@ -28,9 +28,10 @@ from gateway.inbound.parsed import NumberLimits
 from gateway.limits import leases
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit
+from gateway.limits.caller_limits import CallerLimits, KeyLimiter
 from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import Ledger
-from gateway.limits.rates import LOCAL, CallerLimits, KeyLimiter, LimitMaker
+from gateway.limits.rates import LOCAL, LimitMaker
 from gateway.pool.pool import Pool
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.api.admission import Admission, ModelQueue, Permit, RequestSize
 from gateway.errors import GatewayError
+from gateway.limits.caller_limits import CallerLimits
 from gateway.limits.fair_queue import FairQueue
-from gateway.limits.rates import CallerLimits
 from gateway.race.context import Caller
 from gateway.share.fleet import WhenAway
 from leased_fleet import FleetProcess, Meter, offer

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from gateway.api.admission import Admission, Entry, ModelQueue, Permit, RequestSize
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestRejected
+from gateway.limits.caller_limits import CallerLimits, KeyLimiter
 from gateway.limits.fair_queue import FairQueue
-from gateway.limits.rates import CallerLimits, KeyLimiter
 from gateway.race.context import Caller, Runtime
 from gateway.race.timers import TimerQueue
 from providers.base import Usage

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from gateway.api.admission import Admission, Permit, RequestSize
 from gateway.errors import GatewayError
 from gateway.events import Event
+from gateway.limits.caller_limits import CallerLimits, KeyLimiter
 from gateway.limits.leases import LeasedLimits, Leases
-from gateway.limits.rates import CallerLimits, KeyLimiter
 from gateway.race.context import Caller, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.asker import Asker
