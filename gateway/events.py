@@ -13,9 +13,6 @@ from collections.abc import Callable
 import msgspec
 
 from gateway.errors import Limit
-from gateway.hedging.charges import Charge
-from gateway.hedging.measure import Measured, Shadow
-from gateway.hedging.outcomes import Denial, Outcome
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
@@ -32,7 +29,10 @@ from gateway.process_events import (
     WorkerChanged,
 )
 from gateway.traces import Trace
-from providers.base import Api, FastEnum, Usage
+from ttft_gateway.apis.base import Api, FastEnum, Usage
+from ttft_gateway.hedging.charges import Charge
+from ttft_gateway.hedging.measure import Measured, Shadow
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 
 class Role(FastEnum):

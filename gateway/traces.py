@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from providers.base import Call
+from ttft_gateway.apis.base import Call
 
 _read_parent = re.compile(  # version 00 has four fields; a later one may have more
     rb"(?!ff)(?:00(?=-.{52}$)|(?!00)[0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"

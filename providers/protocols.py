@@ -10,14 +10,11 @@ from typing import Final
 import msgspec
 
 from providers.anthropic.protocol import AnthropicMessages
-from providers.base import MAX_TOKENS_DEFAULT, Api, FirstToken, WireProtocol
-from providers.catalog import Kind
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.edits import BodyEdits, EditedProtocol
 from providers.openai.embeddings import OpenAIEmbeddings
 from providers.openai.whole import WholeAnswers
-from providers.responses.events import OnResponseId
 from providers.responses.protocol import OpenAIResponses
 from providers.translation.base import OnDropped, TranslatedProtocol, Translation
 from providers.translation.chat_to_messages.translation import ChatToMessages
@@ -25,6 +22,9 @@ from providers.translation.chat_to_responses.translation import ChatToResponses
 from providers.translation.messages_to_chat.request import Dialect
 from providers.translation.messages_to_chat.translation import MessagesToChat
 from providers.translation.responses_to_chat.translation import ResponsesToChat
+from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, FirstToken, WireProtocol
+from ttft_gateway.apis.catalog import Kind
+from ttft_gateway.apis.responses.events import OnResponseId
 
 
 class ProtocolOptions(msgspec.Struct, frozen=True):

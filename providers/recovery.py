@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from providers.base import Call
+from ttft_gateway.apis.base import Call
 
 
 class Joiner(Protocol):

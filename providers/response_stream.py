@@ -11,7 +11,9 @@ from typing import Final
 
 import msgspec
 
-from providers.base import (
+from providers.stream_support import RequestMode, StreamSupport
+from providers.whole_answer import WholeAnswer
+from ttft_gateway.apis.base import (
     FIRST_CONTENT,
     Burst,
     Call,
@@ -25,13 +27,11 @@ from providers.base import (
     Sink,
     WireProtocol,
 )
-from providers.endings import broken, frames_of_body
-from providers.errors import ProtocolError, RequestModeRejected, UpstreamError
-from providers.json_values import is_light
-from providers.read_turns import MANY_BYTES, TURN_S
-from providers.sse import Splitter
-from providers.stream_support import RequestMode, StreamSupport
-from providers.whole_answer import WholeAnswer
+from ttft_gateway.apis.endings import broken, frames_of_body
+from ttft_gateway.apis.errors import ProtocolError, RequestModeRejected, UpstreamError
+from ttft_gateway.apis.json_values import is_light
+from ttft_gateway.apis.read_turns import MANY_BYTES, TURN_S
+from ttft_gateway.apis.sse import Splitter
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
 _LINGER_S = 1.0  # wait for the body's last chunk after the closing event, before the connection is dropped

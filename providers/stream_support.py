@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from providers.base import Api, Call
-from providers.error_reasons import is_stream_refused
-from providers.errors import UpstreamError
+from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.apis.error_reasons import is_stream_refused
+from ttft_gateway.apis.errors import UpstreamError
 
 _REMEMBERED_S: Final = 600.0
 _SHAPES_MAX: Final = 64

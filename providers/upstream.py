@@ -8,10 +8,10 @@ import asyncio
 
 import msgspec
 
-from providers.base import Api, Burst, Call, Headers, HttpClient, Request, Sink, Stream, WireProtocol
-from providers.errors import Unsupported
 from providers.response_stream import Bounds, ResponseContext, ResponseStream
 from providers.stream_support import DEFAULT, UNSTREAMED, StreamSupport
+from ttft_gateway.apis.base import Api, Burst, Call, Headers, HttpClient, Request, Sink, Stream, WireProtocol
+from ttft_gateway.apis.errors import Unsupported
 
 _TAILS = {
     True: b"accept: text/event-stream\r\ncontent-length: %d\r\n\r\n",
@@ -21,7 +21,7 @@ _TAILS = {
 
 
 class HttpEndpoint:
-    """A `providers.base.Endpoint` over HTTP.
+    """A `ttft_gateway.apis.base.Endpoint` over HTTP.
 
     Args:
         client: the client to the replica's origin.

@@ -8,8 +8,8 @@ piece by piece, so that no step takes longer than a few milliseconds. Sans-I/O. 
 import re
 from typing import Final
 
-from providers.errors import ProtocolError
-from providers.json_values import count_values, is_light, thinned
+from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.json_values import count_values, is_light, thinned
 
 LIGHT_BYTES_MAX: Final = 1024 * 1024  # of an answer that is decoded without need
 CONVERTED_BYTES_MAX: Final = 4 * 1024 * 1024  # of an answer that has to be decoded

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
 
-from providers.simulated import quantities
-from providers.simulated.quantities import UnitError
+from gateway.simulated import quantities
+from gateway.simulated.quantities import UnitError
 
 _T = TypeVar("_T")
 

@@ -1,6 +1,6 @@
 """Hedging for the clients of LLM APIs, and of any HTTP API: `from ttft_gateway import HedgingTransport`.
 
-The names are those of `gateway.client`; each is imported when it is first used, so that a process loads only the client
+The names are those of `ttft_gateway.client`; each is imported when it is first used, so that a process loads only the client
 library that it uses. docs/client.md is the guide.
 """
 
@@ -9,15 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gateway.client.aiohttp_session import HedgingSession
-    from gateway.client.config import HedgeConfig
-    from gateway.client.grpc_async import async_hedging_interceptors
-    from gateway.client.grpc_sync import hedging_channel
-    from gateway.client.httpx_async import AsyncHedgingTransport, AsyncHedgingTransport2
-    from gateway.client.httpx_sync import HedgingTransport, HedgingTransport2
-    from gateway.client.prometheus import StatsCollector
-    from gateway.client.stats import Stats, StatsSnapshot, TargetSnapshot
-    from gateway.client.targets import Target
+    from ttft_gateway.client.aiohttp_session import HedgingSession
+    from ttft_gateway.client.config import HedgeConfig
+    from ttft_gateway.client.grpc_async import async_hedging_interceptors
+    from ttft_gateway.client.grpc_sync import hedging_channel
+    from ttft_gateway.client.httpx_async import AsyncHedgingTransport, AsyncHedgingTransport2
+    from ttft_gateway.client.httpx_sync import HedgingTransport, HedgingTransport2
+    from ttft_gateway.client.prometheus import StatsCollector
+    from ttft_gateway.client.stats import Stats, StatsSnapshot, TargetSnapshot
+    from ttft_gateway.client.targets import Target
 
 _MODULES = {
     "AsyncHedgingTransport": "httpx_async",
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
     collects = gc.isenabled()
     gc.disable()  # imports leave no garbage, and looking for it takes a third of their time
     try:
-        found = getattr(importlib.import_module(f"gateway.client.{_MODULES[name]}"), name)
+        found = getattr(importlib.import_module(f"ttft_gateway.client.{_MODULES[name]}"), name)
     finally:
         if collects:
             gc.enable()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import httptools
 
+from gateway.admission.body_memory import BodyMemory
 from gateway.api.body_reader import BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
@@ -20,7 +21,6 @@ from gateway.api.request_head import RequestHead
 from gateway.api.response import respond_error
 from gateway.api.turns import Turns
 from gateway.errors import GatewayError, Internal
-from gateway.limits.body_memory import BodyMemory
 from gateway.race.context import Runtime
 
 Message = MutableMapping[str, Any]  # ASGI's own shape

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from gateway.api.request_head import RequestHead
 from gateway.api.web_pages import HostCheck, PageCheck
 from gateway.errors import GatewayError, ModelNotAllowed, Unauthorized, UnknownModel
-from providers.base import Headers
+from ttft_gateway.apis.base import Headers
 
 
 def _ignore(_name: str) -> None:

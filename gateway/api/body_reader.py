@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
+from gateway.admission.body_memory import BodyMemory, HeldBody
 from gateway.api.turns import Turns
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
-from gateway.limits.body_memory import BodyMemory, HeldBody
 from gateway.race.context import Runtime
 
 OnFailure = Callable[[GatewayError], None]

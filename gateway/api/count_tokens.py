@@ -10,7 +10,7 @@ import secrets
 
 import msgspec
 
-from gateway.api.admission import Entry
+from gateway.admission.admission import Entry
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
@@ -18,9 +18,9 @@ from gateway.api.response import respond
 from gateway.api.routes import report_rejected
 from gateway.api.serving import Serving
 from gateway.errors import GatewayError, MethodNotAllowed
-from gateway.estimation.tokens import text_tokens
-from gateway.inbound.request import parse_count
 from gateway.race.context import Runtime
+from ttft_gateway.estimation.tokens import text_tokens
+from ttft_gateway.requests.request import parse_count
 
 PATH = "/v1/messages/count_tokens"
 

@@ -13,6 +13,7 @@ from abc import abstractmethod
 from functools import partial
 from typing import Final, Protocol
 
+from gateway.admission.body_memory import HeldBody
 from gateway.api.body_reader import Arrival, BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.request_head import RequestHead
@@ -20,12 +21,11 @@ from gateway.api.response import respond_error
 from gateway.api.response_writer import ResponseWriter
 from gateway.api.turns import LARGE_MIN, Turn
 from gateway.errors import BadRequest, GatewayError, Internal
-from gateway.inbound.errors import InvalidRequest
-from gateway.inbound.headers import caller_ids, listed_in_connection
-from gateway.limits.body_memory import HeldBody
 from gateway.race.context import Runtime
 from gateway.traces import Trace
-from providers.base import Headers
+from ttft_gateway.apis.base import Headers
+from ttft_gateway.requests.errors import InvalidRequest
+from ttft_gateway.requests.headers import caller_ids, listed_in_connection
 
 _LOG = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from gateway.api.connections import ClientConnection, WaitingConnections
 from gateway.api.exchange import Admit, ClientExchange, Connection
 from gateway.api.request_head import RequestHead, SlowHeaders, TargetTooLong, field_bytes, head_error, too_large
 from gateway.errors import BadRequest, GatewayError
-from providers.base import Headers
+from ttft_gateway.apis.base import Headers
 
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header take 1 kB
 TARGET_BYTES_MAX = 8 * 1024  # a path and its query; RFC 9110 recommends 8,000 (4.1), Azure's clients send 200

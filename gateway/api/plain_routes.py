@@ -22,7 +22,7 @@ from gateway.api.serving import Serving
 from gateway.errors import GatewayError, MethodNotAllowed, UnknownModel, UnknownRoute
 from gateway.pages.files import HEADERS, REFERENCE, load_pages, page
 from gateway.race.context import Runtime
-from providers.base import Headers
+from ttft_gateway.apis.base import Headers
 
 _SERVED: Final = (
     "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, "

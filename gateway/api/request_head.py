@@ -13,7 +13,7 @@ import httptools
 import msgspec
 
 from gateway.errors import BadRequest
-from providers.base import Api, Headers
+from ttft_gateway.apis.base import Api, Headers
 
 _BODIES: Final = (b"content-length", b"transfer-encoding")
 _SINGLE: Final = (b"host", b"authorization", b"x-api-key", b"api-key")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from gateway.api.dialects.base import ERROR_EVENT, ClientApi, StreamTerminator, is_last
 from gateway.api.response_writer import ResponseWriter
 from gateway.errors import GatewayError, UpstreamFailed
-from providers.base import Assembler, Call
+from ttft_gateway.apis.base import Assembler, Call
 
 _BLANK_MAX = 64  # white space before an answer
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # the events of a non-streaming answer

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from gateway.api.request_head import RequestHead
 from gateway.errors import GatewayError, Internal
 from gateway.race.context import Runtime
-from providers.base import Headers
+from ttft_gateway.apis.base import Headers
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from gateway.api.admission import Admission, Entry, Permit, RequestSize
+from gateway.admission.admission import Admission, Entry, Permit, RequestSize
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead, deployment_of, is_handshake
@@ -25,17 +25,17 @@ from gateway.errors import (
     UnsupportedUpgrade,
     UpstreamFailed,
 )
-from gateway.estimation.prefixes import prefix_hashes
-from gateway.estimation.tokens import text_tokens
 from gateway.events import RequestRejected
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Denial
-from gateway.inbound.request import Inbound, parse
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
-from gateway.routing.affinity import ID_CHARS_MAX
-from gateway.routing.replicas import Replica
-from providers.base import Api, Call
+from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.estimation.prefixes import prefix_hashes
+from ttft_gateway.estimation.tokens import text_tokens
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.requests.request import Inbound, parse
+from ttft_gateway.routing.affinity import ID_CHARS_MAX
+from ttft_gateway.routing.replicas import Replica
 
 _ENGINE_PATHS = {"/rerank": Api.RERANK, "/v2/rerank": Api.RERANK, "/tokenize": Api.TOKENIZE}  # vLLM's further paths
 _NO_REPLICAS_RETRY_S = 5.0  # between two look-ups of replicas, by default

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.api.admission import Admission
+from gateway.admission.admission import Admission
 from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyLimits
-from gateway.inbound.parsed import NumberLimits
 from gateway.race.context import Model
 from gateway.traces import TraceStart
+from ttft_gateway.requests.parsed import NumberLimits
 
 
 class RequestLimits(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.errors import Forbidden, UnknownHost
-from providers.base import Headers
+from ttft_gateway.apis.base import Headers
 
 _ACCEPTED_MAX: Final = 1_000  # remembered hosts; each is an address or a configured name with a port
 _OWN_SITES: Final = (b"same-origin", b"none")  # `none`: the user's own action, or an extension of the browser

@@ -19,7 +19,7 @@ from gateway.config.errors import ConfigError
 from gateway.config.loader import json_schema, load, masked
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import Replicas, Settings
-from gateway.tracing import missing_exporter
+from gateway.server.tracing import missing_exporter
 
 
 def check_config(arguments: argparse.Namespace) -> ExitCode:

@@ -6,8 +6,8 @@ Every wait is bounded, and so is the document. Units: seconds, bytes.
 import asyncio
 from collections.abc import Sequence
 
-from providers.base import Headers, HttpClient, Request
-from providers.errors import UpstreamError
+from ttft_gateway.apis.base import Headers, HttpClient, Request
+from ttft_gateway.apis.errors import UpstreamError
 
 FETCH_S_MAX = 5.0
 

@@ -1,15 +1,15 @@
 """Text on whether a model's requests can be hedged, from the settings alone: for the start line and `check-config`.
 
-Decides nothing: the reasons are those of gateway/hedging/possible.py. What a pool learns later (hidden reasoning) and
+Decides nothing: the reasons are those of ttft_gateway/hedging/possible.py. What a pool learns later (hidden reasoning) and
 what the on-call switch does are shown on the admin address. No units.
 """
 
 from collections.abc import Iterator, Sequence
 
 from gateway.config.settings import ModelSettings, Replicas, Settings
-from gateway.hedging.outcomes import Denial
-from gateway.hedging.possible import EXPLANATIONS, HedgeTarget, never_hedged
-from gateway.routing.strategies import Crossing
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.hedging.possible import EXPLANATIONS, HedgeTarget, never_hedged
+from ttft_gateway.routing.strategies import Crossing
 
 _NAMES_MAX = 5  # in a sentence
 _CURE = "set cancel_stops_billing or allow_billed_hedges"

@@ -17,7 +17,7 @@ from gateway.cli.event_loop import new_loop
 from gateway.cli.fetch import fetch
 from gateway.cli.terminal import warn
 from gateway.config.settings import ReplicaSettings, Settings
-from gateway.upstreams import client_to, origin_of, upstream_headers
+from gateway.server.upstreams import client_to, origin_of, upstream_headers
 
 UNKNOWN: Final = "compatible"
 

@@ -20,7 +20,7 @@ from gateway.cli.event_loop import new_loop
 from gateway.cli.parser import ExitCode
 from gateway.cli.terminal import warn
 from gateway.observe.writer import LineWriter
-from gateway.server import ExitReport
+from gateway.server.process import ExitReport
 
 _BUFFER_BYTES_MAX = 256 * 1024  # 2,000 lines, or some 200 tracebacks
 

@@ -1,7 +1,7 @@
 """`serve`: settings from a file or from options, then the gateway until a signal ends it.
 
 Owns the messages at start: addresses, models, and warnings, such as an unreachable replica (no error, because the
-replica may start later). The gateway itself belongs to gateway/server.py. Units: seconds.
+replica may start later). The gateway itself belongs to gateway/server/process.py. Units: seconds.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.loader import from_replicas, load
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 from gateway.config.values import secret_fault
-from gateway.http_server import ListenError
-from gateway.redis_share import missing_client
-from gateway.server import Addresses, run
-from gateway.tracing import missing_exporter
+from gateway.server.http_server import ListenError
+from gateway.server.process import Addresses, run
+from gateway.server.redis_share import missing_client
+from gateway.server.tracing import missing_exporter
 from gateway.version import VERSION
 from gateway.workers.cores import worker_count
 

@@ -4,14 +4,14 @@ import importlib
 import socket
 from collections.abc import Callable, Coroutine
 
-from gateway.applications import import_framework
 from gateway.cli.parser import ExitCode
 from gateway.cli.process import run_until_end
 from gateway.cli.terminal import fail
 from gateway.config.settings import Settings
 from gateway.observe.process import Member, shared_memory_reader
-from gateway.reloads import Reread
-from gateway.server import Addresses
+from gateway.server.applications import import_framework
+from gateway.server.process import Addresses
+from gateway.server.reloads import Reread
 from gateway.workers.supervisor import Given, StartFailed, supervise
 from gateway.workers.top import Children, Top, bind, lock_file
 from gateway.workers.worker import Sockets, work

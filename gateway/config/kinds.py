@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, WithJsonSchema
 
 from gateway.config.values import invalid_value
-from providers.catalog import CATALOG
+from ttft_gateway.apis.catalog import CATALOG
 
 
 def _kind(value: str) -> str:

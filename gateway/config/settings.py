@@ -44,10 +44,10 @@ from gateway.config.values import (
     no_boolean,
     parse_address,
 )
-from gateway.hedging.contract import ATTEMPTS_MAX
-from gateway.hedging.parameters import DEFAULTS, HEDGES_MAX
-from providers.base import CONNECT_S, MAX_TOKENS_DEFAULT
-from providers.catalog import CATALOG, Auth
+from ttft_gateway.apis.base import CONNECT_S, MAX_TOKENS_DEFAULT
+from ttft_gateway.apis.catalog import CATALOG, Auth
+from ttft_gateway.hedging.contract import ATTEMPTS_MAX
+from ttft_gateway.hedging.parameters import DEFAULTS, HEDGES_MAX
 
 WhenAwayName = Literal["share", "alone", "refuse"]
 

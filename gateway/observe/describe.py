@@ -8,15 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from gateway.estimation.survival import Survival
-from gateway.estimation.window import Window
-from gateway.hedging.budget import BudgetUnit
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.plan import Plan
-from gateway.limits.body_memory import BodyMemory
-from gateway.limits.budget import CreditBudget
-from gateway.limits.caller_limits import KeyLimiter, Quantity
-from gateway.limits.fair_queue import FairQueue
+from gateway.admission.body_memory import BodyMemory
+from gateway.admission.caller_limits import KeyLimiter, Quantity
+from gateway.admission.fair_queue import FairQueue
 from gateway.observe.state import (
     AdmissionState,
     KeyAdmission,
@@ -26,9 +20,15 @@ from gateway.observe.state import (
     QuotaState,
     ReplicaState,
 )
-from gateway.pool.pool import Pool
 from gateway.race.context import Model
-from gateway.routing.replicas import Replica
+from ttft_gateway.estimation.survival import Survival
+from ttft_gateway.estimation.window import Window
+from ttft_gateway.hedging.budget import BudgetUnit
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.plan import Plan
+from ttft_gateway.limits.budget import CreditBudget
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 LeaveOut = Callable[[str], AbstractContextManager[None]]
 

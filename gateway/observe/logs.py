@@ -38,9 +38,6 @@ from gateway.events import (
     Result,
     Role,
 )
-from gateway.hedging.charges import Charge, Disposition, costs
-from gateway.hedging.measure import Measured, Shadow, ShadowReason
-from gateway.hedging.outcomes import Denial, Outcome
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
@@ -56,7 +53,10 @@ from gateway.process_events import (
     StateDropped,
     WorkerChanged,
 )
-from providers.base import Api, Usage
+from ttft_gateway.apis.base import Api, Usage
+from ttft_gateway.hedging.charges import Charge, Disposition, costs
+from ttft_gateway.hedging.measure import Measured, Shadow, ShadowReason
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 LogFormat = Literal["json", "text", "auto"]
 Level = Literal["info", "warning", "error"]

@@ -17,16 +17,16 @@ from typing import Final, NamedTuple
 
 from gateway.config.settings import Settings
 from gateway.events import AttemptReport, Event, Listener, RequestEnded, Role
-from gateway.hedging.charges import Disposition
-from gateway.hedging.measure import Instrument, Shadow
-from gateway.hedging.outcomes import Outcome
 from gateway.observe.instruments import MODEL
 from gateway.observe.process import ProcessValue
 from gateway.process_events import HedgingMeasured
 from gateway.proof.blocks import Block
 from gateway.proof.report import Figure, ProofReport, report
 from gateway.proof.tally import Group, GroupTimes, ShadowTimes, Tally
-from providers.base import Api
+from ttft_gateway.apis.base import Api
+from ttft_gateway.hedging.charges import Disposition
+from ttft_gateway.hedging.measure import Instrument, Shadow
+from ttft_gateway.hedging.outcomes import Outcome
 
 HOURS: Final = 24
 BLOCKS_KEPT: Final = 8

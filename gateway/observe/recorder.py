@@ -23,14 +23,14 @@ from gateway.events import (
     Result,
     Role,
 )
-from gateway.hedging.charges import Disposition
-from gateway.hedging.measure import Shadow
-from gateway.hedging.outcomes import Outcome
 from gateway.observe.instruments import Counter, Instruments
 from gateway.observe.usage import UsageTable
 from gateway.process_events import AcceptingChanged, ConfigReloaded, ShareAway
-from providers.base import Api
-from providers.errors import UpstreamError
+from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.errors import UpstreamError
+from ttft_gateway.hedging.charges import Disposition
+from ttft_gateway.hedging.measure import Shadow
+from ttft_gateway.hedging.outcomes import Outcome
 
 OPERATIONS = {  # OpenTelemetry's names
     Api.CHAT: "chat",

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gateway.events import AttemptReport, RequestEnded, RequestRejected
-from gateway.hedging.charges import Charge, Disposition
-from gateway.limits.prices import money
 from gateway.observe.recorder import OPERATIONS
 from gateway.traces import Trace, attempt_id
-from providers.base import Usage
+from ttft_gateway.apis.base import Usage
+from ttft_gateway.hedging.charges import Charge, Disposition
+from ttft_gateway.limits.prices import money
 
 _TEXT_CHARS_MAX = 200  # length of ids and error codes, which may come from an upstream
 _PROVIDERS: Final = {  # OpenTelemetry's names; the others are the kinds themselves

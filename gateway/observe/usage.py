@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec.structs import replace
 
-from gateway.hedging.charges import Charge, ChargeTotal, Disposition
+from ttft_gateway.hedging.charges import Charge, ChargeTotal, Disposition
 
 
 class UsageRow(msgspec.Struct, omit_defaults=True):

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from providers.base import FastEnum
+from ttft_gateway.apis.base import FastEnum
 
 BIN_WIDTH: Final = math.log(1.0025)
 _MIN_S: Final = 1e-4

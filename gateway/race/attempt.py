@@ -1,6 +1,6 @@
 """One upstream stream of one request: stamps its times, holds back events before first content, ends once.
 
-The `Sink` of one `providers.base.Stream`. Times are stamped here, on the stack that read the socket. Independent of
+The `Sink` of one `ttft_gateway.apis.base.Stream`. Times are stamped here, on the stack that read the socket. Independent of
 other attempts, policies and the client; it reports first content, failure and finish to its race. Once it forwards,
 content events in a row cost a time stamp and the call that writes them; a stream that can be recovered also keeps them.
 
@@ -12,15 +12,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.events import Role
-from gateway.hedging.contract import Forecast
-from gateway.hedging.outcomes import Outcome
-from gateway.pool.pool import Pool
 from gateway.race.context import Timeouts
 from gateway.race.deadlines import AttemptDeadlines
 from gateway.race.kept_events import PACK_BYTES, KeptEvents
-from gateway.routing.replicas import Replica
-from providers.base import Call, Frame, FrameKind, Headers, Phase, Stream, Usage
-from providers.errors import EmptyAnswer, ProtocolError, TimedOut, UpstreamError, shown_id
+from ttft_gateway.apis.base import Call, Frame, FrameKind, Headers, Phase, Stream, Usage
+from ttft_gateway.apis.errors import EmptyAnswer, ProtocolError, TimedOut, UpstreamError, shown_id
+from ttft_gateway.hedging.contract import Forecast
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 PREAMBLE_BYTES_MAX = 256 * 1024
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken

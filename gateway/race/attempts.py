@@ -15,12 +15,6 @@ import msgspec
 
 from gateway.errors import Limit
 from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, Role
-from gateway.hedging.contract import ATTEMPTS_MAX, Denied, Hedge, HedgeTickets, Primary, RequestFacts
-from gateway.hedging.failures import FailureClass, RetryHint, asks_others, classify, limits_tokens
-from gateway.hedging.measure import Measured, Shadow
-from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.possible import EXPLANATIONS
-from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.deadlines import attempt_deadlines, recovery_deadlines
@@ -36,9 +30,15 @@ from gateway.race.retry_plan import (
     beyond_boundary,
     why_started,
 )
-from gateway.routing.replicas import COOL_DOWN_S_MAX, BreakerState, Replica
-from providers.base import Call
-from providers.errors import Unsupported, UpstreamError
+from ttft_gateway.apis.base import Call
+from ttft_gateway.apis.errors import Unsupported, UpstreamError
+from ttft_gateway.hedging.contract import ATTEMPTS_MAX, Denied, Hedge, HedgeTickets, Primary, RequestFacts
+from ttft_gateway.hedging.failures import FailureClass, RetryHint, asks_others, classify, limits_tokens
+from ttft_gateway.hedging.measure import Measured, Shadow
+from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.possible import EXPLANATIONS
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX, BreakerState, Replica
 
 _PRIMARY: Final = Role.PRIMARY  # looked up once: in its class, a member is slow on Python 3.11
 _HEDGED: Final = (None, Denial.KEY)  # a key's denial is reported if the request is late

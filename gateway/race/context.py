@@ -11,16 +11,16 @@ from typing import ParamSpec, Protocol, TypeVar
 import msgspec
 
 from gateway.errors import GatewayError
-from gateway.estimation.tokens import TokenScale
 from gateway.events import ComponentFailed, Event
-from gateway.limits.budget import RetryBudget
-from gateway.pool.pool import Pool
 from gateway.race.timers import TimerQueue
-from gateway.routing.affinity import Affinity
-from gateway.routing.replicas import Replica
 from gateway.traces import Trace
-from providers.base import Api, Burst
 from providers.recovery import Recoverer
+from ttft_gateway.apis.base import Api, Burst
+from ttft_gateway.estimation.tokens import TokenScale
+from ttft_gateway.limits.budget import RetryBudget
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.affinity import Affinity
+from ttft_gateway.routing.replicas import Replica
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from gateway.hedging.contract import RequestFacts
 from gateway.race.context import Timeouts
-from providers.base import PASSED_THROUGH, Call
+from ttft_gateway.apis.base import PASSED_THROUGH, Call
+from ttft_gateway.hedging.contract import RequestFacts
 
 _TRANSIT_S: Final = 0.02  # after a stream's deadline: the caller counts from its own receipt of the last content
 _READ_SHARE: Final = 0.8  # of a client's read timeout: it must have received some bytes by then

@@ -1,7 +1,7 @@
 """The consequences of failures: the next step of a request, and the client's error. Pure.
 
 The second half of the table of docs/failover.md in code, and the only place that turns a failure into a step:
-gateway/hedging/failures.py classifies the error, `next_step` decides with the state of the race.
+ttft_gateway/hedging/failures.py classifies the error, `next_step` decides with the state of the race.
 """
 
 import enum
@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.errors import GatewayError, Overloaded, RateLimited, UpstreamFailed
-from gateway.hedging.failures import FailureClass, RetryHint, asks_others, classify, has_error_object
-from gateway.hedging.outcomes import Outcome
-from providers.error_reasons import is_too_long
-from providers.errors import (
+from ttft_gateway.apis.error_reasons import is_too_long
+from ttft_gateway.apis.errors import (
     BadStatus,
     ConnectionCut,
     EmptyAnswer,
@@ -24,6 +22,8 @@ from providers.errors import (
     Unsupported,
     UpstreamError,
 )
+from ttft_gateway.hedging.failures import FailureClass, RetryHint, asks_others, classify, has_error_object
+from ttft_gateway.hedging.outcomes import Outcome
 
 _CLIENT_ERROR = "invalid_request_error"
 _SHORTAGE_S = 5.0  # Retry-After of a shortage, whose end is unknown; as that of a full queue without a measured time

@@ -11,14 +11,14 @@ import math
 from typing import Final, NamedTuple, Protocol
 
 from gateway.events import Role
-from gateway.hedging.contract import Hedge, RequestFacts
-from gateway.hedging.measure import Instrument, Measured, Shadow
-from gateway.hedging.outcomes import Denial
 from gateway.race.attempt import Attempt
 from gateway.race.context import Runtime
 from gateway.race.timers import Wakeup
-from providers.base import Headers
-from providers.errors import UpstreamError
+from ttft_gateway.apis.base import Headers
+from ttft_gateway.apis.errors import UpstreamError
+from ttft_gateway.hedging.contract import Hedge, RequestFacts
+from ttft_gateway.hedging.measure import Instrument, Measured, Shadow
+from ttft_gateway.hedging.outcomes import Denial
 
 LIVING_MAX: Final = 1024  # of a process; further losers are cancelled
 

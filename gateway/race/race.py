@@ -29,8 +29,6 @@ from msgspec.structs import replace
 
 from gateway.errors import GatewayError, ShuttingDown
 from gateway.events import RecoveryResult, Role
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
 from gateway.race.attempts import Attempts
 from gateway.race.context import Caller, Client, Model, Runtime
@@ -40,8 +38,10 @@ from gateway.race.recovery import Recovery, keep
 from gateway.race.report import ended, no_charge, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
 from gateway.race.timers import Wakeup
-from providers.base import Call, Headers, Usage
-from providers.errors import Diverged, TimedOut, UpstreamError
+from ttft_gateway.apis.base import Call, Headers, Usage
+from ttft_gateway.apis.errors import Diverged, TimedOut, UpstreamError
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
 
 _LATE_S: Final = 1.0  # a timer later than this: the process or the machine was stopped
 

@@ -4,7 +4,7 @@ While the first winner is forwarded, its attempt keeps the bytes (`kept_events.p
 stream breaks, a `Recovery` reads them as text. Another replica is asked either to continue the text, or to answer the
 same request again; in the second case the part that the client has is skipped. This module decides the step to try; the
 race sends it, within its own limits on attempts and time. Reading text and joining two streams is the protocol's part
-(`providers.base.Recoverer`).
+(`ttft_gateway.apis.base.Recoverer`).
 
 Units: bytes, seconds of the loop's clock, tokens.
 """
@@ -15,17 +15,17 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from gateway.events import RecoveryKind, RecoveryReport, RecoveryResult
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.failures import classify
-from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model, RecoveryMode
 from gateway.race.kept_events import PACK_BYTES, KeptEvents
 from gateway.race.retry_plan import SendTo
-from gateway.routing.replicas import Replica
-from providers.base import Call, Usage
-from providers.errors import TimedOut, UpstreamError
 from providers.recovery import Continuation, Joiner, Recoverer, Transcript
+from ttft_gateway.apis.base import Call, Usage
+from ttft_gateway.apis.errors import TimedOut, UpstreamError
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.failures import classify
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.routing.replicas import Replica
 
 _OFF, _AUTO = RecoveryMode.OFF, RecoveryMode.AUTO  # looked up once: in its class, a member is slow on Python 3.11
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered

@@ -9,14 +9,14 @@ from typing import Final
 import msgspec
 
 from gateway.events import AttemptReport, RequestEnded, Result, Role
-from gateway.hedging.charges import Billed, Charge, Disposition, charge, costs, disposition
-from gateway.hedging.measure import Instrument
-from gateway.hedging.outcomes import Outcome
-from gateway.limits.prices import money
 from gateway.race.attempt import Attempt
 from gateway.race.attempts import Attempts
 from gateway.race.recovery import Recovery
-from providers.base import Usage
+from ttft_gateway.apis.base import Usage
+from ttft_gateway.hedging.charges import Billed, Charge, Disposition, charge, costs, disposition
+from ttft_gateway.hedging.measure import Instrument
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.limits.prices import money
 
 _UNKNOWN: Final = Charge(Disposition.ABANDONED, Billed.NOTHING)
 _RESULT_HEADERS: Final = {result: (b"x-ttft-result", result.value.encode()) for result in Result}

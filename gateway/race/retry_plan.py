@@ -26,15 +26,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from gateway.events import Role
-from gateway.hedging.contract import ATTEMPTS_MAX, RequestFacts
-from gateway.hedging.failures import RetryHint, classify
-from gateway.hedging.outcomes import Outcome
-from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model
-from gateway.routing.replicas import COOL_DOWN_S, BreakerState, Replica
 from gateway.share.fleet import ASK_WAIT_S, WaitAllowance
-from providers.errors import RequestModeRejected, Unsupported, UpstreamError
+from ttft_gateway.apis.errors import RequestModeRejected, Unsupported, UpstreamError
+from ttft_gateway.hedging.contract import ATTEMPTS_MAX, RequestFacts
+from ttft_gateway.hedging.failures import RetryHint, classify
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import COOL_DOWN_S, BreakerState, Replica
 
 FIRST_CHOICE: Final = "first choice"  # the reason for a primary
 TRIES_IN_BURST: Final = 3

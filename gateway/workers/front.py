@@ -8,17 +8,17 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from gateway.admin import Admin
 from gateway.api.acceptor import Acceptor
 from gateway.api.asgi import AsgiRequests
 from gateway.api.connections import WaitingConnections
 from gateway.api.web_pages import HostCheck
 from gateway.config.settings import Settings
 from gateway.events import Event
-from gateway.http_server import HttpServer, accept_from, name_of, waiting_connections
 from gateway.process_events import AcceptingChanged
 from gateway.race.context import Runtime
-from gateway.server import LAST_S
+from gateway.server.admin import Admin
+from gateway.server.http_server import HttpServer, accept_from, name_of, waiting_connections
+from gateway.server.process import LAST_S
 from gateway.workers.group import WorkerGroup
 
 Emit = Callable[[Event], object]

@@ -17,7 +17,6 @@ from gateway.events import Event
 from gateway.observe.dropped import DroppedState
 from gateway.observe.instruments import Instruments
 from gateway.observe.usage import UsageTable
-from gateway.pool.learned import LearnedModel
 from gateway.process_events import WorkerChanged
 from gateway.proof.tally import Tally
 from gateway.share.hub import METHOD, ShareHub, answers_of
@@ -25,6 +24,7 @@ from gateway.workers.channel import Channel, Handler, connect
 from gateway.workers.merging import merged_proof
 from gateway.workers.messages import Counts, Ended, Ready, SwitchHedging
 from gateway.workers.passing import Lane
+from ttft_gateway.pool.learned import LearnedModel
 
 CALL_S_MAX: Final = 2.0  # for an answer about state
 PING_S: Final = 1.0

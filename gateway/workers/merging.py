@@ -3,7 +3,7 @@
 Amounts are added. Where adding is wrong, the worst state counts (breakers, cool-downs), or the state of the worker with
 the most samples (quantiles, learned parameters).
 
-Learned states are chosen, not added: workers exchange their samples (gateway/pool/shared.py) and begin with the same
+Learned states are chosen, not added: workers exchange their samples (gateway/share/pools.py) and begin with the same
 state. So each worker has the samples of all, and a sum would count a sample once for each worker. The times of each
 replica are not exchanged, and come from the worker with the most of them. Each state documents its units.
 """
@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from gateway.estimation.window import WindowState
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import (
     AdmissionState,
@@ -27,9 +26,10 @@ from gateway.observe.state import (
     ReplicaState,
     ShareState,
 )
-from gateway.pool.learned import LearnedModel, LearnedPool, LearnedReplica
-from gateway.pool.learning import ReplicaWindows
 from gateway.proof.tally import Tally
+from ttft_gateway.estimation.window import WindowState
+from ttft_gateway.pool.learned import LearnedModel, LearnedPool, LearnedReplica
+from ttft_gateway.pool.learning import ReplicaWindows
 
 _BREAKERS: Final = ("closed", "half_open", "open")  # from the best to the worst
 _T = TypeVar("_T")

@@ -9,14 +9,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from gateway.config.settings import LimitSettings, ModelSettings, Settings
-from gateway.learned_state import Restored
 from gateway.observe.instruments import Dump
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageDump
-from gateway.pool.learned import LearnedModel
 from gateway.process_events import ConfigReloaded, ReplicaSwitched
 from gateway.proof.tally import Tally
+from gateway.server.learned_state import Restored
+from ttft_gateway.pool.learned import LearnedModel
 
 PICKLE: Final = pickle.HIGHEST_PROTOCOL
 

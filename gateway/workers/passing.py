@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from gateway.http_server import Take
+from gateway.server.http_server import Take
 
 _PASSED: Final = b"c"
 _TAKEN: Final = b"t"

@@ -19,13 +19,13 @@ import msgspec
 
 from gateway import errors
 from gateway.config.settings import Settings
-from gateway.discovery.driver import Discovery
 from gateway.errors import ReloadFailed
 from gateway.events import Event
 from gateway.observe.state import DiscoveryState
 from gateway.process_events import ConfigReloaded, HedgingSwitched, ReplicaSwitched
 from gateway.race.context import Runtime
-from gateway.reloads import Reread, check_reload, read_again, reload_fault
+from gateway.server.discovery.driver import Discovery
+from gateway.server.reloads import Reread, check_reload, read_again, reload_fault
 from gateway.share.sync import Reach
 from gateway.workers.group import CALL_S_MAX, Worker, WorkerGroup
 from gateway.workers.messages import (
@@ -76,7 +76,7 @@ class GroupSwitches:
         return sorted(self._out)
 
     async def switch_hedging(self, model: str | None, /, *, on: bool) -> Reach:
-        """Switch hedging at every worker and at the other hosts; see `gateway.admin.Switch`."""
+        """Switch hedging at every worker and at the other hosts; see `gateway.server.admin.Switch`."""
         self._set_hedging(model, on=on)
         self.revision += 1
         self._emit(HedgingSwitched(self._loop.time(), model, on))
@@ -103,7 +103,7 @@ class GroupSwitches:
         return bool(changed)
 
     async def switch_replica(self, replica: str, model: str | None, /, *, out: bool) -> Reach:
-        """Take a replica out or in at every worker; see `gateway.admin.ReplicaSwitch`."""
+        """Take a replica out or in at every worker; see `gateway.server.admin.ReplicaSwitch`."""
         answers = await self._group.ask("switch_replica", SwitchReplica(replica, model, out))
         done = [msgspec.msgpack.decode(answer, type=SwitchReplicaDone) for _, answer in answers if answer is not None]
         for each in done:

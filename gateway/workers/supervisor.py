@@ -12,21 +12,20 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final, NamedTuple
 
-from gateway.admin import Admin, Controls
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
-from gateway.http_server import freeze_startup_objects, name_of
-from gateway.learned_file import LearnedFile
-from gateway.learned_state import Restored
-from gateway.notify import READY, STOPPING, reloading
 from gateway.observe.feed import Feed
 from gateway.observe.hub import Observers
 from gateway.observe.process import Member
-from gateway.pool.learned import LearnedModel
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
-from gateway.reloads import Reread
-from gateway.server import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S, Addresses, ExitReport
+from gateway.server.admin import Admin, Controls
+from gateway.server.http_server import freeze_startup_objects, name_of
+from gateway.server.learned_file import LearnedFile
+from gateway.server.learned_state import Restored
+from gateway.server.notify import READY, STOPPING, reloading
+from gateway.server.process import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S, Addresses, ExitReport
+from gateway.server.reloads import Reread
 from gateway.version import VERSION
 from gateway.workers.channel import Control
 from gateway.workers.front import AdminAddress, Front
@@ -35,6 +34,7 @@ from gateway.workers.group_view import GroupView
 from gateway.workers.merging import merged_learned
 from gateway.workers.messages import Begin, Ready, SwitchHedging, ToSupervisor, ToTop, packed
 from gateway.workers.settings_in_force import GroupSwitches, SettingsInForce
+from ttft_gateway.pool.learned import LearnedModel
 
 _START_S_MAX: Final = 60.0  # until all workers serve
 _LAST_S: Final = 3.0  # for the last messages of the workers

@@ -21,8 +21,8 @@ from typing import Final
 import msgspec
 
 from gateway.config.values import Address
-from gateway.http_server import cannot_listen, listening
-from gateway.notify import notify
+from gateway.server.http_server import cannot_listen, listening
+from gateway.server.notify import notify
 from gateway.workers.messages import ToSupervisor, ToTop
 
 _STABLE_S: Final = 5.0  # a worker that served for this long is replaced at once when it ends

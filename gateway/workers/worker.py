@@ -14,10 +14,12 @@ import msgspec
 
 from gateway import errors
 from gateway.api.plain_routes import load_documents
-from gateway.app import Gateway
 from gateway.config.settings import ModelSettings, Settings
 from gateway.events import Event
-from gateway.http_server import (
+from gateway.observe.feed import encoded_event
+from gateway.observe.process import Member
+from gateway.server.app import Gateway
+from gateway.server.http_server import (
     Accepting,
     HttpServer,
     Take,
@@ -25,17 +27,15 @@ from gateway.http_server import (
     give_memory_back,
     waiting_connections,
 )
-from gateway.learned_state import Restored
-from gateway.model_parts import Tune
-from gateway.observe.feed import encoded_event
-from gateway.observe.process import Member
-from gateway.redis_share import open_redis, wait_for_redis
-from gateway.reloads import reload_fault
-from gateway.server import ExitReport, end, finish, sweep
+from gateway.server.learned_state import Restored
+from gateway.server.model_parts import Tune
+from gateway.server.process import ExitReport, end, finish, sweep
+from gateway.server.redis_share import open_redis, wait_for_redis
+from gateway.server.reloads import reload_fault
+from gateway.server.topology import Topology
 from gateway.share.hub import HubEngine
 from gateway.share.messages import NamedEngine
 from gateway.share.sync import Reach
-from gateway.topology import Topology
 from gateway.workers.channel import Channel, Handler, channel_over
 from gateway.workers.messages import (
     Begin,
@@ -72,7 +72,7 @@ async def work(member: Member, sockets: Sockets, tune: Tune | None = None) -> Ex
     Args:
         member: number of the worker, and of all workers.
         sockets: connected to the supervisor.
-        tune: see `gateway.topology.Tune`.
+        tune: see `gateway.server.topology.Tune`.
     """
     give_memory_back()
     async with asyncio.TaskGroup() as tasks:

@@ -6,20 +6,20 @@ Independent of HTTP and keys. Sans-I/O. Units: tokens.
 
 import msgspec
 
-from providers.anthropic.assembler import MessageAssembler
-from providers.anthropic.events import MessageReader
-from providers.anthropic.usage import counted
-from providers.base import MAX_TOKENS_DEFAULT, Api, Body, Call, FirstToken, Frame, FrameKind
-from providers.endings import frames_of_body
-from providers.json_fields import dict_or_empty
-from providers.openai.errors import bad_status
 from providers.openai.outlines import read_outline
 from providers.openai.request import build
-from providers.tolerant_json import dumps, loads
+from ttft_gateway.apis.anthropic.assembler import MessageAssembler
+from ttft_gateway.apis.anthropic.events import MessageReader
+from ttft_gateway.apis.anthropic.usage import counted
+from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, Body, Call, FirstToken, Frame, FrameKind
+from ttft_gateway.apis.endings import frames_of_body
+from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.openai.errors import bad_status
+from ttft_gateway.apis.tolerant_json import dumps, loads
 
 
 class AnthropicMessages:
-    """The `providers.base.WireProtocol` of POST messages.
+    """The `ttft_gateway.apis.base.WireProtocol` of POST messages.
 
     Args:
         first_token: with "answer", thinking does not count as content.

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from providers.openai.values import Values, gather, gather_delta, joined, latest
-from providers.sse import data_of, events_of, object_in
-from providers.tolerant_json import dumps
+from ttft_gateway.apis.sse import data_of, events_of, object_in
+from ttft_gateway.apis.tolerant_json import dumps
 
 _FIRST = ("id", "object", "created", "model", "choices", "usage")
 _IN_EVERY_CHUNK = frozenset({"id", "created", "model", "system_fingerprint", "service_tier"})
@@ -34,7 +34,7 @@ class Parts:
 
 
 class ChunkAssembler:
-    """The `providers.base.Assembler` of OpenAI-compatible streams.
+    """The `ttft_gateway.apis.base.Assembler` of OpenAI-compatible streams.
 
     A top-level field has the last value that is neither null nor empty; see `latest` for a choice's own fields and
     `joined` for those of a delta.

@@ -7,20 +7,20 @@ events, errors and the rest of assembling. Independent of HTTP, keys and provide
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from providers.base import Api, Body, Call, FirstToken, Frame
 from providers.openai.assembler import ChunkAssembler, Parts, choice_fields, chunks_of
-from providers.openai.errors import bad_status
-from providers.openai.events import ChunkReader, usage_of, whole_body
 from providers.openai.outlines import read_outline
 from providers.openai.request import build
-from providers.openai.runs import LearnedEnds
 from providers.openai.values import ToolCalls, Values, by_pieces, joined
+from ttft_gateway.apis.base import Api, Body, Call, FirstToken, Frame
+from ttft_gateway.apis.openai.errors import bad_status
+from ttft_gateway.apis.openai.events import ChunkReader, usage_of, whole_body
+from ttft_gateway.apis.openai.runs import LearnedEnds
 
 _NULLS_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content")
 
 
 class OpenAIChat:
-    """The `providers.base.WireProtocol` of POST chat/completions.
+    """The `ttft_gateway.apis.base.WireProtocol` of POST chat/completions.
 
     Args:
         ask_usage: request token counts with every stream; False for servers that reject `stream_options`.

@@ -6,18 +6,18 @@ HTTP, keys and providers. Sans-I/O.
 
 from collections.abc import Iterable, Mapping
 
-from providers.base import Api, Body, Call, Frame
 from providers.openai.assembler import ChunkAssembler, Parts, choice_fields, chunks_of
-from providers.openai.errors import bad_status
-from providers.openai.events import ChunkReader, usage_of, whole_body
 from providers.openai.outlines import read_outline
 from providers.openai.request import build
-from providers.openai.runs import LearnedEnds
 from providers.openai.values import joined
+from ttft_gateway.apis.base import Api, Body, Call, Frame
+from ttft_gateway.apis.openai.errors import bad_status
+from ttft_gateway.apis.openai.events import ChunkReader, usage_of, whole_body
+from ttft_gateway.apis.openai.runs import LearnedEnds
 
 
 class OpenAICompletions:
-    """The `providers.base.WireProtocol` of POST completions.
+    """The `ttft_gateway.apis.base.WireProtocol` of POST completions.
 
     Args:
         ask_usage: request token counts with every stream; False for servers that reject `stream_options`.

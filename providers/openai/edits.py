@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from providers.base import Api, Body, Call, EventReader, Frame, Headers, WireProtocol
-from providers.errors import UpstreamError
 from providers.openai.request import edited
-from providers.tolerant_json import dumps
+from ttft_gateway.apis.base import Api, Body, Call, EventReader, Frame, Headers, WireProtocol
+from ttft_gateway.apis.errors import UpstreamError
+from ttft_gateway.apis.tolerant_json import dumps
 
 _MAX_TOKENS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")  # one bound, named by API and age
 _number = msgspec.json.Decoder(int | float).decode
@@ -58,7 +58,7 @@ def _is_over(value: bytes | None, most: float) -> bool:
 
 
 class EditedProtocol:
-    """A `providers.base.WireProtocol` whose bodies are edited.
+    """A `ttft_gateway.apis.base.WireProtocol` whose bodies are edited.
 
     Args:
         inner: the wire protocol of the upstream's API.

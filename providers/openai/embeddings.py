@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from providers.base import Api, Body, Call, Frame, FrameKind, Headers
-from providers.errors import ErrorFrame, Unsupported, UpstreamError
-from providers.openai.errors import Problem, bad_status, problem_of
-from providers.openai.events import usage_of
 from providers.openai.outlines import read_outline
 from providers.openai.request import build
-from providers.tolerant_json import loads
+from ttft_gateway.apis.base import Api, Body, Call, Frame, FrameKind, Headers
+from ttft_gateway.apis.errors import ErrorFrame, Unsupported, UpstreamError
+from ttft_gateway.apis.openai.errors import Problem, bad_status, problem_of
+from ttft_gateway.apis.openai.events import usage_of
+from ttft_gateway.apis.tolerant_json import loads
 
 NOT_SERVED = frozenset({403, 404, 405, 501})
 
@@ -30,7 +30,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 class OpenAIEmbeddings:
-    """The `providers.base.WireProtocol` of POST embeddings."""
+    """The `ttft_gateway.apis.base.WireProtocol` of POST embeddings."""
 
     def path(self, api: Api) -> str:
         """See `WireProtocol.path`."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from providers.openai.choice_texts import ChoiceVisitor, Fields, NotComparable, Path
-from providers.sse import data_of, events_of
-from providers.tolerant_json import dumps, loads
+from ttft_gateway.apis.sse import data_of, events_of
+from ttft_gateway.apis.tolerant_json import dumps, loads
 
 _ALWAYS: Final = ("id", "object", "created", "model")  # in every event of a stream
 _IF_PRESENT: Final = ("system_fingerprint", "service_tier")
@@ -153,7 +153,7 @@ class _Choice(ChoiceVisitor):
 
 
 class StreamJoiner:
-    """The `providers.base.Joiner` of OpenAI-compatible streams.
+    """The `ttft_gateway.apis.base.Joiner` of OpenAI-compatible streams.
 
     Args:
         head: the fields that every event of the first stream has.

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from providers.base import Frame, FrameKind, Usage
-from providers.endings import unfinished_body
-from providers.openai.errors import Problem, problem_of
-from providers.openai.finishes import is_finish
-from providers.tolerant_json import loads
+from ttft_gateway.apis.base import Frame, FrameKind, Usage
+from ttft_gateway.apis.endings import unfinished_body
+from ttft_gateway.apis.openai.errors import Problem, problem_of
+from ttft_gateway.apis.openai.finishes import is_finish
+from ttft_gateway.apis.tolerant_json import loads
 
 _READ_MAX: Final = 64 * 1024  # bytes of a value that is decoded
 _NULL: Final = msgspec.Raw(b"null")
@@ -44,7 +44,7 @@ _skip = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def read_outline(outline: bytes, items: str | None, usage_of: Callable[[object], Usage | None]) -> Frame:
-    """Read a heavy answer; see `providers.base.WireProtocol.outlined`.
+    """Read a heavy answer; see `ttft_gateway.apis.base.WireProtocol.outlined`.
 
     Args:
         outline: its outline.

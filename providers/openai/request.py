@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from providers.base import Body, Call
-from providers.tolerant_json import dumps
+from ttft_gateway.apis.base import Body, Call
+from ttft_gateway.apis.tolerant_json import dumps
 
 _Replaced = tuple[tuple[int, int], bytes]
 """The span of a value, and the bytes to put there."""

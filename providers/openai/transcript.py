@@ -9,14 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from providers.base import Api, Call
-from providers.errors import ProtocolError
 from providers.openai.choice_texts import CONTENT, TEXT, ChoiceVisitor, Fields, NotComparable, Path
 from providers.openai.joiner import Delivered, StreamJoiner
 from providers.openai.request import edited
 from providers.recovery import Continuation
-from providers.sse import data_of, events_of, object_in
-from providers.tolerant_json import dumps, loads
+from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.sse import data_of, events_of, object_in
+from ttft_gateway.apis.tolerant_json import dumps, loads
 
 _HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
@@ -58,7 +58,7 @@ _STRING: Final = re.compile(rb'[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+').ful
 
 
 class OpenAIRecoverer:
-    """The `providers.base.Recoverer` of chat completions and completions."""
+    """The `ttft_gateway.apis.base.Recoverer` of chat completions and completions."""
 
     def is_deterministic(self, call: Call) -> bool:
         """Temperature 0, or a seed; see `Recoverer.is_deterministic`."""
@@ -83,7 +83,7 @@ class OpenAIRecoverer:
 
 
 class OpenAITranscript(ChoiceVisitor):
-    """A `providers.base.Transcript`.
+    """A `ttft_gateway.apis.base.Transcript`.
 
     Args:
         call: the call that was answered.

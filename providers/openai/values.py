@@ -7,8 +7,8 @@ the answer depends on their number.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from providers.errors import ProtocolError
-from providers.json_values import ITEMS_MAX
+from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.json_values import ITEMS_MAX
 
 Values = dict[str, list[object]]
 """Field name -> its values in order, without nulls: an empty list means that every value was null."""

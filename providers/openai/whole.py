@@ -6,18 +6,18 @@ without the path, or whose model has no such API, is reported as unsupported rat
 
 from collections.abc import Mapping
 
-from providers.base import Api, Body, Call, Frame, FrameKind, Headers
-from providers.errors import Unsupported, UpstreamError
 from providers.openai.embeddings import NOT_SERVED, WholeReader
-from providers.openai.errors import Problem, bad_status, problem_of
-from providers.openai.events import usage_of
 from providers.openai.outlines import read_outline
 from providers.openai.request import build
-from providers.tolerant_json import loads
+from ttft_gateway.apis.base import Api, Body, Call, Frame, FrameKind, Headers
+from ttft_gateway.apis.errors import Unsupported, UpstreamError
+from ttft_gateway.apis.openai.errors import Problem, bad_status, problem_of
+from ttft_gateway.apis.openai.events import usage_of
+from ttft_gateway.apis.tolerant_json import loads
 
 
 class WholeAnswers:
-    """The `providers.base.WireProtocol` of one such API."""
+    """The `ttft_gateway.apis.base.WireProtocol` of one such API."""
 
     def path(self, api: Api) -> str:
         """See `WireProtocol.path`."""

@@ -1,14 +1,14 @@
 """Assembles an answer of the Responses API from its events: the terminal event has it whole. Pure."""
 
-from providers.errors import ProtocolError
-from providers.json_values import ITEMS_MAX
-from providers.responses.events import TERMINAL
-from providers.sse import data_of, events_of
-from providers.tolerant_json import dumps, loads
+from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.json_values import ITEMS_MAX
+from ttft_gateway.apis.responses.events import TERMINAL
+from ttft_gateway.apis.sse import data_of, events_of
+from ttft_gateway.apis.tolerant_json import dumps, loads
 
 
 class ResponseAssembler:
-    """The `providers.base.Assembler` of the Responses API.
+    """The `ttft_gateway.apis.base.Assembler` of the Responses API.
 
     Some servers omit the output from the terminal event; then the output is the finished items.
     """

@@ -4,19 +4,19 @@ Token counts come with every answer without an option, and the last event of a s
 answer. A server without the path is reported as unsupported rather than as failed. Sans-I/O.
 """
 
-from providers.base import Api, Body, Call, FirstToken, Frame, Headers
-from providers.errors import Unsupported, UpstreamError
-from providers.openai.errors import bad_status
 from providers.openai.outlines import read_outline
 from providers.openai.request import build
 from providers.responses.assembler import ResponseAssembler
-from providers.responses.events import OnResponseId, ResponsesReader, usage_of, whole_answer
+from ttft_gateway.apis.base import Api, Body, Call, FirstToken, Frame, Headers
+from ttft_gateway.apis.errors import Unsupported, UpstreamError
+from ttft_gateway.apis.openai.errors import bad_status
+from ttft_gateway.apis.responses.events import OnResponseId, ResponsesReader, usage_of, whole_answer
 
 _NO_PATH = frozenset({405, 501})
 
 
 class OpenAIResponses:
-    """The `providers.base.WireProtocol` of POST responses.
+    """The `ttft_gateway.apis.base.WireProtocol` of POST responses.
 
     Args:
         first_token: with "answer", reasoning does not count as content.

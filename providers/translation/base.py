@@ -14,13 +14,13 @@ from typing import Protocol
 
 import msgspec
 
-from providers.base import Api, Assembler, Body, Call, EventReader, Frame, FrameKind, Headers, WireProtocol
-from providers.endings import frames_of_body
-from providers.errors import Unsupported, UpstreamError
-from providers.json_values import is_light, values_max
 from providers.openai.request import written
-from providers.sse import events_of
-from providers.tolerant_json import dumps
+from ttft_gateway.apis.base import Api, Assembler, Body, Call, EventReader, Frame, FrameKind, Headers, WireProtocol
+from ttft_gateway.apis.endings import frames_of_body
+from ttft_gateway.apis.errors import Unsupported, UpstreamError
+from ttft_gateway.apis.json_values import is_light, values_max
+from ttft_gateway.apis.sse import events_of
+from ttft_gateway.apis.tolerant_json import dumps
 
 OnDropped = Callable[[Sequence[str]], None]
 """Receives the names of the fields of a request that were dropped because the upstream does not support them."""
@@ -80,7 +80,7 @@ class Translation(Protocol):
 
 
 class TranslatedProtocol:
-    """The `providers.base.WireProtocol` for clients of one API on upstreams of another.
+    """The `ttft_gateway.apis.base.WireProtocol` for clients of one API on upstreams of another.
 
     Args:
         translation: between the two APIs.

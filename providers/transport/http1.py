@@ -21,11 +21,11 @@ from typing import Final, cast
 
 import httptools
 
-from providers.base import Headers, HttpSink, HttpStream, Request
-from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
-from providers.read_turns import MANY_BYTES
 from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unreachable
 from providers.transport.tls import TlsTransport
+from ttft_gateway.apis.base import Headers, HttpSink, HttpStream, Request
+from ttft_gateway.apis.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
+from ttft_gateway.apis.read_turns import MANY_BYTES
 
 HEADERS_BYTES_MAX = 64 * 1024  # above the bounds of nginx and Node
 _UNREAD_BYTES_MAX = 256 * 1024  # receive buffer of a socket; Linux doubles it, and uses up to 6 MB by default
@@ -40,7 +40,7 @@ _SPREAD_STEPS: Final = 16
 
 
 class WireClient:
-    """A `providers.base.HttpClient` to one origin.
+    """A `ttft_gateway.apis.base.HttpClient` to one origin.
 
     Args:
         origin: address and settings of the upstream.

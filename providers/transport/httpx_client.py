@@ -17,11 +17,11 @@ from typing import Final
 import httpcore
 import httpx
 
-from providers.base import Headers, HttpSink, HttpStream, Request
-from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
 from providers.transport.httpx_stream import ListeningBackend
 from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unreachable
-from providers.transport.shortages import causes
+from ttft_gateway.apis.base import Headers, HttpSink, HttpStream, Request
+from ttft_gateway.apis.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
+from ttft_gateway.apis.shortages import causes
 
 _SWEEP_S: Final = 5.0  # interval of the check for idle connections that are too old
 _STEPS: Final = 3  # steps of connecting: TCP, the proxy's CONNECT, TLS
@@ -31,7 +31,7 @@ _is_cut = re.compile(r"disconnected|closed connection|StreamReset|ConnectionTerm
 
 
 class HttpxClient:
-    """A `providers.base.HttpClient` to one origin.
+    """A `ttft_gateway.apis.base.HttpClient` to one origin.
 
     Args:
         origin: address and settings of the upstream.

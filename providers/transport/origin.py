@@ -8,9 +8,9 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Final
 
-from providers.base import CONNECT_S
-from providers.errors import ConnectError, OutOfResources
-from providers.transport.shortages import shortage
+from ttft_gateway.apis.base import CONNECT_S
+from ttft_gateway.apis.errors import ConnectError, OutOfResources
+from ttft_gateway.apis.shortages import shortage
 
 STALE_S: Final = 2.0
 """A kept-alive connection that ends within this time after a request was written, a few round trips, was already closed

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from providers.simulated.quantities import duration
+from gateway.simulated.quantities import duration
 from streaming_bench import arguments, progress
 from streaming_bench.compare.experiment import POLICIES, Experiment
 from streaming_bench.compare.processes import fleet

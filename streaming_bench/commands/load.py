@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from providers.catalog import CATALOG
-from providers.simulated.quantities import UnitError
+from gateway.simulated.quantities import UnitError
 from streaming_bench import arguments, progress
 from streaming_bench.errors import BenchError
 from streaming_bench.load.client import PlannedRequest, Target
@@ -26,6 +25,7 @@ from streaming_bench.load.session import Session, measure
 from streaming_bench.load.token_distribution import TOKENS_MAX, token_distribution
 from streaming_bench.report.records import Run, write_runs
 from streaming_bench.report.results import Results
+from ttft_gateway.apis.catalog import CATALOG
 
 _REQUESTS: Final = 200
 

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.events import Event, Listener
-from gateway.hedging.parameters import DEFAULTS
 from gateway.observe.logs import RequestLog
-from gateway.routing.strategies import Routing
 from streaming_bench import arguments, progress
 from streaming_bench.errors import BenchError
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
@@ -23,6 +21,8 @@ from streaming_bench.simulation.provider_quota import LimitHeaders
 from streaming_bench.simulation.runner import ignore
 from streaming_bench.simulation.scenario import load, with_load, with_requests
 from streaming_bench.simulation.summary import table
+from ttft_gateway.hedging.parameters import DEFAULTS
+from ttft_gateway.routing.strategies import Routing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from providers.simulated.quantities import Distribution
+from gateway.simulated.quantities import Distribution
 from streaming_bench.compare.gateway_process import SIGNALS
 from streaming_bench.load.client import PlannedRequest
 from streaming_bench.load.pacing import poisson

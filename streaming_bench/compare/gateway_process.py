@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from gateway.cli.process import run_until_end
 from gateway.config.loader import load
-from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import FirstEvent
-from gateway.model_parts import Tune
-from gateway.server import Addresses, run
+from gateway.server.model_parts import Tune
+from gateway.server.process import Addresses, run
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.hedging.plan import FirstEvent
 
 SIGNALS: Final = ("ttfb", "headers")
 

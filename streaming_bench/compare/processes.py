@@ -73,7 +73,7 @@ def fleet(profiles: Sequence[Mapping[str, object]], seed: int) -> Iterator[Fleet
     Raises:
         BenchError: The replicas did not start.
     """
-    command = [sys.executable, "-m", "providers.simulated.fleet", "--seed", str(seed), json.dumps(list(profiles))]
+    command = [sys.executable, "-m", "gateway.simulated.fleet", "--seed", str(seed), json.dumps(list(profiles))]
     pipe = subprocess.PIPE
     # A session of its own: Ctrl-C in a terminal goes to all processes of this one.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT, start_new_session=True) as process:

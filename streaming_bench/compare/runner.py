@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Final
 
-from providers.base import Call
 from streaming_bench.compare.experiment import Experiment
 from streaming_bench.compare.gateway_process import SIGNALS
 from streaming_bench.compare.processes import MODEL, Counts, Fleet, gateway, learned_delay_ms
@@ -22,6 +21,7 @@ from streaming_bench.load.pacing import LoopLag, open_loop
 from streaming_bench.processes import GatewayProcess
 from streaming_bench.report.records import Record, Run
 from streaming_bench.report.stats import quantile
+from ttft_gateway.apis.base import Call
 
 _SETTLE_S_MAX: Final = 10.0
 _POLL_S: Final = 0.02

@@ -13,9 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from gateway.inbound.parsed import NumberLimits
-from gateway.inbound.request import parse
-from providers.base import (
+from providers.openai.chat import OpenAIChat
+from providers.response_stream import Bounds
+from providers.transport.http1 import WireClient
+from providers.transport.origin import Origin
+from providers.upstream import HttpEndpoint
+from streaming_bench.report.records import Record
+from ttft_gateway.apis.base import (
     FIRST_CONTENT,
     Api,
     Call,
@@ -29,14 +33,10 @@ from providers.base import (
     Stream,
     WireProtocol,
 )
-from providers.catalog import CATALOG, Auth
-from providers.errors import UpstreamError
-from providers.openai.chat import OpenAIChat
-from providers.response_stream import Bounds
-from providers.transport.http1 import WireClient
-from providers.transport.origin import Origin
-from providers.upstream import HttpEndpoint
-from streaming_bench.report.records import Record
+from ttft_gateway.apis.catalog import CATALOG, Auth
+from ttft_gateway.apis.errors import UpstreamError
+from ttft_gateway.requests.parsed import NumberLimits
+from ttft_gateway.requests.request import parse
 
 _TOKENS_MAX: Final = 1_000_000
 _CONNECTIONS_MAX: Final = 8_192

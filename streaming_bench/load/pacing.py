@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from providers.base import Call
 from streaming_bench.load.client import Client, PlannedRequest
 from streaming_bench.report.records import Record
+from ttft_gateway.apis.base import Call
 
 IN_FLIGHT_MAX: Final = 4_096
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from providers.simulated.quantities import UnitError
+from gateway.simulated.quantities import UnitError
 
 TOKENS_MAX: Final = 100_000
 

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.estimation.predictor import Predictor
 from streaming_bench.replay.logged import LoggedRequest
+from ttft_gateway.estimation.predictor import Predictor
 
 Values = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -15,14 +15,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from gateway.events import Event, RequestEnded, Role
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Denial
-from gateway.hedging.parameters import DEFAULTS, HedgeParameters
-from providers.base import Call, Sink, Stream
 from streaming_bench.replay.donors import LogColumns, Values
 from streaming_bench.simulation.policies import PolicySettings
 from streaming_bench.simulation.runner import ArrivalPlan, Conditions, run
 from streaming_bench.simulation.world import TimedStream, World
+from ttft_gateway.apis.base import Call, Sink, Stream
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.hedging.parameters import DEFAULTS, HedgeParameters
 
 
 @dataclass(frozen=True)

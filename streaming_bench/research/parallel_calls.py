@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from providers.simulated.quantities import distribution
+from gateway.simulated.quantities import distribution
 from streaming_bench.compare.experiment import Experiment
 from streaming_bench.compare.processes import MODEL, Fleet, fleet, gateway
 from streaming_bench.errors import BenchError

@@ -15,13 +15,13 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from gateway.events import Event, RequestEnded
-from gateway.hedging.measure import Instrument, MeasureShares
 from gateway.observe.proof import Goal, count_request
 from gateway.proof.effect import DirectEffect, Effect, direct_effect
 from gateway.proof.intervals import Interval
 from gateway.proof.tally import Group, Tally
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples, policy_settings
 from streaming_bench.simulation.scenario import Scenario
+from ttft_gateway.hedging.measure import Instrument, MeasureShares
 
 FIGURES: Final = ("misses", "p95", "p99", "mean")
 _QUANTILES: Final = {"p95": 0.95, "p99": 0.99}

@@ -11,9 +11,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from gateway.estimation.survival import Survival
-from gateway.estimation.window import Bins
-from gateway.hedging.plan import plan_adaptive
 from streaming_bench.progress import Progress
 from streaming_bench.research import bounds
 from streaming_bench.research.bounds import Values
@@ -23,6 +20,9 @@ from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario, load, with_load, with_requests
 from streaming_bench.simulation.summary import Subset, figures
+from ttft_gateway.estimation.survival import Survival
+from ttft_gateway.estimation.window import Bins
+from ttft_gateway.hedging.plan import plan_adaptive
 
 TWO_HEDGES: Final = "two hedges, adaptive"
 POLICIES: Final = ("adaptive", TWO_HEDGES, "quantile", "library", "off")

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from gateway.events import Event, RequestEnded
 from gateway.observe.proof import BlockCounts, Goal, count_request
-from gateway.pool.pool import Pool
 from gateway.proof.blocks import ModelCounts, counts_of
 from gateway.proof.switchback import Pair, TotalEffect, random_order, total_effect
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
 from streaming_bench.simulation.scenario import Scenario
+from ttft_gateway.pool.pool import Pool
 
 FIGURES: Final = ("misses", "p50_ms", "p95_ms", "p99_ms", "mean_ms")
 LIMIT_S: Final = 10.0

@@ -14,8 +14,6 @@ from importlib.metadata import version
 from msgspec import structs
 
 from gateway.events import Listener
-from gateway.hedging.parameters import DEFAULTS
-from gateway.routing.strategies import Routing
 from streaming_bench.progress import Progress, of_run, quiet
 from streaming_bench.simulation import summary
 from streaming_bench.simulation.engine_replicas import ServerDraws
@@ -28,6 +26,8 @@ from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.summary import SimulatedFigures, Subset
 from streaming_bench.simulation.world import arrivals_s
+from ttft_gateway.hedging.parameters import DEFAULTS
+from ttft_gateway.routing.strategies import Routing
 
 
 @dataclass(frozen=True, slots=True)

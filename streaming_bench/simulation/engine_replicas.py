@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gateway.estimation.prefixes import prefix_hashes
-from gateway.hedging.contract import RequestFacts
-from gateway.limits.bucket import Limit
-from gateway.limits.ledger import Ledger
-from providers.base import Call, Resource, Sink, Stream
 from streaming_bench.simulation.engine_scenario import EngineModel, LogNormal, Prompts, ProviderModel, Quotas
 from streaming_bench.simulation.provider_quota import LimitHeaders, OtherTraffic, ProviderQuota
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.speed_timeline import SpeedTimeline, draw_timelines
 from streaming_bench.simulation.world import TimedStream, World
+from ttft_gateway.apis.base import Call, Resource, Sink, Stream
+from ttft_gateway.estimation.prefixes import prefix_hashes
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.ledger import Ledger
 
 _BYTES_PER_TOKEN: Final = 4
 

@@ -9,15 +9,15 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.limits.ledger import Ledger
-from gateway.pool.learned import learned_pool, restore_pool
-from gateway.pool.pool import Pool
-from gateway.pool.shared import shared_parts
 from gateway.race.context import Model, Timeouts
 from gateway.share.hub import ShareHub
 from gateway.share.messages import Answered, Ask
+from gateway.share.pools import shared_parts
 from gateway.share.sync import Sync
 from streaming_bench.simulation.world import World
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.learned import learned_pool, restore_pool
+from ttft_gateway.pool.pool import Pool
 
 _DELAY_S = 0.001  # of an answer of the engine
 

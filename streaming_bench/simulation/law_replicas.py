@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.hedging.contract import RequestFacts
-from gateway.limits.bucket import Limit
-from gateway.limits.ledger import Ledger
-from providers.base import Call, Resource, Sink, Stream
-from providers.errors import BadStatus
 from streaming_bench.simulation.law_scenario import SharedLimits, TtftLaw
 from streaming_bench.simulation.provider_quota import LimitHeaders, OtherTraffic, ProviderQuota
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.speed_timeline import Slowdown, SpeedTimeline, draw_slowdowns
 from streaming_bench.simulation.world import TimedStream, World
+from ttft_gateway.apis.base import Call, Resource, Sink, Stream
+from ttft_gateway.apis.errors import BadStatus
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.ledger import Ledger
 
 _AFTERWARDS: Final = 2.0  # timelines are drawn for longer than the arrivals take
 _REFUSED_AFTER_S: Final = 0.005

@@ -15,15 +15,15 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from gateway.estimation.window import Window
-from gateway.hedging.contract import AttemptView, Denied, Hedge, HedgeTickets, RequestFacts
-from gateway.hedging.outcomes import Denial
-from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import FirstEvent, Policy
-from gateway.limits.budget import Ticket
-from gateway.limits.ledger import Ledger
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
+from ttft_gateway.estimation.window import Window
+from ttft_gateway.hedging.contract import AttemptView, Denied, Hedge, HedgeTickets, RequestFacts
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.hedging.plan import FirstEvent, Policy
+from ttft_gateway.limits.budget import Ticket
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 POLICY_NAMES: Final = ("adaptive", "quantile", "ttfb", "static", "library", "fan_out", "shadow", "off")
 

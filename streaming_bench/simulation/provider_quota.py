@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.limits.bucket import Limit
-from providers.base import Headers, Resource
-from providers.errors import BadStatus
-from providers.rate_limit_headers import RateLimitFormat
 from streaming_bench.simulation.law_scenario import Pulse
+from ttft_gateway.apis.base import Headers, Resource
+from ttft_gateway.apis.errors import BadStatus
+from ttft_gateway.apis.rate_limit_headers import RateLimitFormat
+from ttft_gateway.limits.bucket import Limit
 
 STALE_S: Final = 5.0  # time between updates of stale headers
 _RETRY_S_MIN: Final = 0.1

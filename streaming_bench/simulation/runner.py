@@ -21,20 +21,20 @@ from numpy.typing import NDArray
 from gateway.config.settings import TimeoutSettings
 from gateway.errors import GatewayError
 from gateway.events import AttemptReport, ComponentFailed, Event, Listener, RequestEnded, Result, Role
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Plan
-from gateway.limits.ledger import Ledger
-from gateway.model_parts import timeouts
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import Replica
+from gateway.server.model_parts import timeouts
 from streaming_bench.simulation.fleet import FleetPlan, Gateways
 from streaming_bench.simulation.law_scenario import Clients
 from streaming_bench.simulation.policies import PolicySettings, make_pool
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from streaming_bench.simulation.world import World, call_of
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Plan
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 _PROGRESS_EVERY: Final = 1000  # requests
 _ALONE: Final = FleetPlan()

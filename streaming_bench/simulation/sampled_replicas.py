@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.hedging.contract import RequestFacts
-from providers.base import Call, Sink, Stream
 from streaming_bench.simulation.scenario import RareEvent, SampledModel, Scenario
 from streaming_bench.simulation.world import TimedStream, World
+from ttft_gateway.apis.base import Call, Sink, Stream
+from ttft_gateway.hedging.contract import RequestFacts
 
 _ATTEMPTS: Final = 2  # of one request at one replica; only the reference library uses a replica twice
 _PROMPT_TOKENS: Final = 100.0  # of every request; it has no effect on these replicas

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from msgspec.structs import replace
 
-from providers.simulated.quantities import UnitError, duration
+from gateway.simulated.quantities import UnitError, duration
 from streaming_bench.simulation.engine_scenario import Serving
 from streaming_bench.simulation.law_scenario import Clients, Day, Pulse, TtftLaw
 from streaming_bench.simulation.toml_section import (

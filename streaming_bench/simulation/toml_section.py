@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args, get_
 
 import msgspec
 
-from providers.simulated.quantities import distribution, duration, share
+from gateway.simulated.quantities import distribution, duration, share
 
 _S = TypeVar("_S", bound="Section")
 
@@ -67,7 +67,7 @@ class Share(Quantity, float):
 
 
 class RandomDuration(Quantity):
-    """Distribution of durations, written as in `providers.simulated.quantities`: "lognormal:5ms,2ms"."""
+    """Distribution of durations, written as in `gateway.simulated.quantities`: "lognormal:5ms,2ms"."""
 
     def __init__(self, value: object) -> None:
         self._distribution = distribution(value)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
-from providers.simulated.quantities import UnitError
+from gateway.simulated.quantities import UnitError
 from streaming_bench.simulation.toml_section import Quantity
 
 _FORM: Final = re.compile(r"(?:(?P<part>[\w -]+): )?(?P<figure>\w+) <= (?P<value>\d+(?:\.\d+)?)(?P<unit>x|%|ms)")

@@ -1,6 +1,6 @@
 """A simulated workload, independent of its model: requests, replicas, limits, and a stream driven by timers.
 
-The simulated replicas implement `providers.base.Endpoint`, so that the gateway's own race uses them. A call's body is
+The simulated replicas implement `ttft_gateway.apis.base.Endpoint`, so that the gateway's own race uses them. A call's body is
 the request's number, by which a replica finds its draws, the same under every policy (common random numbers).
 
 Units: seconds of the loop's clock, tokens.
@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.hedging.contract import RequestFacts
-from gateway.limits.ledger import Ledger
-from providers.base import Api, Call, Endpoint, Frame, FrameKind, Headers, Sink, Usage
-from providers.errors import BadStatus
-from providers.rate_limit_headers import RateLimitFormat
 from streaming_bench.simulation.scenario import Arrivals, TrafficState
 from streaming_bench.simulation.toml_section import Duration
+from ttft_gateway.apis.base import Api, Call, Endpoint, Frame, FrameKind, Headers, Sink, Usage
+from ttft_gateway.apis.errors import BadStatus
+from ttft_gateway.apis.rate_limit_headers import RateLimitFormat
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.limits.ledger import Ledger
 
 CONTENT: Final = Frame(FrameKind.CONTENT, b"token")
 WORK: Final = Frame(FrameKind.WORK, b"item")

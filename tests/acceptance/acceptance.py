@@ -26,7 +26,6 @@ from fault_judge import WRONG
 from fault_requests import FAULTS
 from fault_scenarios import Results, faulty
 from floods import open_files
-from gateway.hedging.charges import Disposition
 from host_scenarios import HOST_LIMIT, HOST_TROUBLES, two_hosts
 from hot_path import Fleet, cost, longest_slice
 from nights import played_nights
@@ -42,6 +41,7 @@ from silence_scenarios import nginx_program, silent
 from stopping_scenarios import demo_ended, ended_by_the_second
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
 from streaming_bench.simulation.provider_quota import LimitHeaders
+from ttft_gateway.hedging.charges import Disposition
 from unread_scenarios import READERS, UNREAD_BYTES_MAX, unread
 from worker_scenarios import broken_by, killed, spread, usage
 

@@ -21,8 +21,8 @@ from hostile_answers import STREAMS, HostileAnswer
 from hostile_replica import SHAPES
 from line_process import LineProcess, process
 from machine import busy_share, is_idle
-from providers.base import Api
 from raw_http import answer, request_bytes
+from ttft_gateway.apis.base import Api
 
 _HELD_MS_MAX: Final = 20
 _RATIO_MAX: Final = 1.5
@@ -69,7 +69,7 @@ async def _site(size: int, workers: int) -> AsyncIterator[_Site]:
         hostile = await opened.enter_async_context(process("hostile_replica", str(size)))
         hostile_port = await hostile.read()
         usual = json.dumps([{"ttft": "30ms", "tokens": 4}])
-        [[port, _]] = await (await opened.enter_async_context(process("providers.simulated.fleet", usual))).read()
+        [[port, _]] = await (await opened.enter_async_context(process("gateway.simulated.fleet", usual))).read()
         models = [
             {
                 "name": f"h{number}",

@@ -52,7 +52,7 @@ async def two_clients(scale: Scale) -> list[Row]:
     alone, beside, sent = [], [], Counter[str]()
     async with contextlib.AsyncExitStack() as opened:
         profile = {"ttft": _TTFT, "tokens": 4}
-        replica = await opened.enter_async_context(process("providers.simulated.fleet", json.dumps([profile])))
+        replica = await opened.enter_async_context(process("gateway.simulated.fleet", json.dumps([profile])))
         [[port, _]] = await replica.read()
         keys = [{"name": "hostile", "key": HOSTILE_KEY}, {"name": "watched", "key": _WATCHED_KEY}]
         site = await opened.enter_async_context(fronting({"a": f"http://127.0.0.1:{port}/v1"}, process=True, keys=keys))

@@ -32,7 +32,7 @@ async def attacked_gateway() -> AsyncIterator[Site]:
 
     The replica is a process of its own: reading a large body there must not delay the client that is watched.
     """
-    async with process("providers.simulated.fleet", json.dumps([{"ttft": "1ms", "tokens": 1}])) as replica:
+    async with process("gateway.simulated.fleet", json.dumps([{"ttft": "1ms", "tokens": 1}])) as replica:
         [[port, _]] = await replica.read()
         async with fronting({"a": f"http://127.0.0.1:{port}/v1"}, process=True, keys=_KEYS) as site:
             yield site

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from attack_rows import Row, Scale
 from floods import limited, open_files, reconnecting, stream
-from providers.simulated.profile import parse_profile
-from providers.simulated.server import SimulatedServer
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.server import SimulatedServer
 from raw_http import ASK, CHAT, answer, request_bytes
 from spawned import WAIT_S, full_pipe, refuses, rest, spawn, started, until
 from spawned import stream as unkeyed

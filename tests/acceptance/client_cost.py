@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=300, help="requests of a round")
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
-    command = [sys.executable, "-m", "providers.simulated.fleet", _PROFILE]
+    command = [sys.executable, "-m", "gateway.simulated.fleet", _PROFILE]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as replica:
         assert replica.stdout is not None
         [[port, _]] = json.loads(replica.stdout.readline())

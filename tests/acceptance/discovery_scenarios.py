@@ -5,9 +5,9 @@ import socket
 from time import thread_time
 from typing import Any, NamedTuple
 
-from gateway.app import Gateway
 from gateway.cli.event_loop import AsyncioLoop
 from gateway.config.settings import Settings
+from gateway.server.app import Gateway
 from running import run_on
 
 

@@ -11,9 +11,9 @@ from typing import Final
 
 from client_reads import error_code, read_document, read_stream
 from fault_requests import REFUSED, SEEDS, Asked
+from gateway.simulated.completion import Completion
+from gateway.simulated.faults import parse_faults
 from marked_texts import answers
-from providers.simulated.completion import Completion
-from providers.simulated.faults import parse_faults
 from recovering import Read
 
 WRONG: Final = ("mixed", "lost", "doubled", "silently cut", "malformed", "blamed", "bug")

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, get_args
 
 from marked_texts import Form, Marked
-from providers.base import Api
 from raw_http import request_bytes
+from ttft_gateway.apis.base import Api
 
 _EVENTS = (0, 1, 5, 11)  # after which a stream breaks
 _LATER = (1, 5, 11, 17)  # the same after at least one event

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 from client_reads import Malformed
 from fault_judge import WRONG, result_of
 from fault_requests import FAULTS, POOLS, RECOVERIES, SEEDS, Asked, model_of, request_of
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.server import SimulatedServer
 from marked_texts import MarkedTexts
-from providers.simulated.profile import parse_profile
-from providers.simulated.server import SimulatedServer
 from race_scenarios import spread
 from raw_http import Cut, answer
 from served import Served, gateway

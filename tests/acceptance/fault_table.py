@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from defaults import default_hedging, default_timeouts
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.plan import Policy
-from gateway.inbound.parsed import NumberLimits
-from gateway.inbound.request import parse
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, RecoveryMode, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import Replica
-from providers.base import Api, Call, Sink, Stream
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.replica import SimulatedReplica
 from providers.openai.transcript import OpenAIRecoverer
-from providers.simulated.profile import parse_profile
-from providers.simulated.replica import SimulatedReplica
 from providers.transport.origin import unreachable
 from running import run_virtual
 from scripted import Scripted
 from simulated_calls import body_of
 from simulated_endpoint import SimulatedEndpoint
+from ttft_gateway.apis.base import Api, Call, Sink, Stream
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.requests.parsed import NumberLimits
+from ttft_gateway.requests.request import parse
+from ttft_gateway.routing.replicas import Replica
 
 TOKENS = 60
 HEALTHY: dict[str, object] = {"ttft": "200ms", "gap": "10ms", "tokens": TOKENS}

@@ -21,9 +21,9 @@ from msgspec import structs
 import pretended_client
 from checkout import ROOT
 from gateway.api.plain_routes import contract
-from gateway.app import Gateway
 from gateway.config.settings import Settings
 from gateway.observe.exposition import render
+from gateway.server.app import Gateway
 from pretended_client import PretendedClient, connected, request
 from streaming_bench.simulation import virtual_loop
 from streaming_bench.simulation.virtual_loop import VirtualLoop

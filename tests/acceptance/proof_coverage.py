@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from gateway.hedging.measure import Instrument
 from streaming_bench.research.proof import FIGURES, Coverage, KnownRun, coverage, known_run
 from streaming_bench.simulation.scenario import Scenario, load, with_requests
+from ttft_gateway.hedging.measure import Instrument
 
 _LOW: Final = 0.91
 _LOW_MEAN: Final = 0.90

@@ -12,22 +12,22 @@ from typing import Any, Final
 from defaults import default_hedging, default_timeouts
 from gateway.errors import GatewayError
 from gateway.events import ComponentFailed, Event, RequestEnded, Role
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Policy
-from gateway.limits.ledger import Ledger, Totals
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import Replica
-from providers.base import Api, Call, Frame, FrameKind, Headers, RateLimit, Resource, Sink, Usage
-from providers.errors import ConnectError, ConnectionCut
 from running import run_virtual
 from scripted import FINISH, Scripted, ScriptedStream, Step, answer, status, text
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.provider_quota import LimitHeaders
 from streaming_bench.simulation.scenario import load, with_requests
+from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Headers, RateLimit, Resource, Sink, Usage
+from ttft_gateway.apis.errors import ConnectError, ConnectionCut
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.ledger import Ledger, Totals
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 SEEDS: Final = (101, 102, 103, 104, 105)
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from gateway.simulated.stats import Ended
 from gateway_fixture import Site, serving, until
-from providers.simulated.stats import Ended
 from raw_http import answer, asking, connect, head
 
 Settings = dict[str, object]

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import redis
 
-from gateway.limits.caller_limits import CallerLimits
+from gateway.admission.caller_limits import CallerLimits
 from gateway.share.address import read_address
 from gateway.share.messages import BIN_S, Ask, BucketAsk, GaugeAsk, SliceAsk, SwitchesAsk, pack
 from gateway.share.redis import LIBRARY, Login, RedisEngine

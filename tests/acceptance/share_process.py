@@ -16,7 +16,7 @@ from typing import Final, cast
 
 import msgspec
 
-from gateway.limits.caller_limits import CallerLimits
+from gateway.admission.caller_limits import CallerLimits
 from gateway.share.hub import ShareHub
 from gateway.share.messages import Answered, Ask, Reply
 from leased_fleet import FleetProcess, Meter

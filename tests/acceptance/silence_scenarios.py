@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import clients
 from checks import SDKS
-from providers.simulated.profile import parse_profile
-from providers.simulated.server import SimulatedServer
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.server import SimulatedServer
 from served import gateway
 
 _KEY = "sk-silence"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import openai
 
+from gateway.simulated.stats import Ended
 from gateway_fixture import Site, serving, until
-from providers.simulated.stats import Ended
 from race_scenarios import Settings, spread
 from raw_http import answer, asking
 from sdk_clients import async_client, read, read_async, sync_client

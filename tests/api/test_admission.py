@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission_house import FOREVER_S, House, Work
-from gateway.api.admission import Permit, RequestSize
+from gateway.admission.admission import Permit, RequestSize
 from gateway.errors import Overloaded
 from gateway.events import ComponentFailed, RequestRejected
 from running import run_virtual

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.api.admission import Entry, Permit, RequestSize
+from gateway.admission.admission import Entry, Permit, RequestSize
+from gateway.admission.caller_limits import CallerLimits
 from gateway.errors import GatewayError
 from gateway.events import ComponentFailed, RequestRejected
-from gateway.limits.caller_limits import CallerLimits
 from gateway.race.context import Caller
 from leased_fleet import FleetProcess, Meter
 from running import run_virtual

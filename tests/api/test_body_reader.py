@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.admission.body_memory import BodyMemory, HeldBody
 from gateway.api.body_reader import Arrival, BodyLimits
 from gateway.api.turns import Turns
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
-from gateway.limits.body_memory import BodyMemory, HeldBody
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
-from providers.base import Headers
 from running import run_virtual
+from ttft_gateway.apis.base import Headers
 
 Piece = tuple[float, bytes, bool]
 """Seconds after the one before, bytes, whether more will come."""

@@ -15,21 +15,21 @@ from contract_file import CONTRACT, PATH, errors, operations, resolved
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.plain_routes import contract
 from gateway.api.request_head import AZURE_APIS
-from gateway.app import Gateway, client_apis
 from gateway.config.settings import LimitSettings, Settings
 from gateway.errors import GatewayError, Limit, MethodNotAllowed, UnsupportedUpgrade, UpstreamFailed
 from gateway.events import Result
-from gateway.hedging.contract import ATTEMPTS_MAX
-from gateway.hedging.outcomes import Denial
-from gateway.inbound import chat as inbound_chat
-from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound import messages as inbound_messages
-from gateway.inbound import request as inbound
-from gateway.inbound import responses as inbound_responses
-from gateway.inbound import whole as inbound_whole
 from gateway.pages.files import REFERENCE
 from gateway.race import report
+from gateway.server.app import Gateway, client_apis
 from running import run_virtual
+from ttft_gateway.hedging.contract import ATTEMPTS_MAX
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.requests import chat as inbound_chat
+from ttft_gateway.requests import field_errors as inbound_fields
+from ttft_gateway.requests import messages as inbound_messages
+from ttft_gateway.requests import request as inbound
+from ttft_gateway.requests import responses as inbound_responses
+from ttft_gateway.requests import whole as inbound_whole
 
 PATHS = [f"/v1/{api.value}" for api in client_apis()]
 GATEWAY = ROOT / "gateway"
@@ -85,7 +85,7 @@ def test_routes() -> None:
 
 def test_statuses() -> None:
     """Each route has every status that the gateway itself can return for it; a replica's errors have any status."""
-    classes = {kind for kind in _classes(GatewayError) if kind.__module__ != "gateway.admin"}
+    classes = {kind for kind in _classes(GatewayError) if kind.__module__ != "gateway.server.admin"}
     classes -= {kind for kind in classes if kind.code in ADMIN_ONLY - {"forbidden"}}
     raced = {str(kind.status) for kind in classes - {GatewayError, MethodNotAllowed, UnsupportedUpgrade}}
     head = {"200", "400", "408", "414", "431", "500"}
@@ -152,7 +152,7 @@ def _classes(kind: type[GatewayError]) -> Iterator[type[GatewayError]]:
         yield from _classes(sub)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in _classes(GatewayError) if kind.__module__ != "gateway.admin"])
+@pytest.mark.parametrize("kind", [kind for kind in _classes(GatewayError) if kind.__module__ != "gateway.server.admin"])
 def test_error_classes(kind: type[GatewayError]) -> None:
     """An error class that has a code has a response with its status and this code, and the same type."""
     if kind.code in {None, *ADMIN_ONLY}:

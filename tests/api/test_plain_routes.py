@@ -6,10 +6,10 @@ import json
 import pytest
 
 from gateway.api.plain_routes import load_documents
-from gateway.app import Gateway
 from gateway.config.settings import Settings
 from gateway.events import Event
 from gateway.pages.files import REFERENCE
+from gateway.server.app import Gateway
 from pretended_client import Response, connected
 from running import run_virtual
 

@@ -16,8 +16,8 @@ from gateway.errors import GatewayError
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from pretended_client import PretendedTransport
-from providers.base import Burst, Headers
 from running import run_virtual
+from ttft_gateway.apis.base import Burst, Headers
 
 HEAD = b"HTTP/1.1 200 OK\r\ndate: now\r\ntransfer-encoding: chunked\r\n\r\n"
 

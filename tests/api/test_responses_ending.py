@@ -8,7 +8,7 @@ import pytest
 
 from gateway.api.dialects.responses import ResponsesTerminator
 from gateway.errors import ShuttingDown, UpstreamFailed
-from providers.responses.writer import EventWriter
+from ttft_gateway.apis.responses.writer import EventWriter
 
 CUT = UpstreamFailed("the connection ended", status=502, code="upstream_cut")
 

@@ -13,8 +13,8 @@ from gateway.errors import GatewayError
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from pretended_client import PretendedClient, Response
-from providers.base import Api, Call
 from running import run_virtual
+from ttft_gateway.apis.base import Api, Call
 
 NOTE = b': x-ttft-usage {"attempts":[]}\n\n'
 DONE = b"data: [DONE]\n\n"

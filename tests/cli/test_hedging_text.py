@@ -15,7 +15,7 @@ from gateway.cli.parser import ExitCode
 from gateway.cli.serve import _introduction
 from gateway.config.settings import Settings
 from gateway.config.values import Address
-from gateway.server import Addresses
+from gateway.server.process import Addresses
 
 KEYS = [{"name": "team-a", "key": "sk-very-secret"}]
 CURE = "set cancel_stops_billing or allow_billed_hedges"

@@ -18,7 +18,7 @@ from gateway.cli.importing.source import ForeignFile, NotReadable, read_source
 from gateway.cli.parser import ExitCode
 from gateway.config.document import Loc
 from gateway.config.loader import load
-from providers.catalog import CATALOG
+from ttft_gateway.apis.catalog import CATALOG
 
 GUIDE = (ROOT / "docs/guides/coming-from-litellm.md").read_text(encoding="utf-8")
 EXAMPLE, WRITTEN = re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)[:2]

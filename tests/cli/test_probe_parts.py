@@ -17,10 +17,10 @@ from gateway.cli.probe.quirks import NAMES, Observation, is_trap, quirks
 from gateway.cli.probe.report import Times, quirks_of, times_of
 from gateway.cli.probe.stream import Recording, record
 from gateway.config.settings import Settings
-from providers.base import Api, Call, Frame, FrameKind, HttpSink, HttpStream, Request, Sink, Stream
-from providers.catalog import CATALOG
-from providers.errors import ConnectionCut, TimedOut, UpstreamError
 from running import run_virtual
+from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, HttpSink, HttpStream, Request, Sink, Stream
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.apis.errors import ConnectionCut, TimedOut, UpstreamError
 
 DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 STREAM = (b"content-type", b"text/event-stream")

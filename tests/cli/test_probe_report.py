@@ -10,7 +10,7 @@ from gateway.cli.probe.cancel import CancelResult, CancelTest
 from gateway.cli.probe.quirks import Quirk
 from gateway.cli.probe.report import ProbeReport, Times, as_json, cleaned, details, table
 from gateway.cli.probe.signs import SignTest
-from providers.base import Api
+from ttft_gateway.apis.base import Api
 
 
 def report(**changes: Any) -> ProbeReport:

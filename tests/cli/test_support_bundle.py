@@ -14,7 +14,7 @@ from gateway.cli.admin_client import follow_admin
 from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
 from gateway.cli.support import command
 from gateway.cli.support.command import Redaction
-from providers.tolerant_json import dumps
+from ttft_gateway.apis.tolerant_json import dumps
 from unused_ports import unused_port
 
 KNOWN = [f'Kn0wn"{name}\\' for name in ("caller", "before", "file", "upstream", "header", "admin", "env")]

@@ -13,9 +13,9 @@ pytest.importorskip("aiohttp")
 import aiohttp
 from aiohttp.http_exceptions import LineTooLong
 
-from gateway.client.aiohttp_content import RacedContent
-from gateway.client.racing import Ending
-from gateway.hedging.outcomes import Outcome
+from ttft_gateway.client.aiohttp_content import RacedContent
+from ttft_gateway.client.racing import Ending
+from ttft_gateway.hedging.outcomes import Outcome
 
 LINES = b"".join(b"data: %d\r\n\r\n" % (number * 7919) for number in range(20))
 

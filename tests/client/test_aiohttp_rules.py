@@ -17,8 +17,8 @@ from aiohttp_client import CALL, SOON, chat, run
 from checkout import ROOT
 from client_kits import KITS, Session
 from client_replicas import Replicas, ScriptedReplica, replicas
-from gateway.client.config import HedgeConfig
 from ttft_gateway import HedgingSession, Stats, Target
+from ttft_gateway.client.config import HedgeConfig
 
 NEVER = HedgeConfig(warmup_delay=3600.0)
 OFF, ON, KEY = {"x-ttft-hedge": "off"}, {"X-TTFT-Hedge": "on"}, {"Idempotency-Key": "k"}
@@ -264,7 +264,7 @@ def test_counts_of_a_forked_child_start_from_0(site: Replicas) -> None:
 def test_a_policy_with_a_bug_costs_no_answer(site: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request whose race cannot begin is sent without one, with its body."""
     replica = site.add("quick")
-    monkeypatch.setattr("gateway.client.hedger.Hedger.race", None)
+    monkeypatch.setattr("ttft_gateway.client.hedger.Hedger.race", None)
 
     async def main() -> str:
         async with HedgingSession(SOON) as session:

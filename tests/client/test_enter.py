@@ -6,8 +6,8 @@ import random
 import httpx
 import pytest
 
-from gateway.client.asked import Asked
 from ttft_gateway import HedgingTransport
+from ttft_gateway.client.asked import Asked
 
 _URLS = [
     f"{scheme}://{host}{path}"

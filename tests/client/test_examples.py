@@ -16,7 +16,7 @@ PROFILES = '[{"ttft": "5ms", "tokens": "8"}, {"ttft": "5ms", "tokens": "8"}]'
 @pytest.fixture
 def ports() -> Iterator[list[int]]:
     """Ports of two simulated replicas in a process that ends with its input."""
-    command = [sys.executable, "-m", "providers.simulated.fleet", PROFILES]
+    command = [sys.executable, "-m", "gateway.simulated.fleet", PROFILES]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as fleet:
         assert fleet.stdout is not None
         assert fleet.stdin is not None

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from checkout import DOCS
-from gateway.client.asked import Asked, ask
-from gateway.client.first import HELD_MAX, Verdict, detector, failure_by, failure_of, is_error
-from gateway.client.hedger import Failure
-from gateway.hedging.outcomes import Outcome
+from ttft_gateway.client.asked import Asked, ask
+from ttft_gateway.client.first import HELD_MAX, Verdict, detector, failure_by, failure_of, is_error
+from ttft_gateway.client.hedger import Failure
+from ttft_gateway.hedging.outcomes import Outcome
 
 ROWS: list[dict[str, Any]] = json.loads((DOCS / "first-token-vectors.json").read_text(encoding="utf-8"))
 FIRST, ERROR = ("content", "refusal"), ("error",)

@@ -15,10 +15,10 @@ import grpc
 import grpc.aio
 
 from checkout import ROOT
-from gateway.client.hedger import Hedger
 from grpc_clients import GRPC_KITS, NEVER, SOON, Client, connected
 from grpc_replicas import STREAM, UNARY, grpc_site
 from ttft_gateway import Stats, async_hedging_interceptors, hedging_channel
+from ttft_gateway.client.hedger import Hedger
 
 both = pytest.mark.parametrize("method", [UNARY, STREAM])
 kits = pytest.mark.parametrize("kit", GRPC_KITS)

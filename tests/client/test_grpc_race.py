@@ -9,13 +9,13 @@ pytest.importorskip("grpc")
 
 import grpc
 
-from gateway.client.async_race import AsyncRace
-from gateway.client.config import HedgeConfig
-from gateway.client.grpc_async import Answer, RpcAttempts
-from gateway.client.grpc_policy import GrpcPolicy, failure_of
-from gateway.client.stats import Stats
-from gateway.hedging.outcomes import Outcome
 from running import run_virtual
+from ttft_gateway.client.async_race import AsyncRace
+from ttft_gateway.client.config import HedgeConfig
+from ttft_gateway.client.grpc_async import Answer, RpcAttempts
+from ttft_gateway.client.grpc_policy import GrpcPolicy, failure_of
+from ttft_gateway.client.stats import Stats
+from ttft_gateway.hedging.outcomes import Outcome
 
 METHOD = "/p.S/M"
 CONFIG = HedgeConfig(warmup_delay=2.0, budget_percent=100.0)

@@ -11,11 +11,11 @@ pytest.importorskip("grpc")
 
 import grpc
 
-from gateway.client.asked import Asked, Event
-from gateway.client.config import HedgeConfig
-from gateway.client.grpc_sync_race import Alarm, Appointment, SyncGrpcRace
-from gateway.client.hedger import ClientAttempt, Hedger
-from gateway.hedging.contract import RequestFacts
+from ttft_gateway.client.asked import Asked, Event
+from ttft_gateway.client.config import HedgeConfig
+from ttft_gateway.client.grpc_sync_race import Alarm, Appointment, SyncGrpcRace
+from ttft_gateway.client.hedger import ClientAttempt, Hedger
+from ttft_gateway.hedging.contract import RequestFacts
 
 CONFIG = HedgeConfig(warmup_delay=2.0, budget_percent=100.0)
 

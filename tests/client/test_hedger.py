@@ -8,15 +8,15 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from gateway.client.asked import Asked, Event, ask
-from gateway.client.config import HedgeConfig
-from gateway.client.first import failure_of
-from gateway.client.hedger import ClientRace, Hedger
-from gateway.client.stats import Stats
-from gateway.client.targets import Target, kind_of
-from gateway.hedging.outcomes import Denial, Outcome
-from providers.base import Api
-from providers.catalog import CATALOG
+from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.client.asked import Asked, Event, ask
+from ttft_gateway.client.config import HedgeConfig
+from ttft_gateway.client.first import failure_of
+from ttft_gateway.client.hedger import ClientRace, Hedger
+from ttft_gateway.client.stats import Stats
+from ttft_gateway.client.targets import Target, kind_of
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 ORIGIN = "https://llm.example:443"
 A, B = Target("https://a.example/v1", api_key="ka"), Target("https://b.example/v1", api_key="kb")

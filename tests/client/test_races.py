@@ -7,7 +7,7 @@ import pytest
 from aiohttp_client import SessionKit
 from client_kits import KITS, Kit
 from client_replicas import SILENT, Replicas, replicas
-from gateway.client.config import HedgeConfig
+from ttft_gateway.client.config import HedgeConfig
 
 NO_ANSWERS = ("empty", "only_done", "error_event", "error_500", "error_400", "limited", "reset", "dies")
 

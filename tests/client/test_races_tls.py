@@ -13,9 +13,9 @@ import trustme
 
 from client_kits import SOON
 from client_replicas import SILENT, Replicas, replicas
-from gateway.client.race import Overtaken
-from gateway.client.sockets import Watch, current, raced
 from ttft_gateway import AsyncHedgingTransport, HedgingTransport
+from ttft_gateway.client.race import Overtaken
+from ttft_gateway.client.sockets import Watch, current, raced
 
 CALL: Any = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
 

@@ -12,8 +12,8 @@ import pytest
 from checkout import ROOT
 from client_kits import KITS, PROMPT, Kit, Session
 from client_replicas import Replicas, ScriptedReplica, replicas
-from gateway.client.config import HedgeConfig
 from ttft_gateway import AsyncHedgingTransport, Stats, Target
+from ttft_gateway.client.config import HedgeConfig
 
 AT_ONCE = HedgeConfig(warmup_delay=0.0, min_delay=0.0, budget_percent=100.0)
 BOTH = pytest.mark.parametrize("kit", [KITS["httpx"], KITS["httpx async"]], ids=["httpx", "httpx async"])

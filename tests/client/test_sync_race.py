@@ -5,11 +5,11 @@ from typing import Any
 
 import httpx
 
-from gateway.client.config import HedgeConfig
-from gateway.client.httpx_sync import HttpxSender
-from gateway.client.sockets import current
-from gateway.client.sync_race import SyncRace
 from ttft_gateway import HedgingTransport
+from ttft_gateway.client.config import HedgeConfig
+from ttft_gateway.client.httpx_sync import HttpxSender
+from ttft_gateway.client.sockets import current
+from ttft_gateway.client.sync_race import SyncRace
 
 _CONFIG = HedgeConfig(warmup_delay=0.5, warmup_requests=100_000, budget_percent=100.0, max_hedges=2)
 _TIME_LIMIT_S = 60.0

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from contract_file import CONTRACT
-from providers.base import Api
 from served import gateway, replicas
+from ttft_gateway.apis.base import Api
 
 _MODEL = "llama-70b"
 _KEY = "sk-contract"

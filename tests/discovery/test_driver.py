@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.config.settings import Settings
-from gateway.discovery.driver import Discovery
 from gateway.events import ComponentFailed, Event
 from gateway.process_events import DiscoveryChanged, ReplicasFound
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
+from gateway.server.discovery.driver import Discovery
 from running import run_virtual
 
 Answer = Sequence[str] | Exception | None

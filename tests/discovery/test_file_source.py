@@ -12,8 +12,8 @@ from gateway.config.discovered import sources as listed_sources
 from gateway.config.errors import ConfigError
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import Replicas, Settings
-from gateway.discovery import sources
-from gateway.discovery.sources import Source, SourceFailed, source_of
+from gateway.server.discovery import sources
+from gateway.server.discovery.sources import Source, SourceFailed, source_of
 from running import run_real
 
 PLACE = PoolPlace("m", 0)

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.config.discovered import address_rows
 from gateway.config.settings import DiscoverSettings, ReplicaSettings
-from gateway.discovery.driver import Listing, after
+from gateway.server.discovery.driver import Listing, after
 
 SOURCE = DiscoverSettings.model_validate({"dns": "vllm.svc", "port": 8000, "kind": "vllm"})
 

@@ -4,8 +4,8 @@ from itertools import repeat
 
 import pytest
 
-from gateway.estimation.first_token import FirstTokenChoice, Signs
-from providers.base import Api, FirstToken
+from ttft_gateway.apis.base import Api, FirstToken
+from ttft_gateway.estimation.first_token import FirstTokenChoice, Signs
 
 TOGETHER_S, APART_S = 0.001, 0.3
 RESPONSES, CHAT = Api.RESPONSES, Api.CHAT

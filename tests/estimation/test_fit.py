@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.estimation.fit import RelativeFit
+from ttft_gateway.estimation.fit import RelativeFit
 
 Row = tuple[float, float, float, float]
 positive = st.floats(0.1, 10.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.estimation.predictor import Predictor
+from ttft_gateway.estimation.predictor import Predictor
 
 LAW = (0.18, 1 / 16_000, 1 / 10_000)
 

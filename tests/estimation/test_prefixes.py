@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.estimation.prefixes import PrefixMemory, prefix_hashes, uncached_tokens
+from ttft_gateway.estimation.prefixes import PrefixMemory, prefix_hashes, uncached_tokens
 
 seeds = st.integers(0, 2**32)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.estimation.stall_detector import StallDetector
+from ttft_gateway.estimation.stall_detector import StallDetector
 
 
 def three_waiting(predicted_s: float = 0.5) -> StallDetector:

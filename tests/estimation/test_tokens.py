@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.estimation.tokens import TokenScale, text_tokens
+from ttft_gateway.estimation.tokens import TokenScale, text_tokens
 
 TEXTS = {
     path.stem: path.read_text(encoding="utf-8").split("\n====\n")

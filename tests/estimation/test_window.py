@@ -7,7 +7,7 @@ from ddsketch.mapping import LogarithmicMapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.estimation.window import RELATIVE_ACCURACY, SAMPLE_MAX, SAMPLE_MIN, Window
+from ttft_gateway.estimation.window import RELATIVE_ACCURACY, SAMPLE_MAX, SAMPLE_MIN, Window
 
 samples = st.floats(SAMPLE_MIN * 1.1, SAMPLE_MAX / 1.1)
 

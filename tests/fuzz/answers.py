@@ -11,19 +11,19 @@ from typing import Final
 from gateway.race import failures as failover
 from openai_calls import call_of
 from providers.anthropic.protocol import AnthropicMessages
-from providers.base import Api, Assembler, Call, Frame, FrameKind, WireProtocol
-from providers.catalog import CATALOG
-from providers.errors import ProtocolError, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.transcript import OpenAIRecoverer
 from providers.protocols import ProtocolOptions, protocols
 from providers.responses.assembler import ResponseAssembler
-from providers.sse import Splitter
 from providers.translation.base import TranslatedProtocol
 from providers.translation.chat_to_messages.translation import ChatToMessages
 from providers.translation.messages_to_chat.request import Dialect
 from providers.translation.messages_to_chat.translation import MessagesToChat
+from ttft_gateway.apis.base import Api, Assembler, Call, Frame, FrameKind, WireProtocol
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.apis.errors import ProtocolError, UpstreamError
+from ttft_gateway.apis.sse import Splitter
 
 WORDS: Final = (
     b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n',

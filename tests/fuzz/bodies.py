@@ -9,14 +9,14 @@ from typing import Final
 from unittest import mock
 
 from fuzz.answers import WAYS
-from gateway.inbound import large
-from gateway.inbound.errors import InvalidRequest
-from gateway.inbound.parsed import NumberLimits
-from gateway.inbound.request import parse
 from openai_calls import in_one_piece
-from providers.base import Api, Call
-from providers.errors import Unsupported
 from providers.openai.request import build, edited
+from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.apis.errors import Unsupported
+from ttft_gateway.requests import large
+from ttft_gateway.requests.errors import InvalidRequest
+from ttft_gateway.requests.parsed import NumberLimits
+from ttft_gateway.requests.request import parse
 
 WORDS: Final = (
     b'"model":"m",',

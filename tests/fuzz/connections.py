@@ -12,6 +12,7 @@ import h11
 import httptools
 
 from fuzz.pieces import cuts
+from gateway.admission.body_memory import BodyMemory
 from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.body_reader import BodyLimits
 from gateway.api.dialects.base import ClientApi
@@ -21,7 +22,6 @@ from gateway.api.request_head import RequestHead
 from gateway.api.response import respond
 from gateway.api.turns import Turns
 from gateway.errors import GatewayError
-from gateway.limits.body_memory import BodyMemory
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from pretended_client import answering, connected_to

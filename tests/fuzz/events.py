@@ -4,8 +4,8 @@ import re
 from typing import Final
 
 from fuzz.pieces import cuts
-from providers.errors import ProtocolError
-from providers.sse import Splitter, data_of, events_of, fields, forwardable
+from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.sse import Splitter, data_of, events_of, fields, forwardable
 
 WORDS: Final = (
     b"data: ",

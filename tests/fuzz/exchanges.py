@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fuzz.pieces import cuts
-from providers.base import Headers, Request
-from providers.errors import UpstreamError
 from providers.transport.http1 import HEADERS_BYTES_MAX, Connection, Exchange, WireClient
+from ttft_gateway.apis.base import Headers, Request
+from ttft_gateway.apis.errors import UpstreamError
 
 WORDS: Final = (
     b"HTTP/1.1 200 OK\r\n",

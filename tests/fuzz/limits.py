@@ -3,8 +3,8 @@
 import math
 from typing import Final
 
-from providers.rate_limit_headers import RateLimitFormat
-from providers.retry_after import epoch_s, retry_after_s, wait_s
+from ttft_gateway.apis.rate_limit_headers import RateLimitFormat
+from ttft_gateway.apis.retry_after import epoch_s, retry_after_s, wait_s
 
 WORDS: Final = (
     b"\nretry-after: ",

@@ -8,13 +8,13 @@ from typing import Final
 
 import msgspec
 
-from gateway.hedging.contract import RequestFacts
-from gateway.limits.budget import RetryBudget
 from gateway.observe.describe import pool_state
-from gateway.pool.learned import learned_pool, sound_pool
-from gateway.pool.shared import shared_parts
 from gateway.share.messages import Ask, BucketAsk, Lost, Reply, SharedSwitch, SlotsAsk, SwitchesAsk, WireError, unpack
+from gateway.share.pools import shared_parts
 from pooled import pool, send
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.limits.budget import RetryBudget
+from ttft_gateway.pool.learned import learned_pool, sound_pool
 
 SEPARATOR: Final = b"<next part>"
 WORDS: Final = (

@@ -15,12 +15,12 @@ import pytest
 
 from checkout import DOCS
 from fuzz import answers
-from gateway.inbound.errors import InvalidRequest
-from gateway.inbound.parsed import NumberLimits
-from gateway.inbound.request import parse
 from openai_calls import in_one_piece
-from providers.base import Api
-from providers.errors import Unsupported
+from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.errors import Unsupported
+from ttft_gateway.requests.errors import InvalidRequest
+from ttft_gateway.requests.parsed import NumberLimits
+from ttft_gateway.requests.request import parse
 
 Place = tuple[str | int, ...]
 

@@ -3,12 +3,12 @@
 import asyncio
 
 from gateway.api.plain_routes import contract
-from gateway.app import Gateway
 from gateway.config.settings import Settings
 from gateway.events import Event
 from gateway.observe.dropped import DroppedState
 from gateway.observe.exposition import render
 from gateway.process_events import StateDropped
+from gateway.server.app import Gateway
 from running import run_virtual
 
 METRIC = "ttft_gateway_state_dropped"

@@ -9,11 +9,11 @@ import pytest
 from gateway.api.asgi import Application, Message
 from gateway.api.connections import WaitingConnections
 from gateway.api.web_pages import HostCheck
-from gateway.applications import AdminApplication, DeferredAdmin
 from gateway.config.settings import Settings
 from gateway.events import Event
-from gateway.http_server import accept_from
 from gateway.observe.hub import Hub
+from gateway.server.applications import AdminApplication, DeferredAdmin
+from gateway.server.http_server import accept_from
 from running import run_real
 
 

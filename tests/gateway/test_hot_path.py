@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from gateway.observe.spans import Span
-from gateway.tracing import Tracing
+from gateway.server.tracing import Tracing
 from hot_path import Cost, Fleet, cost, longest_slice
 
 _SLICE_CALLS = 4500  # between two turns of the loop

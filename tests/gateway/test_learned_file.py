@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
-import gateway.learned_file
-import gateway.learned_state
+import gateway.server.learned_file
+import gateway.server.learned_state
 from defaults import default_timeouts
 from gateway.events import Event
-from gateway.hedging.outcomes import Outcome
-from gateway.learned_file import LearnedFile
-from gateway.learned_state import OwnState
-from gateway.pool.pool import Pool
 from gateway.process_events import LearnedFileFailed, LearnedRestored
 from gateway.race.context import Model
+from gateway.server.learned_file import LearnedFile
+from gateway.server.learned_state import OwnState
 from gateway_fixture import until
 from pooled import pool, send
 from running import run_real
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.pool.pool import Pool
 
 
 class Process:
@@ -213,7 +213,7 @@ def test_a_file_over_the_bound_is_neither_read_nor_written(tmp_path: Path, monke
     """The size is bounded in both directions."""
     file = tmp_path / "learned.json"
     written(file)
-    monkeypatch.setattr(gateway.learned_file, "_FILE_BYTES_MAX", 500)
+    monkeypatch.setattr(gateway.server.learned_file, "_FILE_BYTES_MAX", 500)
     is_warm, events = read(file)
     assert not is_warm
     assert "the file is larger than 500 bytes" in str(events)
@@ -259,7 +259,7 @@ def test_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             return hanging[-1]
 
         with monkeypatch.context() as patch:
-            patch.setattr(gateway.learned_file, "on_thread", on_thread)
+            patch.setattr(gateway.server.learned_file, "on_thread", on_thread)
             process = Process(file, contents=40)
             await process.learned.save(0.01)
             await process.learned.save(0.01)
@@ -284,8 +284,8 @@ def test_a_bug_in_the_document_costs_the_file_only(
     """Neither the start nor the end of the gateway depends on the document's code; the error is logged once."""
     file = tmp_path / "learned.json"
     written(file)
-    monkeypatch.setattr(gateway.learned_state, "restore_pool", None)
-    monkeypatch.setattr(gateway.learned_state, "learned_pool", None)
+    monkeypatch.setattr(gateway.server.learned_state, "restore_pool", None)
+    monkeypatch.setattr(gateway.server.learned_state, "learned_pool", None)
 
     async def main() -> None:
         process = Process(file, contents=40)
@@ -302,7 +302,7 @@ def test_a_bug_in_the_document_costs_the_file_only(
 
 def test_the_file_is_written_while_the_gateway_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill loses the last half minute at most."""
-    monkeypatch.setattr(gateway.learned_file, "_SAVE_EVERY_S", 0.001)
+    monkeypatch.setattr(gateway.server.learned_file, "_SAVE_EVERY_S", 0.001)
     file = tmp_path / "learned.json"
 
     async def main() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.notify import READY, notify, reloading
+from gateway.server.notify import READY, notify, reloading
 
 
 def test_states_reach_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,10 @@ from types import FunctionType, ModuleType
 import pytest
 
 from defaults import default_hedging, default_timeouts
-from gateway import estimation, hedging, limits, pool, routing
-from gateway.api.admission import Admission, ModelQueue
+from gateway.admission.admission import Admission, ModelQueue
+from gateway.admission.body_memory import BodyMemory
+from gateway.admission.caller_limits import CallerLimits, KeyLimiter
+from gateway.admission.fair_queue import FairQueue
 from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyLimits
 from gateway.api.exchange import ClientExchange, Connection
@@ -21,29 +23,27 @@ from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
 from gateway.api.serving import RequestLimits, Serving
 from gateway.api.turns import Turns
-from gateway.app import client_apis
 from gateway.events import ComponentFailed, Event
-from gateway.hedging.plan import Policy
-from gateway.inbound.parsed import NumberLimits
-from gateway.limits import leases
-from gateway.limits.body_memory import BodyMemory
-from gateway.limits.bucket import Limit
-from gateway.limits.caller_limits import CallerLimits, KeyLimiter
-from gateway.limits.fair_queue import FairQueue
-from gateway.limits.ledger import Ledger
-from gateway.limits.rates import LOCAL, LimitMaker
-from gateway.pool.pool import Pool
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import Replica
-from gateway.routing.strategies import Routing
+from gateway.server.app import client_apis
+from gateway.share import leases
 from gateway.share.asker import Asker
 from gateway.share.fleet import Fleet
 from pretended_client import connected_to
-from providers.base import Call, Resource, Sink
 from running import run_virtual
 from scripted import Scripted, ScriptedStream, Step, answer, status
 from shared_engine import EngineHost, HostedEngine
+from ttft_gateway import estimation, hedging, limits, pool, routing
+from ttft_gateway.apis.base import Call, Resource, Sink
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.limits.rates import LOCAL, LimitMaker
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.requests.parsed import NumberLimits
+from ttft_gateway.routing.replicas import Replica
+from ttft_gateway.routing.strategies import Routing
 
 COMPLETE = b"<role>ab<stop><done>"
 BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "%s"}]}'
@@ -51,7 +51,9 @@ LATE, FAILING, LIMITED, QUICK = answer(2.0), status(0.01, 500), status(0.01, 429
 SCRIPTS = (LATE, QUICK, FAILING, LIMITED)
 BOUNDARIES = {"inside", "reachable"}  # while these raise no failover is sent, as it might cross a boundary
 SHADOW = {"shadow_of", "reason_of", "drawn_ttft_s"}
-FAILURES = "gateway.hedging.failures"  # the race has no guard around it: a failure without a class has no next step
+FAILURES = (
+    "ttft_gateway.hedging.failures"  # the race has no guard around it: a failure without a class has no next step
+)
 WARM_UP = 60  # requests, so that there is a plan
 
 

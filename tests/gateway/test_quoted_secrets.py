@@ -3,11 +3,11 @@
 import pytest
 
 from gateway.config import settings as config
-from gateway.pool.pool import Pool
-from gateway.upstreams import secrets_of
-from providers.base import Frame, FrameKind
-from providers.errors import BadStatus, ErrorFrame, UpstreamError
+from gateway.server.upstreams import secrets_of
 from scripted import Scripted, Step, answer, run_race, text
+from ttft_gateway.apis.base import Frame, FrameKind
+from ttft_gateway.apis.errors import BadStatus, ErrorFrame, UpstreamError
+from ttft_gateway.pool.pool import Pool
 
 KEY = "sk-of-the-gateway"
 

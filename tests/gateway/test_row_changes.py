@@ -8,16 +8,16 @@ from functools import partial
 
 import pytest
 
-import gateway.model_parts
+import gateway.server.model_parts
 from gateway.config.discovered import PoolPlace, address_rows, sources, with_model, with_rows
 from gateway.config.settings import Settings
-from gateway.hedging.contract import RequestFacts
-from gateway.pool.pool import Pool
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import BreakerState
-from gateway.topology import Topology, build_topology
+from gateway.server.topology import Topology, build_topology
 from running import run_virtual
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import BreakerState
 
 PLACE = PoolPlace("m0", 0)
 
@@ -83,13 +83,13 @@ def test_one_change_builds_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Counter[str] = Counter()
 
     def counted(name: str) -> None:
-        original = getattr(gateway.model_parts, name)
+        original = getattr(gateway.server.model_parts, name)
 
         def count(*arguments: object, **named: object) -> object:
             made[name] += 1
             return original(*arguments, **named)
 
-        monkeypatch.setattr(gateway.model_parts, name, count)
+        monkeypatch.setattr(gateway.server.model_parts, name, count)
 
     def main(tasks: asyncio.TaskGroup) -> None:
         addresses = [f"10.0.0.{number}" for number in range(20)]

@@ -8,20 +8,20 @@ import pytest
 
 from defaults import default_timeouts
 from gateway.events import ComponentFailed, Event
-from gateway.limits.leases import Lease
 from gateway.observe.instruments import Instruments
 from gateway.observe.state import LeaseState, MismatchState, ShareState
-from gateway.pool.pool import Pool
 from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
+from gateway.server.sharing import Sharing
 from gateway.share.fleet import ASK_WAIT_S, WhenAway
+from gateway.share.leases import Lease
 from gateway.share.messages import Answered, Ask, BucketAsk, Drop, SwitchesAsk, keep_silent
-from gateway.sharing import Sharing
 from pooled import pool, send
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
 from switching_hub import SwitchingHub
+from ttft_gateway.pool.pool import Pool
 
 _NO_REPLY = "no reply within 90 ms, three times in a row"
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from gateway.api.plain_routes import contract
-from gateway.app import Gateway
 from gateway.config.settings import Settings
 from gateway.events import ComponentFailed, Event
+from gateway.server.app import Gateway
 from pretended_client import connected, request
 from running import run_virtual
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.hedging.charges import Billed, Charge, ChargeTotal, Disposition, charge, costs, disposition
-from gateway.hedging.outcomes import Outcome
-from gateway.limits.prices import Prices
-from gateway.routing.replicas import Replica
-from providers.base import Usage
 from scripted import Scripted
+from ttft_gateway.apis.base import Usage
+from ttft_gateway.hedging.charges import Billed, Charge, ChargeTotal, Disposition, charge, costs, disposition
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.limits.prices import Prices
+from ttft_gateway.routing.replicas import Replica
 
 PRICES = Prices(prompt=2.0, cached_prompt=1.0, completion=10.0)
 USAGE = Usage(prompt_tokens=1000, completion_tokens=100, cached_tokens=600)

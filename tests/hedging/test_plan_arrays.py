@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.estimation.survival import Survival
-from gateway.estimation.window import RELATIVE_ACCURACY, Bins, Window
-from gateway.hedging.plan import plan_adaptive
+from ttft_gateway.estimation.survival import Survival
+from ttft_gateway.estimation.window import RELATIVE_ACCURACY, Bins, Window
+from ttft_gateway.hedging.plan import plan_adaptive
 
 _PLANS = 2_000
 _DELAYS = 32

@@ -2,11 +2,11 @@
 
 import pytest
 
-from gateway.hedging.outcomes import Denial
-from gateway.hedging.possible import EXPLANATIONS, HedgeTarget, never_hedged, target_of
-from gateway.routing.replicas import Replica
-from gateway.routing.strategies import Crossing
 from scripted import Scripted
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.hedging.possible import EXPLANATIONS, HedgeTarget, never_hedged, target_of
+from ttft_gateway.routing.replicas import Replica
+from ttft_gateway.routing.strategies import Crossing
 
 BILLED, UNKNOWN, ONE, OFF = Denial.BILLED, Denial.BILLING_UNKNOWN, Denial.ONE_REPLICA, Denial.OFF
 NEVER, FAILOVER, ALWAYS = Crossing.NEVER, Crossing.FAILOVER, Crossing.ALWAYS

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from gateway.limits.bucket import Bucket, Limit, Spend
-from gateway.limits.ledger import Ledger, QuotaTicket
-from providers.base import RateLimit, Resource
+from ttft_gateway.apis.base import RateLimit, Resource
+from ttft_gateway.limits.bucket import Bucket, Limit, Spend
+from ttft_gateway.limits.ledger import Ledger, QuotaTicket
 
 LIMIT = 600.0
 

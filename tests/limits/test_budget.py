@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.budget import CreditBudget, RetryBudget
+from ttft_gateway.limits.budget import CreditBudget, RetryBudget
 
 gaps_s = st.one_of(st.just(0.0), st.floats(0.0, 1.0), st.floats(0.0, 1000.0))
 shares = st.sampled_from([0.02, 0.1, 0.3, 1.0])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.caller_limits import CallerLimits, CallerTicket, KeyLimiter, LimitStatus, OverLimit, Quantity
+from gateway.admission.caller_limits import CallerLimits, CallerTicket, KeyLimiter, LimitStatus, OverLimit, Quantity
 
 
 def admitted(account: KeyLimiter, prompt: float, answer: float, now_s: float) -> CallerTicket | OverLimit:

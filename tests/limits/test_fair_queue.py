@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from gateway.limits.fair_queue import COST_MAX, QUANTUM, FairQueue
+from gateway.admission.fair_queue import COST_MAX, QUANTUM, FairQueue
 
 
 @dataclass(eq=False)

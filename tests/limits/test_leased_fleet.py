@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.api.admission import Admission, ModelQueue, Permit, RequestSize
+from gateway.admission.admission import Admission, ModelQueue, Permit, RequestSize
+from gateway.admission.caller_limits import CallerLimits
+from gateway.admission.fair_queue import FairQueue
 from gateway.errors import GatewayError
-from gateway.limits.caller_limits import CallerLimits
-from gateway.limits.fair_queue import FairQueue
 from gateway.race.context import Caller
 from gateway.share.fleet import WhenAway
 from leased_fleet import FleetProcess, Meter, offer

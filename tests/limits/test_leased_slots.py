@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.limits.leases import LeasedSlots
 from gateway.share.fleet import WhenAway
+from gateway.share.leases import LeasedSlots
 from gateway.share.messages import SlotsAnswer, SlotsAsk
 from lease_table import Table
 

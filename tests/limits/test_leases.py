@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from gateway.limits.bucket import Bucket, Limit, Spend
-from gateway.limits.leases import LeasedBucket, LeasedLimits
-from gateway.limits.rates import Slots
 from gateway.share.fleet import ASK_WAIT_S, WhenAway
 from gateway.share.hub import ShareHub
+from gateway.share.leases import LeasedBucket, LeasedLimits
 from gateway.share.messages import BucketAnswer, BucketAsk
 from lease_table import Table
-from providers.base import Resource
+from ttft_gateway.apis.base import Resource
+from ttft_gateway.limits.bucket import Bucket, Limit, Spend
+from ttft_gateway.limits.rates import Slots
 
 
 def test_the_first_request_asks_and_later_ones_have_it_in_unspent() -> None:

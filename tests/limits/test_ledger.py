@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.bucket import Limit, Spend
-from gateway.limits.ledger import Ledger, QuotaTicket, Totals
-from providers.base import RateLimit, Resource
+from ttft_gateway.apis.base import RateLimit, Resource
+from ttft_gateway.limits.bucket import Limit, Spend
+from ttft_gateway.limits.ledger import Ledger, QuotaTicket, Totals
 
 RPM = Limit(Resource.REQUESTS, 600.0)
 TPM = Limit(Resource.TOKENS, 60_000.0)

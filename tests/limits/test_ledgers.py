@@ -1,8 +1,8 @@
 """Names of quotas: the replicas that share a ledger."""
 
-from gateway.limits.bucket import Limit
-from gateway.limits.ledger import LedgerRegistry
-from providers.base import Resource
+from ttft_gateway.apis.base import Resource
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.ledger import LedgerRegistry
 
 URL, HOST = "https://api.example.com/v1", "api.example.com"
 

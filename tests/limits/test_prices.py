@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.limits.prices import Prices, money
+from ttft_gateway.limits.prices import Prices, money
 
 
 @pytest.mark.parametrize(

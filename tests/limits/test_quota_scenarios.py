@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.hedging.outcomes import Outcome
 from quota_scenarios import books, refused
 from streaming_bench.simulation.provider_quota import LimitHeaders
+from ttft_gateway.hedging.outcomes import Outcome
 
 
 @pytest.mark.parametrize(("headers", "others"), [(LimitHeaders.EXACT, 0.0), (LimitHeaders.STALE, 0.5)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.limits.wait_estimator import WaitEstimator
+from gateway.admission.wait_estimator import WaitEstimator
 
 
 def test_it_is_littles_law() -> None:

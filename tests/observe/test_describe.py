@@ -3,14 +3,14 @@
 from typing import Any
 
 from defaults import default_hedging, default_timeouts
-from gateway.limits.bucket import Limit, Spend
-from gateway.limits.ledger import Ledger
 from gateway.observe.describe import describe, pool_state
-from gateway.pool.pool import Pool
 from gateway.race.context import Model
-from gateway.routing.replicas import Replica
-from providers.base import RateLimit, Resource
 from scripted import Scripted, answer
+from ttft_gateway.apis.base import RateLimit, Resource
+from ttft_gateway.limits.bucket import Limit, Spend
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 
 def picture(*quantiles: float) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from checkout import DOCS
-from gateway.learned_file import file_values
 from gateway.observe import exposition
 from gateway.observe.dropped import DroppedState
 from gateway.observe.instruments import Instruments
@@ -18,7 +17,8 @@ from gateway.observe.process import ProcessValues
 from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.span_queue import SpanCounts
 from gateway.observe.state import DiscoveryState, PoolState, ReplicaState
-from gateway.sharing import share_values
+from gateway.server.learned_file import file_values
+from gateway.server.sharing import share_values
 from gateway.workers.group_view import worker_values
 from running import run_virtual
 from sample_events import ADMISSION, PRIMARY, REQUEST, pool

@@ -27,8 +27,6 @@ from gateway.events import (
     RequestEnded,
     RequestRejected,
 )
-from gateway.hedging.charges import Charge
-from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, loss_line, wants_text
 from gateway.process_events import (
     AcceptingChanged,
@@ -46,8 +44,10 @@ from gateway.process_events import (
     WorkerChanged,
 )
 from gateway.traces import Trace
-from providers.base import Usage
 from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REJECTED, REQUEST
+from ttft_gateway.apis.base import Usage
+from ttft_gateway.hedging.charges import Charge
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 RARE: list[Event] = [

@@ -16,12 +16,10 @@ from gateway.events import (
     RequestRejected,
     Result,
 )
-from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe.instruments import Histogram, Instruments
 from gateway.observe.recorder import Recorder
 from gateway.observe.usage import UsageTable
 from gateway.process_events import AcceptingChanged, ConfigReloaded
-from providers.base import Api, Usage
 from sample_events import (
     BACKUP,
     EVENTS,
@@ -34,6 +32,8 @@ from sample_events import (
     USAGE,
 )
 from scrapes import Scrape
+from ttft_gateway.apis.base import Api, Usage
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 CALL = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "llama"}
 REPLICA_A = {"gen_ai_request_model": "llama", "replica": "a"}
@@ -177,7 +177,7 @@ def test_refusals_are_counted_by_code() -> None:
 
 
 def test_every_instrument_is_fed() -> None:
-    """Each counter and histogram changes with at least one of the sample events; gateway/sharing.py counts asks."""
+    """Each counter and histogram changes with at least one of the sample events; gateway/server/sharing.py counts asks."""
     instruments = Instruments()
     instruments.share_asks.at("ok").value += 1
     instruments.share_ask.at().observe(0.001)

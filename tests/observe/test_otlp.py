@@ -15,11 +15,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from gateway.hedging.outcomes import Denial
 from gateway.observe.otlp import OtlpExporter
 from gateway.observe.spans import Span, rejected_span, spans_of
 from gateway.traces import Trace
 from sample_events import HEDGED, RECOVERED, REJECTED
+from ttft_gateway.hedging.outcomes import Denial
 
 _TRACE = Trace("0af7651916cd43dd8448eb211c80319c", "00000000000000a0", "b7ad6b7169203331", sampled=True)
 _OWN = {"service.name": "ttft-gateway", "service.version": "1.2", "service.instance.id": "host-1"}

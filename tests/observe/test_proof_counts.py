@@ -7,14 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.events import Event, Role
-from gateway.hedging.charges import Billed, Charge, Disposition
-from gateway.hedging.measure import Instrument, Measured, Shadow, ShadowReason
-from gateway.hedging.outcomes import Outcome
 from gateway.observe.proof import Goal, ProofCounts, count_request
 from gateway.process_events import HedgingMeasured
 from gateway.proof.shadow import shadow_report
 from gateway.proof.tally import Group, Tally
 from sample_events import PRIMARY, REQUEST, SHADOWED
+from ttft_gateway.hedging.charges import Billed, Charge, Disposition
+from ttft_gateway.hedging.measure import Instrument, Measured, Shadow, ShadowReason
+from ttft_gateway.hedging.outcomes import Outcome
 
 _GOAL = Goal(2.0, 10.0)
 _LOSERS = Measured(Instrument.LOSERS, 0.5, drawn=True, attempt=0, observed=True)

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from gateway.observe.instruments import Instruments
 from gateway.observe.recorder import Recorder
 from gateway.observe.usage import UsageTable
-from providers.base import Api
 from sample_events import REQUEST
+from ttft_gateway.apis.base import Api
 
 BUG = replace(REQUEST, api=cast("Api", "unknown"), model="another")
 

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.events import RequestEnded
-from gateway.hedging.charges import Billed, Charge, Disposition
-from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe.spans import ReplicaFacts, Span, rejected_span, spans_of
 from gateway.traces import Trace
-from providers.base import Api
 from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REJECTED, REQUEST
+from ttft_gateway.apis.base import Api
+from ttft_gateway.hedging.charges import Billed, Charge, Disposition
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 TRACE = Trace("0af7651916cd43dd8448eb211c80319c", "00000000000000a0", "b7ad6b7169203331", sampled=True)
 FACTS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.pool.loads import BreakShare
+from ttft_gateway.pool.loads import BreakShare
 
 
 def shares(*broken: bool, every_s: float = 1.0) -> BreakShare:

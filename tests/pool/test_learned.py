@@ -7,16 +7,16 @@ import msgspec
 import pytest
 
 from defaults import default_hedging
-from gateway.estimation.tokens import TokenScale, TokenScaleState
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Policy
-from gateway.pool.learned import AGE_S_MAX, LearnedPool, learned_pool, restore_pool
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
 from pooled import send
-from providers.base import Api
 from scripted import Scripted
+from ttft_gateway.apis.base import Api
+from ttft_gateway.estimation.tokens import TokenScale, TokenScaleState
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.learned import AGE_S_MAX, LearnedPool, learned_pool, restore_pool
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 FACTS = RequestFacts(prompt_tokens=1_000.0)
 SOURCES = MappingProxyType({"a": "A", "b": "B"})

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defaults import default_hedging
-from gateway.pool.learning import Learning
-from gateway.pool.loads import Loads
-from gateway.routing.replicas import Replica
 from scripted import Scripted
+from ttft_gateway.pool.learning import Learning
+from ttft_gateway.pool.loads import Loads
+from ttft_gateway.routing.replicas import Replica
 
 
 @given(st.integers(1, 30), st.lists(st.tuples(st.sampled_from([0.0, 0.005, 0.05, 0.2, 3.0, 60.0]), st.integers(1, 4))))

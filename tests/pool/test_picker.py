@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from gateway.hedging.contract import Denied, Hedge, RequestFacts
-from gateway.hedging.outcomes import Denial, Outcome
-from gateway.pool.pool import Pool
 from pooled import pool, send
+from ttft_gateway.hedging.contract import Denied, Hedge, RequestFacts
+from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.pool.pool import Pool
 
 FACTS = RequestFacts(prompt_tokens=1_000.0)
 NOW_S = 10.0

@@ -2,13 +2,13 @@
 
 import pytest
 
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.limits.bucket import Limit
-from gateway.limits.ledger import Ledger, LedgerRegistry, Totals
-from gateway.pool.pool import Pool
 from pooled import pool, send
-from providers.base import RateLimit, Resource, Usage
+from ttft_gateway.apis.base import RateLimit, Resource, Usage
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.ledger import Ledger, LedgerRegistry, Totals
+from ttft_gateway.pool.pool import Pool
 
 FACTS = RequestFacts(prompt_tokens=1_000.0)
 ANSWER = 500  # what an answer is taken for before there are any

@@ -3,14 +3,14 @@
 import pytest
 
 from defaults import default_hedging
-from gateway.hedging.contract import Denied, RequestFacts
-from gateway.hedging.outcomes import Denial
-from gateway.hedging.plan import Policy
 from gateway.observe.describe import usual_delay_s
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
 from pooled import Seen
 from scripted import Scripted
+from ttft_gateway.hedging.contract import Denied, RequestFacts
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 
 def built(*billing: bool | None, policy: Policy = Policy.ADAPTIVE) -> Pool:

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defaults import default_hedging
-from gateway.hedging.budget import BudgetUnit
-from gateway.hedging.contract import Hedge, HedgeTickets, RequestFacts
-from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, Outcome
-from gateway.hedging.plan import Policy
-from gateway.limits.bucket import Limit
-from gateway.limits.ledger import Ledger
-from gateway.limits.prices import Prices
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
 from pooled import Seen
-from providers.base import Resource, Usage
 from scripted import Scripted, answer
+from ttft_gateway.apis.base import Resource, Usage
+from ttft_gateway.hedging.budget import BudgetUnit
+from ttft_gateway.hedging.contract import Hedge, HedgeTickets, RequestFacts
+from ttft_gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.limits.prices import Prices
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 Request = tuple[float, float, Outcome]  # seconds after the one before, prompt tokens, what becomes of its attempts
 

@@ -3,13 +3,13 @@
 import pytest
 
 from defaults import default_hedging
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
 from gateway.observe.describe import usual_delay_s
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
 from pooled import Seen
 from scripted import Scripted
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 FACTS = RequestFacts(prompt_tokens=100.0)
 WITH_TARGET = RequestFacts(prompt_tokens=100.0, ttft_target_s=4.0)

@@ -1,7 +1,7 @@
 """Evidence against a replica: what counts, what acquits, and who may try a replica that is out."""
 
-from gateway.pool.rejections import Rejections
-from gateway.routing.replicas import OPEN_S, Breaker, BreakerState
+from ttft_gateway.pool.rejections import Rejections
+from ttft_gateway.routing.replicas import OPEN_S, Breaker, BreakerState
 
 CLOSED, OPEN = BreakerState.CLOSED, BreakerState.OPEN
 

@@ -5,15 +5,10 @@ from typing import Final
 
 import pytest
 
-from gateway.estimation.predictor import LEVEL_MAX
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.limits.bucket import Limit
-from gateway.limits.budget import RetryBudget
-from gateway.limits.ledger import Ledger
-from gateway.pool.learned import learned_pool, sound_pool
-from gateway.pool.pool import Pool
-from gateway.pool.rows import (
+from gateway.share.loads import SharedLoads
+from gateway.share.messages import GaugeAnswer, SliceAnswer
+from gateway.share.pools import SharedLearning, SharedQuota
+from gateway.share.rows import (
     CONTENTS,
     FAILURES,
     IN_FLIGHT,
@@ -26,12 +21,17 @@ from gateway.pool.rows import (
     Row,
     checked,
 )
-from gateway.pool.shared import SharedLearning, SharedQuota
-from gateway.pool.shared_loads import SharedLoads
-from gateway.routing.replicas import COOL_DOWN_S_MAX
-from gateway.share.messages import GaugeAnswer, SliceAnswer
 from pooled import pool, send
-from providers.base import Resource
+from ttft_gateway.apis.base import Resource
+from ttft_gateway.estimation.predictor import LEVEL_MAX
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.budget import RetryBudget
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.learned import learned_pool, sound_pool
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX
 
 FACTS: Final = RequestFacts(prompt_tokens=1_000.0)
 SOUND: Final = (1, 1_000, 0, 0, 0, 0, 100_000, 9, 9, 500, 3)

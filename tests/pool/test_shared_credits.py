@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.limits.budget import Credit, CreditBudget, RetryBudget
-from gateway.pool.shared_loads import SharedBudget
+from gateway.share.loads import SharedBudget
 from together import Together
+from ttft_gateway.limits.budget import Credit, CreditBudget, RetryBudget
 
 
 def exchange(budgets: Sequence[SharedBudget], now_s: float) -> None:

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.estimation.tokens import TokenScale
-from gateway.estimation.window import Bins
-from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
-from gateway.pool.pool import Pool
-from gateway.pool.shared import Slice
 from gateway.share.messages import SliceAnswer
+from gateway.share.pools import Slice
 from gateway.workers.merging import merged_learned
 from pooled import pool as new_pool
 from together import Together
+from ttft_gateway.estimation.tokens import TokenScale
+from ttft_gateway.estimation.window import Bins
+from ttft_gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
+from ttft_gateway.pool.pool import Pool
 
 
 def bins(pool: Pool, now_s: float) -> tuple[list[float], list[int], list[int]]:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import BreakerState
 from pooled import Seen, send
 from together import Together
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import BreakerState
 
 FACTS = RequestFacts(prompt_tokens=1_000.0)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from gateway.limits.bucket import Limit, Spend
-from gateway.limits.ledger import Ledger
-from gateway.pool.shared import SharedQuota
 from gateway.share.hub import ShareHub
-from providers.base import RateLimit, Resource
+from gateway.share.pools import SharedQuota
+from ttft_gateway.apis.base import RateLimit, Resource
+from ttft_gateway.limits.bucket import Limit, Spend
+from ttft_gateway.limits.ledger import Ledger
 
 PERIOD_S = 0.1
 

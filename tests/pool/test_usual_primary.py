@@ -7,15 +7,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.hedging.budget import BudgetUnit
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.plan import Policy
-from gateway.limits.bucket import Limit
-from gateway.routing.strategies import Routing
 from pool_histories import Fleet, Step, answered, both
 from pooled import Seen
-from providers.base import Api, Resource
+from ttft_gateway.apis.base import Api, Resource
+from ttft_gateway.hedging.budget import BudgetUnit
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.routing.strategies import Routing
 
 _MANY = tuple(f"r{number}" for number in range(20))
 _rand = st.one_of(st.sampled_from([0.0, 0.5]), st.floats(0.0, 1.0, exclude_max=True))

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defaults import default_hedging
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
-from gateway.routing.strategies import Routing, turns
 from pooled import Seen
 from scripted import Scripted
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
+from ttft_gateway.routing.strategies import Routing, turns
 
 FACTS = RequestFacts(prompt_tokens=100.0)
 WEIGHTS = st.lists(st.integers(1, 20), min_size=2, max_size=6)

@@ -57,7 +57,7 @@ def test_a_process_with_a_transport_loads_no_server(name: str) -> None:
         USE if name == "HedgingTransport" else f"import sys\nfrom ttft_gateway import {name}\nprint(*sys.modules)"
     )
     loaded = set(done.stdout.split())
-    assert "gateway.client.hedger" in loaded, done.stderr
+    assert "ttft_gateway.client.hedger" in loaded, done.stderr
     assert not loaded.intersection(SERVER_ONLY)
     assert not [each for each in loaded if each.startswith(("gateway.api", "gateway.config", "streaming_bench"))]
 

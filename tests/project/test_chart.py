@@ -19,7 +19,7 @@ from checkout import ROOT
 from gateway.cli.environment import read_environment
 from gateway.config.loader import load
 from gateway.config.settings import Settings
-from gateway.server import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S
+from gateway.server.process import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S
 
 Objects = dict[tuple[str, str], dict[str, Any]]
 

@@ -10,21 +10,21 @@ from msgspec.structs import replace
 
 from checkout import ROOT
 from gateway.config.settings import HedgeSettings, ModelSettings
-from gateway.hedging.measure import MeasureShares
-from gateway.hedging.parameters import DEFAULTS, HedgeParameters
-from gateway.hedging.plan import Policy
-from gateway.model_parts import hedge_parameters
-from gateway.routing.strategies import Crossing
+from gateway.server.model_parts import hedge_parameters
+from ttft_gateway.hedging.measure import MeasureShares
+from ttft_gateway.hedging.parameters import DEFAULTS, HedgeParameters
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.routing.strategies import Crossing
 
 # Prints the defaults of all who have some; None is no default, because the core has it. With an argument, every number
 # is changed in its one place before.
 PROGRAM = """
 import dataclasses, json, sys
 from msgspec.structs import asdict, replace
-import providers.base as base
+import ttft_gateway.apis.base as base
 import gateway.config.addresses as addresses
-import gateway.hedging.contract as contract
-from gateway.hedging.measure import MeasureShares
+import ttft_gateway.hedging.contract as contract
+from ttft_gateway.hedging.measure import MeasureShares
 
 def other(value):
     if isinstance(value, bool):
@@ -34,14 +34,14 @@ def other(value):
 if sys.argv[1:]:
     base.CONNECT_S, base.MAX_TOKENS_DEFAULT, contract.ATTEMPTS_MAX = 1.5, 16_000, 3
     addresses.LISTEN_DEFAULT, addresses.ADMIN_LISTEN_DEFAULT = "127.0.0.2:1", "127.0.0.2:2"
-import gateway.hedging.parameters as parameters
+import ttft_gateway.hedging.parameters as parameters
 if sys.argv[1:]:
     numbers = {name: value for name, value in asdict(parameters.DEFAULTS).items() if isinstance(value, int | float)}
     changed = {name: other(value) for name, value in numbers.items()}
     parameters.DEFAULTS = replace(parameters.DEFAULTS, **changed, measure=MeasureShares(0.01, 0.02))
 
 from gateway.cli import parser
-from gateway.client.config import HedgeConfig
+from ttft_gateway.client.config import HedgeConfig
 from gateway.config import settings
 from providers.protocols import ProtocolOptions
 from providers.transport.origin import Origin
@@ -86,7 +86,9 @@ def test_every_default_follows_its_one_place() -> None:
     """A number that is changed in its one place is changed everywhere, so no second copy of it exists."""
     before, after = _defaults(), _defaults("changed")
     copies = {name for name, value in before.items() if after[name] == value} - OWN
-    assert copies == set(), "take these from gateway/hedging/parameters.py, or add them to OWN if nobody else has them"
+    assert copies == set(), (
+        "take these from ttft_gateway/hedging/parameters.py, or add them to OWN if nobody else has them"
+    )
     assert {name for name in OWN if before[name] != after[name]} == set()
 
 

@@ -17,8 +17,8 @@ from gateway.cli.environment import read_environment
 from gateway.cli.parser import parse
 from gateway.config.loader import load
 from gateway.config.settings import LimitSettings, Settings
-from gateway.server import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S
-from providers.simulated.profile import KEYS
+from gateway.server.process import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S
+from gateway.simulated.profile import KEYS
 
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")

@@ -18,7 +18,6 @@ from starlette.routing import Route
 
 from checkout import ROOT
 from contract_file import CONTRACT, errors, operations
-from gateway.admin import Admin, Controls
 from gateway.config.loader import load
 from gateway.errors import ReloadFailed
 from gateway.observe.metrics import Metrics
@@ -26,6 +25,7 @@ from gateway.observe.usage import UsageTable
 from gateway.observe.view import OwnView
 from gateway.pages.files import LIVE
 from gateway.process_events import ConfigReloaded
+from gateway.server.admin import Admin, Controls
 
 DOCS = ROOT / "docs"
 OTHERS = ("README.md", "CHANGELOG.md", "docker/README.md", "docker/helm/ttft-gateway/README.md")

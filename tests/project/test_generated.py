@@ -6,9 +6,9 @@ import pytest
 
 from checkout import DOCS, ROOT
 from contract_file import errors
-from gateway.hedging.outcomes import Denial, Outcome
 from generated import BLOCKS, generated, without_blocks
-from providers.catalog import CATALOG
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 LISTS = {  # the place of each list, with its names
     "docs/providers.md#the-catalogue": set(CATALOG),

@@ -7,7 +7,7 @@ import subprocess
 
 from checkout import ROOT
 from gateway.config.settings import TimeoutSettings
-from gateway.server import READINESS_LEAD_S
+from gateway.server.process import READINESS_LEAD_S
 
 FILE = ROOT / "examples" / "haproxy.cfg"
 TEXT = FILE.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 from checkout import ROOT
 from gateway.cli.parser import parse
 from gateway.config.settings import Settings
-from gateway.server import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S
+from gateway.server.process import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S
 
 UNIT = ROOT / "examples/ttft-gateway.service"
 LINES = re.findall(r"^(\w+)=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)

@@ -48,15 +48,15 @@ def findings(root: Path, rule: str) -> list[str]:
 def test_a_clean_tree_passes(plant: Plant, rule: str) -> None:
     """No rule finds anything in a clean tree; one name may be used in two packages, and twice as a private class."""
     plant("providers/race.py", 'class Race:\n    """Runs."""\n')
-    root = plant("gateway/pool/pool.py", 'class _Race:\n    """Runs."""\n\n\nclass Pool:\n    """Picks."""\n')
+    root = plant("ttft_gateway/pool/pool.py", 'class _Race:\n    """Runs."""\n\n\nclass Pool:\n    """Picks."""\n')
     assert findings(root, rule) == []
 
 
 def test_a_class_name_used_again_is_found(plant: Plant) -> None:
     """A second public class of one name in a package is reported with the place of the first."""
-    root = plant("gateway/pool/pool.py", 'class Race:\n    """Runs."""\n')
+    root = plant("ttft_gateway/pool/pool.py", 'class Race:\n    """Runs."""\n')
     assert findings(root, "classes") == [
-        "gateway/race/race.py:6: class Race is also defined in gateway/pool/pool.py:1; rename one of them"
+        "gateway/race/race.py:6: class Race is also defined in ttft_gateway/pool/pool.py:1; rename one of them"
     ]
 
 
@@ -83,8 +83,8 @@ def test_an_opening_of_an_entry_is_found(plant: Plant, entry: str) -> None:
 def test_an_opening_of_an_attribute_is_found(plant: Plant) -> None:
     """The string after an attribute is a docstring, too."""
     text = 'class Limits:\n    """Bounds."""\n\n    delay_s: float = 1.0\n    """How long a client waits."""\n'
-    [finding] = findings(plant("gateway/limits.py", text), "openings")
-    assert finding.startswith("gateway/limits.py:5: docstring begins with 'How'")
+    [finding] = findings(plant("ttft_gateway/limits.py", text), "openings")
+    assert finding.startswith("ttft_gateway/limits.py:5: docstring begins with 'How'")
 
 
 def test_a_question_word_within_a_sentence_is_not_an_opening(plant: Plant) -> None:
@@ -195,7 +195,7 @@ def test_mistakes_on_the_command_line(arguments: list[str], error: str, capsys: 
 
 def test_count(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
     """`--count` prints every figure of the tree, and no findings."""
-    plant("gateway/app.py", '"""What is built."""\n')
+    plant("gateway/server/app.py", '"""What is built."""\n')
     root = plant("gateway/race/__init__.py", "")
     assert style.main(["--root", str(root), "--count"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -10,10 +10,10 @@ import simulated_sockets
 from checkout import ROOT
 from gateway.__main__ import main
 from gateway.cli.parser import ExitCode
-from gateway.pool.learned import VERSION
 from raw_http import answer, asking
 from running import run_real
 from spawned import started
+from ttft_gateway.pool.learned import VERSION
 
 PAGE = (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
 FAULT = f"the file has version {VERSION - 1} instead of {VERSION}"

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from gateway.hedging.measure import Instrument
 from gateway.proof.effect import direct_effect
 from gateway.proof.report import report
 from gateway.proof.tally import Group, Tally
 from streaming_bench.research.proof import FIGURES, coverage, known_run
 from streaming_bench.simulation.scenario import load, with_requests
+from ttft_gateway.hedging.measure import Instrument
 
 
 def tally(requests: int = 10_000, beaten: int = 400, read: int = 400) -> Tally:

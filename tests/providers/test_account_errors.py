@@ -5,12 +5,12 @@ import json
 import pytest
 
 from error_forms import DEAD, MISTAKES, Form
-from gateway.hedging.failures import classify
-from gateway.hedging.outcomes import Outcome
-from providers.account_errors import Blame, account_blame
-from providers.errors import BadStatus, UpstreamError
 from providers.openai.chat import OpenAIChat
-from providers.openai.errors import problem_of
+from ttft_gateway.apis.account_errors import Blame, account_blame
+from ttft_gateway.apis.errors import BadStatus, UpstreamError
+from ttft_gateway.apis.openai.errors import problem_of
+from ttft_gateway.hedging.failures import classify
+from ttft_gateway.hedging.outcomes import Outcome
 
 
 def read(form: Form) -> UpstreamError:

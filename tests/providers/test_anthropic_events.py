@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from anthropic_calls import PING, end, event, messages_call, start, text, thinking, tool
 from providers.anthropic.protocol import AnthropicMessages
-from providers.base import Frame, FrameKind, Usage
-from providers.error_reasons import is_refusal, is_too_long
-from providers.errors import BadStatus
-from providers.sse import Splitter
+from ttft_gateway.apis.base import Frame, FrameKind, Usage
+from ttft_gateway.apis.error_reasons import is_refusal, is_too_long
+from ttft_gateway.apis.errors import BadStatus
+from ttft_gateway.apis.sse import Splitter
 
 CALL = messages_call(stream=True)
 STREAM = [

@@ -8,9 +8,9 @@ from test_rate_limit_headers import HEADER_SETS
 
 from checkout import DOCS
 from openai_calls import call_of
-from providers.base import Api, FrameKind
-from providers.catalog import CATALOG
 from providers.protocols import ProtocolOptions, protocols
+from ttft_gateway.apis.base import Api, FrameKind
+from ttft_gateway.apis.catalog import CATALOG
 
 VECTORS = json.loads((DOCS / "first-token-vectors.json").read_text(encoding="utf-8"))
 WITH_LIMITS = {name for name, kind in CATALOG.items() if kind.limits is not None}

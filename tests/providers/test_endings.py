@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from openai_calls import call_of
-from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, Phase, Request, Stream, WireProtocol
-from providers.catalog import CATALOG
-from providers.endings import unreadable
-from providers.errors import ConnectionCut, EmptyAnswer, UpstreamError
 from providers.protocols import ProtocolOptions, protocols
 from providers.response_stream import Bounds
 from providers.upstream import HttpEndpoint
 from running import run_virtual
+from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Headers, HttpSink, Phase, Request, Stream, WireProtocol
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.apis.endings import unreadable
+from ttft_gateway.apis.errors import ConnectionCut, EmptyAnswer, UpstreamError
 from upstream_endings import DONE, END_MARKS, NATIVES, TEXT, broken, text_in, whole
 
 SSE, JSON = b"text/event-stream", b"application/json"

@@ -10,19 +10,11 @@ import pytest
 from checkout import DOCS
 from defaults import default_hedging, default_timeouts
 from gateway.cli.probe.stream import Recording, record
-from gateway.client.asked import ask
-from gateway.client.first import Verdict, detector
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model
 from gateway.race.race import Race
-from gateway.routing.replicas import Replica
 from openai_calls import call_of
 from played_http import Exchange
 from providers.anthropic.protocol import AnthropicMessages
-from providers.base import FIRST_CONTENT, Api, Call, FrameKind, HttpSink, Request, WireProtocol
-from providers.errors import ConnectionCut, EmptyAnswer
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.response_stream import Bounds
@@ -30,6 +22,14 @@ from providers.responses.protocol import OpenAIResponses
 from providers.upstream import HttpEndpoint
 from running import run_virtual
 from scripted import Hearing, RecordingClient
+from ttft_gateway.apis.base import FIRST_CONTENT, Api, Call, FrameKind, HttpSink, Request, WireProtocol
+from ttft_gateway.apis.errors import ConnectionCut, EmptyAnswer
+from ttft_gateway.client.asked import ask
+from ttft_gateway.client.first import Verdict, detector
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((DOCS / "first-token-vectors.json").read_text(encoding="utf-8"))
 PROTOCOLS: Final[Mapping[Api, WireProtocol]] = {

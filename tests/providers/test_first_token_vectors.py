@@ -28,11 +28,11 @@ from hypothesis import strategies as st
 from checkout import DOCS
 from openai_calls import call_of
 from providers.anthropic.protocol import AnthropicMessages
-from providers.base import Api, EventReader, FirstToken, FrameKind, Usage
-from providers.catalog import CATALOG
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
+from ttft_gateway.apis.base import Api, EventReader, FirstToken, FrameKind, Usage
+from ttft_gateway.apis.catalog import CATALOG
 
 FILE = DOCS / "first-token-vectors.json"
 ROWS: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))

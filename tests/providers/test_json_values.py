@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from hostile_answers import DOCUMENTS
-from providers.json_values import count_values, is_light, thinned
+from ttft_gateway.apis.json_values import count_values, is_light, thinned
 
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
 _LEAVES = st.one_of(

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from openai_calls import WHOLE
-from providers.errors import ProtocolError
 from providers.openai.chat import OpenAIChat
+from ttft_gateway.apis.errors import ProtocolError
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1753000000, "model": "m"}
 BODY = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1753000000, "model": "m"}

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import STREAMED, WHOLE, call_of
-from providers.base import FirstToken, Frame, FrameKind, Usage
 from providers.openai.chat import OpenAIChat
-from providers.openai.runs import LearnedEnds
+from ttft_gateway.apis.base import FirstToken, Frame, FrameKind, Usage
+from ttft_gateway.apis.openai.runs import LearnedEnds
 
 
 def event(**chunk: Any) -> bytes:

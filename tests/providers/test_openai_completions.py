@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import WHOLE, call_of
-from providers.base import Api, Frame, FrameKind, Usage
 from providers.openai.completions import OpenAICompletions
+from ttft_gateway.apis.base import Api, Frame, FrameKind, Usage
 
 CALL = call_of({"model": "m", "prompt": "Say"}, Api.COMPLETIONS)
 STREAMED = call_of({"model": "m", "prompt": "Say", "stream": True}, Api.COMPLETIONS)

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.inbound.parsed import NumberLimits
-from gateway.inbound.request import parse
 from openai_transcripts import (
     call,
     chunk,
@@ -18,7 +16,9 @@ from openai_transcripts import (
     tool,
     transcript,
 )
-from providers.base import Api
+from ttft_gateway.apis.base import Api
+from ttft_gateway.requests.parsed import NumberLimits
+from ttft_gateway.requests.request import parse
 
 
 @given(spaces=st.sampled_from(["", " ", "\n", ": "]), model=st.sampled_from(["m", None]), text=st.text(min_size=1))

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from openai_calls import call_of, in_one_piece
-from providers.base import Api
-from providers.catalog import CATALOG
 from providers.openai.edits import BodyEdits
 from providers.protocols import ProtocolOptions, protocols
+from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.catalog import CATALOG
 
 _EDITS = BodyEdits({"service_tier": b'"flex"'}, {"max_tokens": 100.0, "temperature": 0.5})
 _HI = '"messages":[{"role":"user","content":"hi"}]'

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from openai_calls import call_of, in_one_piece
-from providers.base import Api, Frame, FrameKind, Usage
-from providers.errors import BadStatus, Unsupported
 from providers.openai.embeddings import OpenAIEmbeddings
+from ttft_gateway.apis.base import Api, Frame, FrameKind, Usage
+from ttft_gateway.apis.errors import BadStatus, Unsupported
 
 CALL = call_of({"model": "m", "input": ["a"], "encoding_format": "base64"}, Api.EMBEDDINGS)
 

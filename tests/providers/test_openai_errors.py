@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from gateway.race.failures import client_error
-from providers.error_reasons import is_refusal, is_stream_refused, is_too_long
 from providers.openai.chat import OpenAIChat
-from providers.openai.errors import problem_of
-from providers.tolerant_json import loads
+from ttft_gateway.apis.error_reasons import is_refusal, is_stream_refused, is_too_long
+from ttft_gateway.apis.openai.errors import problem_of
+from ttft_gateway.apis.tolerant_json import loads
 
 OPENAI = {
     "message": "Incorrect API key provided",

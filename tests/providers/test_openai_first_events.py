@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from checkout import DOCS
 from openai_calls import call_of
-from providers.base import FIRST_CONTENT, Frame, FrameKind, Usage
-from providers.openai.events import ChunkReader
-from providers.openai.runs import usual_first
+from ttft_gateway.apis.base import FIRST_CONTENT, Frame, FrameKind, Usage
+from ttft_gateway.apis.openai.events import ChunkReader
+from ttft_gateway.apis.openai.runs import usual_first
 
 CALL = call_of({"model": "m", "stream": True})
 UNUSUAL = b'data: {"choices":[],"usage":{}}\n\n'  # after which every event is decoded

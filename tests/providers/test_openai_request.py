@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import call_of, in_one_piece
-from providers.base import Api
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
+from ttft_gateway.apis.base import Api
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

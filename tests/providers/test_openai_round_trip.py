@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import STREAMED, WHOLE
-from providers.base import Frame
 from providers.openai.chat import OpenAIChat
+from ttft_gateway.apis.base import Frame
 
 
 def assembled(events: list[bytes]) -> Any:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.base import Headers, RateLimit, Resource
-from providers.catalog import CATALOG
-from providers.rate_limit_headers import RateLimitFormat
-from providers.simulated.rate_limiter import LIMIT_HEADERS, exhausted
+from gateway.simulated.rate_limiter import LIMIT_HEADERS, exhausted
+from ttft_gateway.apis.base import Headers, RateLimit, Resource
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.apis.rate_limit_headers import RateLimitFormat
 
 REQUESTS, TOKENS = Resource.REQUESTS, Resource.TOKENS
 PROMPT, ANSWER = Resource.PROMPT_TOKENS, Resource.ANSWER_TOKENS

@@ -10,13 +10,13 @@ import providers.response_stream
 from hostile_answers import STREAMS, event
 from openai_calls import STREAMED, WHOLE
 from played_http import Client, RecordingSink
-from providers.base import Api, Call, FrameKind
-from providers.errors import ConnectionCut, ProtocolError
 from providers.openai.chat import OpenAIChat
-from providers.read_turns import ReadTurns
 from providers.response_stream import Bounds
 from providers.upstream import HttpEndpoint
 from running import run_virtual
+from ttft_gateway.apis.base import Api, Call, FrameKind
+from ttft_gateway.apis.errors import ConnectionCut, ProtocolError
+from ttft_gateway.apis.read_turns import ReadTurns
 
 SSE = [(b"content-type", b"text/event-stream")]
 _SIZE = 300_000

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.retry_after import epoch_s, retry_after_s, wait_s
+from ttft_gateway.apis.retry_after import epoch_s, retry_after_s, wait_s
 
 NOW = 1_753_000_000.0  # Sun, 20 Jul 2025 08:26:40 GMT
 DATE = (b"date", b"Sun, 20 Jul 2025 08:26:40 GMT")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.errors import ProtocolError
-from providers.sse import Splitter, data_of, forwardable
+from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.sse import Splitter, data_of, forwardable
 
 BIG = 1 << 24
 LINES = st.sampled_from(

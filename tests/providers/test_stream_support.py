@@ -3,9 +3,9 @@
 import pytest
 
 from openai_calls import call_of
-from providers.base import Call
-from providers.errors import BadStatus
 from providers.stream_support import DEFAULT, UNSTREAMED, RequestMode, StreamSupport
+from ttft_gateway.apis.base import Call
+from ttft_gateway.apis.errors import BadStatus
 
 NO_OPTIONS = RequestMode(options=False)
 ASKED = {"model": "m", "messages": [], "stream": True}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.tolerant_json import as_count, dumps, loads
+from ttft_gateway.apis.tolerant_json import as_count, dumps, loads
 
 VALUES = st.recursive(
     st.none()

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gateway.hedging.failures import RetryHint, classify
-from gateway.hedging.outcomes import Outcome
 from gateway.race.failures import client_error
-from providers.error_reasons import is_too_long
-from providers.errors import BadStatus, ConnectError, ErrorFrame
 from providers.openai.chat import OpenAIChat
+from ttft_gateway.apis.error_reasons import is_too_long
+from ttft_gateway.apis.errors import BadStatus, ConnectError, ErrorFrame
+from ttft_gateway.hedging.failures import RetryHint, classify
+from ttft_gateway.hedging.outcomes import Outcome
 
 
 def openai_error(message: str, code: str | None = None, kind: str = "invalid_request_error") -> dict[str, Any]:

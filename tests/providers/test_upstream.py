@@ -10,14 +10,14 @@ from hypothesis import given
 
 from openai_calls import STREAMED
 from played_http import Client, RecordingSink
-from providers.base import Api, FrameKind, Headers, HttpSink, Phase, Stream, WireProtocol
-from providers.errors import BadStatus, ConnectionCut, ProtocolError, RequestModeRejected
 from providers.openai.chat import OpenAIChat
 from providers.response_stream import Bounds
 from providers.responses.protocol import OpenAIResponses
-from providers.sse import Splitter
 from providers.upstream import HttpEndpoint
 from running import run_virtual
+from ttft_gateway.apis.base import Api, FrameKind, Headers, HttpSink, Phase, Stream, WireProtocol
+from ttft_gateway.apis.errors import BadStatus, ConnectionCut, ProtocolError, RequestModeRejected
+from ttft_gateway.apis.sse import Splitter
 
 SSE: Headers = [(b"content-type", b"text/event-stream")]
 

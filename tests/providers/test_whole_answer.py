@@ -8,9 +8,9 @@ import pytest
 
 import providers.whole_answer
 from hostile_answers import DOCUMENTS
-from providers.errors import ProtocolError
-from providers.json_values import thinned
 from providers.whole_answer import WholeAnswer
+from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.json_values import thinned
 
 _SIZE = 6_000_000
 _READ = 256 * 1024

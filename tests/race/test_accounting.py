@@ -10,20 +10,20 @@ from msgspec.structs import replace
 
 from accounted import SHARE, Books, disagreements, reporting, traffic
 from gateway.api.plain_routes import contract
-from gateway.app import Gateway
 from gateway.config.settings import Settings
 from gateway.events import AttemptReport, Result
-from gateway.hedging.budget import BudgetUnit
-from gateway.hedging.charges import Billed, Disposition
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Denial
-from gateway.limits.prices import Prices
-from gateway.pool.pool import Pool
 from gateway.race.race import Race
-from providers.errors import ConnectionCut
+from gateway.server.app import Gateway
 from recovering import ask, run
 from running import run_virtual
 from scripted import DONE, FINISH, HEDGED, Outcome, RecordingClient, Scripted, Step, answer, run_race, status, text
+from ttft_gateway.apis.errors import ConnectionCut
+from ttft_gateway.hedging.budget import BudgetUnit
+from ttft_gateway.hedging.charges import Billed, Disposition
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.limits.prices import Prices
+from ttft_gateway.pool.pool import Pool
 
 PRICES = Prices(prompt=2.0, cached_prompt=0.5, completion=8.0)
 FACTS = RequestFacts(prompt_tokens=1000.0, answer_tokens=400)

@@ -7,15 +7,15 @@ from msgspec.structs import replace
 
 from defaults import default_hedging
 from gateway.events import Role
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
-from gateway.routing.strategies import Routing
 from pooled import Seen
 from scripted import HEDGED, Scripted, Step, answer, run_race, status
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
+from ttft_gateway.routing.strategies import Routing
 
 FACTS = RequestFacts(prompt_tokens=100.0)
 LATE, QUICK = answer(5.0), answer(0.02)

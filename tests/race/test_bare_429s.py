@@ -5,13 +5,13 @@ import random
 import pytest
 
 from defaults import default_hedging
-from gateway.limits.ledger import Ledger
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
-from providers.base import Call, Sink
 from running import run_virtual
 from scripted import Scripted, ScriptedStream, answer, status
 from traffic import poisson
+from ttft_gateway.apis.base import Call, Sink
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 NAMES = ("a", "b", "c")
 

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from error_forms import DEAD, MISTAKES, Form
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.limits.ledger import Ledger
-from gateway.routing.replicas import COOL_DOWN_S_MAX, BreakerState
 from scripted import Step, bare_status, status
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX, BreakerState
 from two_callers import House, Picky, Rejects, play, rejected
 
 UNKNOWN = MISTAKES["anthropic-file"]  # a dead key could be said in these words, too

@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from defaults import default_hedging
-from gateway.hedging.plan import Policy
-from gateway.pool.picker import Picker
-from gateway.pool.pool import Pool
-from gateway.routing.strategies import Crossing, Routing
-from providers.errors import ConnectionCut
 from recovering import ask, run
 from scripted import HEDGED, Scripted, Step, answer, run_race, status, text
+from ttft_gateway.apis.errors import ConnectionCut
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.picker import Picker
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.strategies import Crossing, Routing
 
 LATE = answer(5.0)
 DOWN = status(0.01, 503)

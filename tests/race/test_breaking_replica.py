@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import pytest
 
 from defaults import default_hedging
-from gateway.hedging.outcomes import Outcome
-from gateway.pool.pool import Pool
 from gateway.race.race import Race
-from gateway.routing.replicas import BreakerState, Replica
 from pooled import Seen
-from providers.base import Call, Sink
 from running import run_virtual
 from scripted import DONE, FINISH, Scripted, ScriptedStream, Step, answer, run_race, text
 from traffic import poisson
+from ttft_gateway.apis.base import Call, Sink
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import BreakerState, Replica
 
 PER_S = 5.0
 REPLICAS = 4

@@ -4,16 +4,16 @@ import pytest
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import RecoveryResult
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
 from gateway.race.context import RecoveryMode
 from gateway.race.deadlines import AttemptDeadlines
 from gateway.race.race import Race
-from providers.base import Frame, FrameKind
 from recovering import ask, run
 from scripted import DONE, FINISH, ROLE, RecordingClient, Scripted, Step, answer, run_race, status, text
+from ttft_gateway.apis.base import Frame, FrameKind
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
 
 OFF = default_hedging(policy=Policy.OFF)
 IN_TRANSIT_S = 0.02

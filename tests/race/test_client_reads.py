@@ -10,11 +10,11 @@ import pytest
 from client_reads import Malformed, error_code, read_document, read_stream
 from fault_judge import judged, result_of
 from fault_requests import SEEDS, Asked
+from gateway.simulated.faults import parse_faults
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.replica import RawRequest, SimulatedReplica
 from marked_texts import Form, Marked, MarkedTexts, answers
-from providers.base import Api
-from providers.simulated.faults import parse_faults
-from providers.simulated.profile import parse_profile
-from providers.simulated.replica import RawRequest, SimulatedReplica
+from ttft_gateway.apis.base import Api
 
 APIS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)
 STRUCTURED = (Api.RESPONSES, Api.MESSAGES)

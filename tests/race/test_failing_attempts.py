@@ -4,10 +4,6 @@ import pytest
 
 from defaults import default_hedging
 from gateway.events import AttemptFailed, Role
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Policy
-from providers.base import Call, Frame, FrameKind, Sink
-from providers.errors import ConnectError, ConnectionCut, ErrorFrame
 from scripted import (
     BROKEN,
     DONE,
@@ -22,6 +18,10 @@ from scripted import (
     status,
     text,
 )
+from ttft_gateway.apis.base import Call, Frame, FrameKind, Sink
+from ttft_gateway.apis.errors import ConnectError, ConnectionCut, ErrorFrame
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Policy
 
 OFF = default_hedging(policy=Policy.OFF)
 COMPLETE = b"<role>ab<stop><done>"

@@ -6,7 +6,7 @@ import pytest
 
 from fault_judge import judged
 from fault_requests import FAULTS
-from providers.simulated.faults import parse_rule
+from gateway.simulated.faults import parse_rule
 from recovering import read
 
 WORDS = ("one ", "two ", "three ", "four ")

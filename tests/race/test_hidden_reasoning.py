@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Denial
-from gateway.pool.pool import Pool
 from gateway.race.race import Race
 from openai_calls import STREAMED
-from providers.anthropic.events import MessageReader
-from providers.base import EventReader, Frame, FrameKind, Usage
-from providers.errors import ConnectionCut
 from providers.openai.chat import OpenAIChat
-from providers.responses.events import ResponsesReader
 from scripted import DONE, FINISH, HEDGED, Outcome, RecordingClient, Scripted, Step, answer, run_race, text
+from ttft_gateway.apis.anthropic.events import MessageReader
+from ttft_gateway.apis.base import EventReader, Frame, FrameKind, Usage
+from ttft_gateway.apis.errors import ConnectionCut
+from ttft_gateway.apis.responses.events import ResponsesReader
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.pool.pool import Pool
 
 _CHUNK = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
 

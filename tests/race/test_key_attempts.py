@@ -3,10 +3,10 @@
 import pytest
 
 from gateway.events import HedgeDenied, Result
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Denial
-from providers.errors import BadStatus, ConnectionCut, RequestModeRejected
 from scripted import HEDGED, Scripted, Step, answer, run_race, status
+from ttft_gateway.apis.errors import BadStatus, ConnectionCut, RequestModeRejected
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Denial
 
 _ONCE = RequestFacts(hedge_off=Denial.KEY, attempts_max=1)
 _CUT: list[Step] = [(0.01, ConnectionCut("cut"))]

@@ -6,15 +6,15 @@ import math
 import pytest
 
 from defaults import default_timeouts
-from gateway.limits.bucket import Limit
-from gateway.limits.leases import LeasedLimits, Leases
-from gateway.limits.ledger import Ledger
-from gateway.pool.pool import Pool
 from gateway.share.fleet import ASK_S_MAX, Fleet, Requester
 from gateway.share.hub import ShareHub
+from gateway.share.leases import LeasedLimits, Leases
 from gateway.share.messages import BucketAsk
-from providers.base import Resource
 from scripted import Outcome, Scripted, answer, run_race, status
+from ttft_gateway.apis.base import Resource
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
 
 NO_WAIT = default_timeouts(retry_after_s_max=0.0)
 

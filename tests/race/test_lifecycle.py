@@ -12,11 +12,11 @@ from test_signs_of_work import WORK, learned, thinks
 from checkout import DOCS
 from defaults import default_hedging, default_timeouts
 from gateway.errors import Internal
-from gateway.hedging.measure import MeasureShares
-from gateway.hedging.plan import Policy
 from gateway.race.race import ENDS, TRANSITIONS, Race, State, Trigger
 from recovering import ask, run
 from scripted import FINISH, ROLE, Scripted, Step, answer, run_race, status, text
+from ttft_gateway.hedging.measure import MeasureShares
+from ttft_gateway.hedging.plan import Policy
 
 Row = tuple[State, Trigger, State]
 ROWS: list[Row] = [(state, trigger, after) for (state, trigger), follow in TRANSITIONS.items() for after in follow]

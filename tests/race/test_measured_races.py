@@ -6,14 +6,14 @@ import pytest
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import HedgeDenied, Result, Role
-from gateway.hedging.measure import Instrument, MeasureShares
-from gateway.hedging.outcomes import Denial
-from gateway.hedging.outcomes import Outcome as End
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
 from gateway.race.race import Race
-from providers.errors import ConnectionCut
 from scripted import ROLE, Outcome, RecordingClient, Scripted, Step, answer, run_race, text
+from ttft_gateway.apis.errors import ConnectionCut
+from ttft_gateway.hedging.measure import Instrument, MeasureShares
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.hedging.outcomes import Outcome as End
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
 
 _LOSERS, _HOLDOUT = MeasureShares(losers=1.0), MeasureShares(holdout=1.0)
 _QUIET: list[Step] = [(0.01, ROLE), (900.0, text("z"))]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Denial
-from gateway.routing.replicas import BreakerState
-from providers.base import Api
-from providers.errors import ConnectionCut, Unsupported
 from scripted import Scripted, Step, answer, bare_status, run_race, status
+from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.errors import ConnectionCut, Unsupported
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.routing.replicas import BreakerState
 
 LATE, QUICK = answer(5.0), answer(0.02)
 NO_WORDS: list[Step] = [(0.0, Unsupported("`n` cannot be said here", param="n"))]

@@ -9,15 +9,15 @@ import pytest
 from defaults import default_hedging
 from gateway.errors import Overloaded
 from gateway.events import AttemptFailed, BreakerChanged
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import BreakerState, Replica
-from providers.errors import ConnectError
 from providers.transport.origin import too_many, unreachable
 from running import run_virtual
 from scripted import Scripted, Step, answer, run_race, status
 from traffic import poisson
+from ttft_gateway.apis.errors import ConnectError
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import BreakerState, Replica
 
 OFF = default_hedging(policy=Policy.OFF)
 NUMBERS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS)

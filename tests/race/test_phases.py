@@ -8,17 +8,17 @@ import pytest
 
 from anthropic_calls import CHAT_TO_MESSAGES
 from defaults import default_hedging, default_timeouts
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
 from gateway.race.race import Race
 from openai_calls import STREAMED
-from providers.anthropic.events import MessageReader
-from providers.base import EventReader, Frame, FrameKind, Phase
-from providers.openai.events import ChunkReader
-from providers.openai.runs import LearnedEnds
-from providers.responses.events import ResponsesReader
 from scripted import DONE, FINISH, RecordingClient, Scripted, Step, run_race
+from ttft_gateway.apis.anthropic.events import MessageReader
+from ttft_gateway.apis.base import EventReader, Frame, FrameKind, Phase
+from ttft_gateway.apis.openai.events import ChunkReader
+from ttft_gateway.apis.openai.runs import LearnedEnds
+from ttft_gateway.apis.responses.events import ResponsesReader
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
 
 OFF = default_hedging(policy=Policy.OFF)
 CHAT = {

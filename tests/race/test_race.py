@@ -5,13 +5,7 @@ import pytest
 from defaults import default_hedging, default_timeouts
 from gateway.errors import UpstreamFailed
 from gateway.events import ComponentFailed, HedgeDenied, HedgeFired, Result, Role
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import FirstEvent, Policy
-from gateway.pool.pool import Pool
 from gateway.race.race import Race
-from gateway.routing.replicas import BreakerState
 from scripted import (
     FINISH,
     HEDGED,
@@ -24,6 +18,12 @@ from scripted import (
     status,
     text,
 )
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.hedging.plan import FirstEvent, Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import BreakerState
 
 OFF = default_hedging(policy=Policy.OFF)
 SILENT: list[Step] = [(0.001, "headers"), (0.001, ROLE)]

@@ -6,18 +6,18 @@ import itertools
 import pytest
 
 from defaults import default_hedging, default_timeouts
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import Replica
-from providers.base import Api, Call, Frame, FrameKind
-from providers.errors import ConnectError
 from running import run_virtual
 from scripted import DONE, RecordingClient, Scripted, Step, answer, run_race, status
+from ttft_gateway.apis.base import Api, Call, Frame, FrameKind
+from ttft_gateway.apis.errors import ConnectError
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 OFF = default_hedging(policy=Policy.OFF)
 BIG = RequestFacts(prompt_tokens=1000.0)

@@ -8,18 +8,10 @@ from hypothesis import strategies as st
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import Role
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.measure import MeasureShares
-from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import Policy
-from gateway.limits.bucket import Limit
-from gateway.limits.ledger import Ledger
-from gateway.pool.pool import Pool
-from gateway.pool.quotas import Quotas
 from gateway.race.race import Race
-from gateway.routing.replicas import BreakerState
-from providers.base import Frame, FrameKind, Resource, Usage
-from providers.errors import (
+from scripted import BROKEN, DONE, FINISH, ROLE, Outcome, RecordingClient, Scripted, Step, run_race, text
+from ttft_gateway.apis.base import Frame, FrameKind, Resource, Usage
+from ttft_gateway.apis.errors import (
     BadStatus,
     ConnectError,
     ConnectionCut,
@@ -29,7 +21,15 @@ from providers.errors import (
     Unsupported,
     UpstreamError,
 )
-from scripted import BROKEN, DONE, FINISH, ROLE, Outcome, RecordingClient, Scripted, Step, run_race, text
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.measure import MeasureShares
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.pool.quotas import Quotas
+from ttft_gateway.routing.replicas import BreakerState
 
 TIMEOUTS = default_timeouts(ttft_failover_s=2.0, ttft_max_s=20.0, stall_s=4.0, total_s=60.0, commit_status_after_s=3.0)
 GAPS_S = (0.0, 0.001, 0.05, 0.3, 1.0, 2.5, 5.0, 30.0)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.events import ComponentFailed
-from gateway.limits.ledger import Ledger
-from gateway.pool.pool import Pool
-from providers.base import Headers, RateLimit, Resource
 from scripted import Scripted, answer, run_race
+from ttft_gateway.apis.base import Headers, RateLimit, Resource
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
 
 
 def quota(pool: Pool) -> Ledger:

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from defaults import default_timeouts
 from gateway.events import RecoveryKind, RecoveryResult, Role
-from gateway.hedging.outcomes import Outcome
 from gateway.race import attempt, kept_events, recovery
 from gateway.race.context import RecoveryMode
 from gateway.race.race import Race
-from providers.base import Api
 from recovering import WEATHER, Told, ask, run
 from scripted import HEDGED, RecordingClient
+from ttft_gateway.apis.base import Api
+from ttft_gateway.hedging.outcomes import Outcome
 
 STEADY = {"ttft": "20ms", "gap": "10ms"}
 CHUNKY = {**STEADY, "per_event": 3}

@@ -1,7 +1,7 @@
 """Replicas that reject the request mode, which the gateway has chosen: streaming, or its options."""
 
-from providers.errors import BadStatus, RequestModeRejected
 from scripted import Scripted, Step, answer, run_race, status
+from ttft_gateway.apis.errors import BadStatus, RequestModeRejected
 
 REJECTED: list[Step] = [(0.01, RequestModeRejected(BadStatus("no stream", status=400, param="stream")))]
 

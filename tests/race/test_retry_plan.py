@@ -4,11 +4,11 @@ import pytest
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import Role
-from gateway.hedging.plan import Policy
-from gateway.limits.budget import RetryBudget
-from gateway.pool.pool import Pool
-from providers.errors import BadStatus, ConnectionCut, RequestModeRejected
 from scripted import Scripted, Step, answer, run_race, status
+from ttft_gateway.apis.errors import BadStatus, ConnectionCut, RequestModeRejected
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.budget import RetryBudget
+from ttft_gateway.pool.pool import Pool
 
 OFF = default_hedging(policy=Policy.OFF)
 GOOD = answer(0.05)

@@ -7,17 +7,17 @@ from typing import NamedTuple
 import pytest
 
 from defaults import default_hedging, default_timeouts
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import BreakerState, Replica
-from providers.base import Api, Call, Sink
-from providers.errors import BadStatus, ConnectError, ConnectionCut
 from running import run_virtual
 from scripted import RecordingClient, Scripted, ScriptedStream, Step, answer, bare_status, run_race, status
+from ttft_gateway.apis.base import Api, Call, Sink
+from ttft_gateway.apis.errors import BadStatus, ConnectError, ConnectionCut
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import BreakerState, Replica
 
 OFF = default_hedging(policy=Policy.OFF)
 GOOD = answer(0.05)

@@ -6,13 +6,13 @@ import pytest
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import ComponentFailed, HedgeDenied, Result, Role
-from gateway.hedging.measure import ShadowReason
-from gateway.hedging.outcomes import Denial
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
 from gateway.race.race import Race
-from providers.errors import ConnectionCut
 from scripted import Outcome, RecordingClient, Scripted, Step, answer, run_race
+from ttft_gateway.apis.errors import ConnectionCut
+from ttft_gateway.hedging.measure import ShadowReason
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
 
 _SHADOW = default_hedging(policy=Policy.SHADOW, cold_start_delay_s=0.2, max_hedges=2, budget=1.0)
 

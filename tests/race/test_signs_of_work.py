@@ -8,17 +8,17 @@ import pytest
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import Role
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.plan import Policy
 from gateway.observe.logs import RequestLog
-from gateway.pool.pool import Pool
 from gateway.race.context import RecoveryMode
 from gateway.race.race import Race
 from pooled import Seen, send
-from providers.base import Frame, FrameKind, Phase
-from providers.errors import ConnectError, ConnectionCut
 from scripted import DONE, FINISH, ROLE, RecordingClient, Scripted, Step, run_race, text
+from ttft_gateway.apis.base import Frame, FrameKind, Phase
+from ttft_gateway.apis.errors import ConnectError, ConnectionCut
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
 
 WORK = Frame(FrameKind.WORK, b"<thinking>", phase=Phase.THINKING)
 THOUGHT_S = 60.0

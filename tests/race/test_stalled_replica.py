@@ -5,15 +5,15 @@ import random
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import RequestFacts
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import Replica
-from providers.base import Api, Call, Sink
 from running import run_virtual
 from scripted import ROLE, RecordingClient, Scripted, ScriptedStream, Step, answer
+from ttft_gateway.apis.base import Api, Call, Sink
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 SILENT: list[Step] = [(0.001, "headers"), (0.001, ROLE)]
 STALL_S, BACK_S, END_S = 20.0, 50.0, 80.0

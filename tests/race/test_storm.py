@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import RequestFacts
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import BreakerState, Replica
-from gateway.routing.strategies import Routing
-from providers.base import Api, Call, Sink
 from running import run_virtual
 from scripted import RecordingClient, Scripted, ScriptedStream, Step, answer, status
+from ttft_gateway.apis.base import Api, Call, Sink
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import BreakerState, Replica
+from ttft_gateway.routing.strategies import Routing
 
 PER_S = 50.0
 UP_S, DOWN_S, END_S = 20.0, 30.0, 90.0

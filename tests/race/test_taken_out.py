@@ -7,16 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from defaults import default_hedging
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.plan import Policy
-from gateway.pool.picker import Picker
-from gateway.pool.pool import Pool
 from gateway.race.race import Race
-from gateway.routing.replicas import Replica
-from gateway.routing.strategies import Routing
-from providers.base import Api
-from providers.errors import ConnectionCut
 from scripted import HEDGED, Outcome, RecordingClient, Scripted, Step, answer, run_race, status, text
+from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.errors import ConnectionCut
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.picker import Picker
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
+from ttft_gateway.routing.strategies import Routing
 
 LATE, QUICK = answer(5.0), answer(0.02)
 DOWN = status(0.01, 503)

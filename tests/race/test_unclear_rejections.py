@@ -7,19 +7,19 @@ import pytest
 
 from defaults import default_hedging
 from gateway.events import BreakerChanged, Role
-from gateway.hedging.failures import FailureClass, RetryHint, classify
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Policy
-from gateway.limits.budget import RetryBudget
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import OPEN_S, Replica
 from pooled import Seen
-from providers.base import Frame, FrameKind
-from providers.errors import BadStatus
 from providers.openai.chat import OpenAIChat
 from running import run_virtual
 from scripted import FINISH, ROLE, Scripted, Step, answer, bare_status, run_race, status
 from traffic import poisson
+from ttft_gateway.apis.base import Frame, FrameKind
+from ttft_gateway.apis.errors import BadStatus
+from ttft_gateway.hedging.failures import FailureClass, RetryHint, classify
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.budget import RetryBudget
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import OPEN_S, Replica
 
 OFF = default_hedging(policy=Policy.OFF)
 QUICK = answer(0.05)

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from defaults import default_timeouts
-from gateway.hedging.contract import RequestFacts
-from gateway.pool.pool import Pool
 from gateway.race.race import Race
-from providers.base import Frame, FrameKind
-from providers.errors import ErrorFrame
 from scripted import BROKEN, FINISH, RecordingClient, Scripted, Step, run_race, text
+from ttft_gateway.apis.base import Frame, FrameKind
+from ttft_gateway.apis.errors import ErrorFrame
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.pool.pool import Pool
 
 SAID: list[Step] = [(0.001, "headers"), (0.01, text("a")), (0.02, FINISH)]
 WHOLE: list[Step] = [*SAID, (0.02, "whole")]

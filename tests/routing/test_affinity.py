@@ -1,6 +1,6 @@
 """Stored answers: their keys and replicas."""
 
-from gateway.routing.affinity import ID_CHARS_MAX, Affinity, Kept
+from ttft_gateway.routing.affinity import ID_CHARS_MAX, Affinity, Kept
 
 A, B = Kept("key", "m", "a"), Kept("key", "m", "b")
 

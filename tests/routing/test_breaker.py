@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.replicas import OPEN_S, OPEN_S_MAX, Breaker, BreakerState
+from ttft_gateway.routing.replicas import OPEN_S, OPEN_S_MAX, Breaker, BreakerState
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defaults import default_hedging
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
-from gateway.routing.ring import WHOLE_MAX, Ring
-from gateway.routing.strategies import Routing
 from scripted import Scripted
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
+from ttft_gateway.routing.ring import WHOLE_MAX, Ring
+from ttft_gateway.routing.strategies import Routing
 
 
 def fleet(size: int) -> list[Replica]:

@@ -4,8 +4,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from gateway.routing.replicas import Replica
-from gateway.routing.strategies import (
+from scripted import Scripted
+from ttft_gateway.routing.replicas import Replica
+from ttft_gateway.routing.strategies import (
     Crossing,
     backups,
     in_turn,
@@ -16,7 +17,6 @@ from gateway.routing.strategies import (
     uncooled,
     usable,
 )
-from scripted import Scripted
 
 RANDS = st.floats(0.0, 1.0, exclude_max=True)
 

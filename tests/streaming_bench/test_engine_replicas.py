@@ -7,9 +7,6 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from gateway.limits.bucket import Limit
-from providers.base import Frame, Headers, Phase, Resource
-from providers.errors import UpstreamError
 from running import run_virtual
 from streaming_bench.simulation.engine_replicas import ServerDraws
 from streaming_bench.simulation.provider_quota import ProviderQuota
@@ -18,6 +15,9 @@ from streaming_bench.simulation.scenario import Scenario, load, with_load
 from streaming_bench.simulation.speed_timeline import Slowdown, SpeedTimeline
 from streaming_bench.simulation.summary import Subset, figures
 from streaming_bench.simulation.world import arrivals_s, call_of
+from ttft_gateway.apis.base import Frame, Headers, Phase, Resource
+from ttft_gateway.apis.errors import UpstreamError
+from ttft_gateway.limits.bucket import Limit
 
 TIMES = st.floats(0.0, 100.0)
 

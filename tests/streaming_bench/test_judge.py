@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from providers.simulated.quantities import UnitError
+from gateway.simulated.quantities import UnitError
 from streaming_bench.__main__ import main
 from streaming_bench.simulation.wanted import Wanted, judge
 

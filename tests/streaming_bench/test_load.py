@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from providers.simulated.quantities import UnitError
+from gateway.simulated.quantities import UnitError
 from streaming_bench.__main__ import COMMANDS, RESEARCH, main
 from streaming_bench.errors import BenchError
 from streaming_bench.load.plan import TraceEntry, TrafficPlan, estimate_cost, in_blocks, plan_requests, read_trace

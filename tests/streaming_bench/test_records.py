@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from providers.simulated.profile import parse_profile
-from providers.simulated.quantities import distribution
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.quantities import distribution
 from streaming_bench.__main__ import main
 from streaming_bench.commands.compare import add_arguments, run_specs
 from streaming_bench.compare import rendering as comparison

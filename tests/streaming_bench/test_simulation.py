@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gateway.routing.strategies import Routing
 from streaming_bench.__main__ import main
 from streaming_bench.research.commands.update_golden import KEYS, golden_rows
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.scenario import load, names, with_requests
+from ttft_gateway.routing.strategies import Routing
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -14,25 +14,25 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
-from gateway.hedging.budget import BudgetUnit
-from gateway.hedging.charges import Disposition
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.plan import Policy
-from gateway.limits.ledger import Ledger, Totals
-from gateway.limits.prices import Prices
 from gateway.observe.exposition import render
 from gateway.observe.logs import RequestLog
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import Replica
-from providers.base import Api, Call, Frame, FrameKind, Sink, Usage
-from providers.errors import ConnectionCut
 from running import run_virtual
 from scripted import DONE, FINISH, RecordingClient, Scripted, ScriptedStream, Step, answer, status, text
+from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Sink, Usage
+from ttft_gateway.apis.errors import ConnectionCut
+from ttft_gateway.hedging.budget import BudgetUnit
+from ttft_gateway.hedging.charges import Disposition
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.ledger import Ledger, Totals
+from ttft_gateway.limits.prices import Prices
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 SHARE = 0.2
 PER_S = 20.0

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from gateway.admin import Admin, Controls
 from gateway.errors import ReloadFailed
 from gateway.observe.metrics import Metrics
 from gateway.observe.proof import ProofCounts
@@ -17,6 +16,7 @@ from gateway.observe.state import PoolState
 from gateway.observe.usage import UsageTable
 from gateway.observe.view import OwnView
 from gateway.process_events import ConfigReloaded, HedgingSwitched
+from gateway.server.admin import Admin, Controls
 from running import run_virtual
 from sample_events import pool
 

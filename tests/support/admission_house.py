@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gateway.api.admission import Admission, Entry, ModelQueue, Permit, RequestSize
+from gateway.admission.admission import Admission, Entry, ModelQueue, Permit, RequestSize
+from gateway.admission.caller_limits import CallerLimits, KeyLimiter
+from gateway.admission.fair_queue import FairQueue
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestRejected
-from gateway.limits.caller_limits import CallerLimits, KeyLimiter
-from gateway.limits.fair_queue import FairQueue
 from gateway.race.context import Caller, Runtime
 from gateway.race.timers import TimerQueue
-from providers.base import Usage
 from sample_events import REQUEST
+from ttft_gateway.apis.base import Usage
 
 FOREVER_S = 1e6
 DONE = replace(REQUEST, usage=Usage(prompt_tokens=10, completion_tokens=5))

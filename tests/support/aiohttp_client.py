@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import aiohttp
 
 from client_replicas import ScriptedReplica
-from gateway.client.config import HedgeConfig
 from ttft_gateway import HedgingSession, StatsSnapshot
+from ttft_gateway.client.config import HedgeConfig
 
 SOON = HedgeConfig(warmup_delay=0.02, budget_percent=100.0)
 CALL = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}

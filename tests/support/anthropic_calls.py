@@ -6,13 +6,13 @@ from typing import Any
 
 from openai_calls import call_of
 from providers.anthropic.protocol import AnthropicMessages
-from providers.base import Api, Call
 from providers.openai.chat import OpenAIChat
-from providers.sse import Splitter, data_of, events_of
 from providers.translation.base import TranslatedProtocol
 from providers.translation.chat_to_messages.translation import ChatToMessages
 from providers.translation.messages_to_chat.request import Dialect
 from providers.translation.messages_to_chat.translation import MessagesToChat
+from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.apis.sse import Splitter, data_of, events_of
 
 WALL_S = 1_763_000_000.0
 USER = {"role": "user", "content": "Hello"}

@@ -10,7 +10,6 @@ import httpx2
 import openai
 
 from client_replicas import ScriptedReplica
-from gateway.client.config import HedgeConfig
 from ttft_gateway import (
     AsyncHedgingTransport,
     AsyncHedgingTransport2,
@@ -18,6 +17,7 @@ from ttft_gateway import (
     HedgingTransport2,
     StatsSnapshot,
 )
+from ttft_gateway.client.config import HedgeConfig
 
 SOON = HedgeConfig(warmup_delay=0.02, budget_percent=100.0)
 PROMPT: Any = [{"role": "user", "content": "hello"}]

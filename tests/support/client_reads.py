@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from providers.base import Api
 from recovering import Read, read
+from ttft_gateway.apis.base import Api
 
 T = TypeVar("T")
 Json = Mapping[str, Any]

@@ -5,10 +5,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.config.settings import HedgeSettings, TimeoutSettings
-from gateway.hedging.parameters import HedgeParameters
-from gateway.model_parts import hedge_parameters, timeouts
 from gateway.race.context import Timeouts
-from gateway.routing.strategies import Crossing
+from gateway.server.model_parts import hedge_parameters, timeouts
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.routing.strategies import Crossing
 
 
 def default_hedging(**changes: Any) -> HedgeParameters:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from gateway.admission.body_memory import BodyMemory
 from gateway.api.body_reader import BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
@@ -13,7 +14,6 @@ from gateway.api.response import respond
 from gateway.api.turns import Turns
 from gateway.errors import BadRequest, BodyTooLarge, GatewayError
 from gateway.events import Event
-from gateway.limits.body_memory import BodyMemory
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from pretended_client import PretendedClient, connected_to, request

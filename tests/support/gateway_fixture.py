@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from gateway import server as serve
 from gateway.api.plain_routes import contract
-from gateway.app import Gateway
 from gateway.config.loader import load
 from gateway.events import Event
-from gateway.http_server import name_of
-from providers.simulated.profile import parse_profile
-from providers.simulated.server import SimulatedServer
-from providers.simulated.stats import RequestRecord
+from gateway.server import process as serve
+from gateway.server.app import Gateway
+from gateway.server.http_server import name_of
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.server import SimulatedServer
+from gateway.simulated.stats import RequestRecord
 from spawned import WAIT_S, started
 
 contract()  # read the file while no loop is running
@@ -170,7 +170,7 @@ async def fronting(
 
 @contextlib.asynccontextmanager
 async def _in_process(file: Path) -> AsyncIterator[Site]:
-    """As `gateway.server.run` does, without its signals and its patience."""
+    """As `gateway.server.process.run` does, without its signals and its patience."""
     settings = await asyncio.to_thread(load, file, {})
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(settings, tasks, lambda: load(file, {}))

@@ -15,10 +15,10 @@ from typing import Final
 
 from checkout import DOCS
 from gateway.config.loader import json_schema
-from gateway.hedging.outcomes import Denial, Outcome
 from log_schema import as_text
-from providers.base import Api
-from providers.catalog import CATALOG, Auth, Kind
+from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.catalog import CATALOG, Auth, Kind
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 _BLOCK: Final = re.compile(r"^<!-- generated: (\w+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 _PAGE: Final = re.compile(r"docs/([\w-]+\.md)(#[\w-]+)?")

@@ -9,10 +9,10 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from gateway.client.config import HedgeConfig
-from gateway.client.hedger import Hedger
 from grpc_replicas import STREAM, UNARY, GrpcReplica, grpc_site
 from ttft_gateway import Stats, async_hedging_interceptors, hedging_channel
+from ttft_gateway.client.config import HedgeConfig
+from ttft_gateway.client.hedger import Hedger
 
 SOON: Final = HedgeConfig(warmup_delay=0.02, budget_percent=100.0)
 NEVER: Final = HedgeConfig(warmup_delay=3600.0)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from providers.base import Api
+from ttft_gateway.apis.base import Api
 
 _ALTERNATIVE: Final = {"token": " the", "logprob": -0.1234567, "bytes": [32, 116, 104, 101]}
 _CALL: Final = {"id": "call_%07d", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from providers.base import Api
+from ttft_gateway.apis.base import Api
 
 _HELLO: Final = b'[{"role":"user","content":"hello"}]'
 

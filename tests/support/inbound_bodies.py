@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.inbound.errors import InvalidRequest
-from gateway.inbound.parsed import NumberLimits
-from gateway.inbound.request import Inbound, parse
-from providers.base import Api, Headers
+from ttft_gateway.apis.base import Api, Headers
+from ttft_gateway.requests.errors import InvalidRequest
+from ttft_gateway.requests.parsed import NumberLimits
+from ttft_gateway.requests.request import Inbound, parse
 
 BOUNDS = NumberLimits(n_max=16, max_tokens_max=1000)
 MESSAGES = '"messages":[{"role":"user","content":"hi"}]'

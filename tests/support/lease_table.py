@@ -1,8 +1,8 @@
 """A process with leased limits, an engine, and a clock that the test sets."""
 
-from gateway.limits.leases import LeasedRate, Leases
 from gateway.share.fleet import ASK_WAIT_S, Fleet, Requester, WhenAway
 from gateway.share.hub import ShareHub
+from gateway.share.leases import LeasedRate, Leases
 from gateway.share.messages import BucketAsk, SlotsAsk
 
 

@@ -6,15 +6,15 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.api.admission import Admission, Permit, RequestSize
+from gateway.admission.admission import Admission, Permit, RequestSize
+from gateway.admission.caller_limits import CallerLimits, KeyLimiter
 from gateway.errors import GatewayError
 from gateway.events import Event
-from gateway.limits.caller_limits import CallerLimits, KeyLimiter
-from gateway.limits.leases import LeasedLimits, Leases
 from gateway.race.context import Caller, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.asker import Asker
 from gateway.share.fleet import Fleet, WhenAway
+from gateway.share.leases import LeasedLimits, Leases
 from gateway.share.messages import Engine
 
 SIZE = RequestSize(100.0, 100.0)

@@ -9,7 +9,7 @@ import resource
 import sys
 
 from gateway.__main__ import main
-from gateway.applications import DeferredAdmin
+from gateway.server.applications import DeferredAdmin
 
 
 def report_reads() -> None:

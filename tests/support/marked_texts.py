@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from providers.base import Api
-from providers.simulated.completion import Completion, CompletionChoice, Lengths, TextGenerator
-from providers.simulated.request import ParsedRequest, RequestError
+from gateway.simulated.completion import Completion, CompletionChoice, Lengths, TextGenerator
+from gateway.simulated.request import ParsedRequest, RequestError
+from ttft_gateway.apis.base import Api
 
 Form = Literal["text", "thinking", "tool", "choices"]
 

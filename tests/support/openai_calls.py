@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from providers.base import Api, Body, Call
+from ttft_gateway.apis.base import Api, Body, Call
 
 
 def call_of(body: dict[str, Any] | bytes, api: Api = Api.CHAT, **over: Any) -> Call:

@@ -5,11 +5,11 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.inbound.parsed import NumberLimits
-from gateway.inbound.request import parse
-from providers.base import Api, Call
 from providers.openai.transcript import OpenAIRecoverer, OpenAITranscript
 from providers.recovery import Continuation
+from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.requests.parsed import NumberLimits
+from ttft_gateway.requests.request import parse
 
 Piece = tuple[int, dict[str, Any], str | None]
 """Choice, delta, finish_reason."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from providers.base import Frame, FrameKind, Headers, HttpSink, Phase, Request
-from providers.errors import UpstreamError
+from ttft_gateway.apis.base import Frame, FrameKind, Headers, HttpSink, Phase, Request
+from ttft_gateway.apis.errors import UpstreamError
 
 
 class Exchange:

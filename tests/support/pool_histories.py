@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 
 from defaults import default_hedging
-from gateway.hedging.budget import BudgetUnit
-from gateway.hedging.contract import Hedge, RequestFacts
-from gateway.hedging.outcomes import Outcome
-from gateway.hedging.plan import Policy
-from gateway.limits.bucket import Limit
-from gateway.limits.ledger import Ledger
-from gateway.limits.prices import Prices
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
-from gateway.routing.strategies import Routing
 from pooled import Seen
-from providers.base import Api, RateLimit, Resource, Usage
 from scripted import Scripted
+from ttft_gateway.apis.base import Api, RateLimit, Resource, Usage
+from ttft_gateway.hedging.budget import BudgetUnit
+from ttft_gateway.hedging.contract import Hedge, RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.limits.prices import Prices
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
+from ttft_gateway.routing.strategies import Routing
 
 Step = tuple[str, Any]
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from defaults import default_hedging
-from gateway.hedging.contract import Forecast, RequestFacts
-from gateway.limits.ledger import Ledger
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
-from providers.base import Usage
 from scripted import Scripted
+from ttft_gateway.apis.base import Usage
+from ttft_gateway.hedging.contract import Forecast, RequestFacts
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 _FACTS = RequestFacts(prompt_tokens=1_000.0)
 

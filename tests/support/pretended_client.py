@@ -12,10 +12,10 @@ import httptools
 
 from gateway.api.asgi import Application, AsgiRequests
 from gateway.api.http_protocol import HttpProtocol, OpenConnections, OpenExchange
-from gateway.app import Gateway
-from gateway.http_server import waiting_connections
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
+from gateway.server.app import Gateway
+from gateway.server.http_server import waiting_connections
 
 _LAST_CHUNK = b"0\r\n\r\n"
 

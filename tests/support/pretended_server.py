@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 
 import httpx
 
-from gateway.client.config import HedgeConfig
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from ttft_gateway import AsyncHedgingTransport, HedgingTransport
+from ttft_gateway.client.config import HedgeConfig
 
 WORDS: Final = 4
 _URL: Final = "http://pretended/v1/chat/completions"

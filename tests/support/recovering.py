@@ -12,22 +12,22 @@ from typing import Any
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import Policy
-from gateway.inbound.parsed import NumberLimits
-from gateway.inbound.request import parse
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, RecoveryMode, Timeouts
 from gateway.race.race import Race
-from gateway.routing.replicas import Replica
-from providers.base import Api
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.replica import SimulatedReplica
 from providers.openai.transcript import OpenAIRecoverer
-from providers.simulated.profile import parse_profile
-from providers.simulated.replica import SimulatedReplica
 from running import run_virtual
 from scripted import Hearing, RecordingClient
 from simulated_endpoint import SimulatedEndpoint
+from ttft_gateway.apis.base import Api
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.requests.parsed import NumberLimits
+from ttft_gateway.requests.request import parse
+from ttft_gateway.routing.replicas import Replica
 
 OFF = default_hedging(policy=Policy.OFF)
 Profile = Mapping[str, object]

@@ -16,9 +16,6 @@ from gateway.events import (
     Result,
     Role,
 )
-from gateway.hedging.charges import Billed, Charge, Disposition
-from gateway.hedging.measure import Shadow, ShadowReason
-from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe.state import (
     AdmissionState,
     KeyAdmission,
@@ -29,7 +26,10 @@ from gateway.observe.state import (
     ReplicaState,
 )
 from gateway.process_events import AcceptingChanged, ConfigReloaded, ShareAway
-from providers.base import Api, Usage
+from ttft_gateway.apis.base import Api, Usage
+from ttft_gateway.hedging.charges import Billed, Charge, Disposition
+from ttft_gateway.hedging.measure import Shadow, ShadowReason
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=40, reasoning_tokens=5)
 PRIMARY = AttemptReport(

@@ -9,18 +9,18 @@ import msgspec
 from defaults import default_hedging, default_timeouts
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import Policy
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, RecoveryMode, Runtime, Timeouts
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import Replica
-from providers.base import Api, Call, Frame, FrameKind, Sink
-from providers.errors import BadStatus, UpstreamError
 from providers.openai.transcript import OpenAIRecoverer
 from running import run_virtual
+from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Sink
+from ttft_gateway.apis.errors import BadStatus, UpstreamError
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 Step = tuple[float, str | Frame | UpstreamError | None]
 

@@ -9,8 +9,8 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
-from providers.base import Headers, HttpClient, Request
-from providers.errors import UpstreamError
+from ttft_gateway.apis.base import Headers, HttpClient, Request
+from ttft_gateway.apis.errors import UpstreamError
 
 ASK = Request(b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 2\r\n\r\n", b"{}")
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkout import ROOT
-from providers.simulated.profile import parse_profile
-from providers.simulated.server import SimulatedServer
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.server import SimulatedServer
 
 _START_S_MAX = 60.0  # of a loaded machine
 

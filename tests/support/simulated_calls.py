@@ -4,11 +4,11 @@ import json
 import random
 from typing import Any
 
-from providers.base import Api, FrameKind
-from providers.simulated.faults import parse_faults
-from providers.simulated.profile import parse_profile
-from providers.simulated.replica import RawRequest, SimulatedReplica
-from providers.simulated.script import Script
+from gateway.simulated.faults import parse_faults
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.replica import RawRequest, SimulatedReplica
+from gateway.simulated.script import Script
+from ttft_gateway.apis.base import Api, FrameKind
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -1,4 +1,4 @@
-"""A simulated replica in process: a `providers.base.Endpoint` without sockets, in virtual time.
+"""A simulated replica in process: a `ttft_gateway.apis.base.Endpoint` without sockets, in virtual time.
 
 Frames reach the sink at the times of the script, on the loop's timers. Faults that change only bytes on a socket have
 no effect. Units: seconds of the loop's clock.
@@ -6,14 +6,14 @@ no effect. Units: seconds of the loop's clock.
 
 import asyncio
 
-from providers.base import Call, Frame, FrameKind, Sink, Stream
-from providers.endings import broken
-from providers.errors import ConnectError, ConnectionCut, UpstreamError
-from providers.simulated.engine import Slots
-from providers.simulated.faults import ConnectionAction, InjectedFault, parse_faults
-from providers.simulated.player import Player
-from providers.simulated.replica import FAULT_HEADER, RawRequest, SimulatedReplica
-from providers.simulated.script import End, Script
+from gateway.simulated.engine import Slots
+from gateway.simulated.faults import ConnectionAction, InjectedFault, parse_faults
+from gateway.simulated.player import Player
+from gateway.simulated.replica import FAULT_HEADER, RawRequest, SimulatedReplica
+from gateway.simulated.script import End, Script
+from ttft_gateway.apis.base import Call, Frame, FrameKind, Sink, Stream
+from ttft_gateway.apis.endings import broken
+from ttft_gateway.apis.errors import ConnectError, ConnectionCut, UpstreamError
 
 _REFUSED = Script(status=0, end=End.RST, slot=False)
 _CONTENT = frozenset({FrameKind.CONTENT, FrameKind.REFUSAL})

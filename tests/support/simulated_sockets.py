@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from providers.simulated.profile import parse_profile
-from providers.simulated.server import SimulatedServer
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.server import SimulatedServer
 
 HELLO = {"model": "m", "temperature": 0, "messages": [{"role": "user", "content": "hello"}]}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import simulated_sockets
 from checkout import ROOT
-from providers.simulated.server import SimulatedServer
+from gateway.simulated.server import SimulatedServer
 
 READY = re.compile(rb"ready at http://127\.0\.0\.1:([0-9]+)/v1")
 WAIT_S = 60.0  # of a loaded machine

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from gateway.limits.budget import RetryBudget
-from gateway.pool.pool import Pool
-from gateway.pool.shared import shared_parts
 from gateway.share.hub import ShareHub
+from gateway.share.pools import shared_parts
 from gateway.share.sync import Part
 from pooled import pool
+from ttft_gateway.limits.budget import RetryBudget
+from ttft_gateway.pool.pool import Pool
 
 PERIOD_S = 0.1
 

@@ -5,13 +5,13 @@ import random
 
 from defaults import default_timeouts
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import RequestFacts
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from providers.base import Api, Call
 from scripted import RecordingClient
+from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.pool.pool import Pool
 
 
 async def poisson(pool: Pool, requests: int, per_s: float, rng: random.Random, settle_s: float) -> list[RequestEnded]:

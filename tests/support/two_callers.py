@@ -9,18 +9,18 @@ from defaults import default_hedging, default_timeouts
 from error_forms import Form
 from gateway.errors import GatewayError
 from gateway.events import BreakerChanged, Event, RequestEnded
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.plan import Policy
-from gateway.limits.ledger import Ledger
-from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
-from gateway.routing.replicas import Replica
-from providers.base import Api, Call, Sink
 from providers.openai.chat import OpenAIChat
 from running import run_virtual
 from scripted import RecordingClient, Scripted, ScriptedStream, Step, answer
+from ttft_gateway.apis.base import Api, Call, Sink
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 Rejects = Callable[[bytes], list[Step] | None]
 """Returns the script of a rejected request by its body; None if it is answered."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from providers.base import Api
+from ttft_gateway.apis.base import Api
 
 WORDS: Final = ("Hel", "lo", " wor", "ld")
 TEXT: Final = "".join(WORDS)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from gateway.admission.body_memory import BodyMemory
 from gateway.events import RequestEnded, RequestRejected
-from gateway.limits.body_memory import BodyMemory
 from gateway_fixture import Site, serving, until
 from raw_http import ASK, Answer, answer, asking, connect, head, request_bytes
 from running import run_real

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from gateway.routing.replicas import OPEN_S
 from gateway_fixture import serving
 from race_scenarios import Settings
 from raw_http import answer, asking
 from running import run_real
+from ttft_gateway.routing.replicas import OPEN_S
 
 _GOOD: Settings = {"ttft": "1ms", "tokens": 3}
 _REQUESTS = 80

@@ -13,11 +13,11 @@ import trustme
 
 from gateway.cli.event_loop import AsyncioLoop
 from http_clients import client_of
-from providers.base import HttpStream
 from providers.transport.http1 import Connection
 from providers.transport.tls import TlsTransport
 from running import run_on
 from scripted_http import ASK, OK, Recorder, answering, exchange, serving, until
+from ttft_gateway.apis.base import HttpStream
 
 _Loop = Callable[[], asyncio.AbstractEventLoop]
 

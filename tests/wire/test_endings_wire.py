@@ -8,13 +8,13 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from gateway.events import RequestEnded
-from gateway.hedging.outcomes import Outcome
 from gateway_fixture import Site, fronting
-from providers.base import Api
 from race_scenarios import Settings
 from raw_http import answer, request_bytes
 from running import run_real
 from scripted_http import read_request, serving
+from ttft_gateway.apis.base import Api
+from ttft_gateway.hedging.outcomes import Outcome
 from upstream_endings import DONE, END_MARKS, NATIVES, TEXT, Native, broken, text_in, whole
 
 OFF: Settings = {"policy": "off"}

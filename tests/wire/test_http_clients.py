@@ -13,11 +13,11 @@ import pytest
 import trustme
 
 from http_clients import CLIENTS, REUSES, client_of
-from providers.base import HttpStream
-from providers.errors import ConnectError, ConnectionCut, OutOfResources, ProtocolError
 from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, CHUNKED, OK, Recorder, answering, exchange, read_request, serving, until
+from ttft_gateway.apis.base import HttpStream
+from ttft_gateway.apis.errors import ConnectError, ConnectionCut, OutOfResources, ProtocolError
 
 _CHUNKS = b"\r\n2\r\nhi\r\n0\r\n\r\n"
 

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from http_clients import CLIENTS, REUSES, client_of
-from providers.base import HttpStream, Request
-from providers.errors import ConnectionCut
 from running import run_real
 from scripted_http import ASK, CHUNKED, OK, Recorder, answering, exchange, read_request, serving, until
+from ttft_gateway.apis.base import HttpStream, Request
+from ttft_gateway.apis.errors import ConnectionCut
 
 pytestmark = pytest.mark.parametrize("kind", CLIENTS)
 

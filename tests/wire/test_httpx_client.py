@@ -10,12 +10,12 @@ import pytest
 import trustme
 
 from http2_server import Http2Server
-from providers.base import Request
-from providers.errors import ConnectError, ConnectionCut, UpstreamError
 from providers.transport.httpx_client import HttpxClient
 from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, OK, Recorder, Server, answering, exchange, serving, until
+from ttft_gateway.apis.base import Request
+from ttft_gateway.apis.errors import ConnectError, ConnectionCut, UpstreamError
 
 POST = Request(
     b"POST /v1/chat?api-version=1 HTTP/1.1\r\nhost: up.example\r\nx-team: a\r\ncontent-length: 2\r\n\r\n", b"{}"

@@ -13,17 +13,17 @@ from urllib.parse import quote
 import pytest
 
 from gateway.api.plain_routes import contract
-from gateway.app import Gateway
 from gateway.cli import name_lookups
 from gateway.cli.event_loop import new_loop
 from gateway.cli.serve import _warn_of_unreachable
 from gateway.config.loader import load
 from gateway.config.settings import Settings
+from gateway.server.app import Gateway
 from http_clients import CLIENTS
-from providers.errors import ConnectError, OutOfResources
 from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, OK, Recorder, answering, exchange, serving, until
+from ttft_gateway.apis.errors import ConnectError, OutOfResources
 
 contract()  # read the file while no loop is running
 

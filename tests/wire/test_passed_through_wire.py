@@ -6,16 +6,16 @@ import json
 import pytest
 
 from gateway.events import RequestEnded
-from gateway.hedging.outcomes import Denial
 from gateway_fixture import fronting, serving
 from openai_calls import call_of
-from providers.base import Api, FrameKind, Usage
 from providers.openai.whole import WholeAnswers
 from raw_http import answer, request_bytes
 from running import run_real
 from scripted_http import read_request
 from scripted_http import serving as scripted
 from sdk_clients import async_client
+from ttft_gateway.apis.base import Api, FrameKind, Usage
+from ttft_gateway.hedging.outcomes import Denial
 
 _ASKED = {
     "/v1/rerank": {"model": "m", "query": "city", "documents": ["Bern", "plum"], "top_n": 1},

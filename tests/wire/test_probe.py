@@ -17,10 +17,10 @@ from gateway.cli.probe.command import probe_all
 from gateway.cli.probe.plan import targets
 from gateway.cli.probe.report import ProbeReport
 from gateway.config.settings import Settings
-from providers.base import Api
 from running import run_real
 from served import replicas
 from simulated_sockets import chat, connected, serving
+from ttft_gateway.apis.base import Api
 
 KEY = "sk-quite-secret"
 TEXT = b'data: {"choices":[{"delta":{"content":"1"}}]}\n\n'

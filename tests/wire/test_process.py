@@ -12,7 +12,7 @@ import gateway.cli.kinds
 from gateway.cli.kinds import detect_kinds
 from gateway.cli.parser import ExitCode
 from gateway.config.loader import from_replicas
-from providers.simulated.server import SimulatedServer
+from gateway.simulated.server import SimulatedServer
 from running import run_real
 from served import replicas
 from spawned import WAIT_S, refuses, request, rest, serving, spawn, started, stream, until

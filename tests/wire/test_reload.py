@@ -12,18 +12,18 @@ import pytest
 
 import simulated_sockets
 from gateway.api.plain_routes import contract
-from gateway.app import Gateway
 from gateway.config.loader import load
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
 from gateway.events import Event
-from gateway.hedging.contract import RequestFacts
 from gateway.process_events import ConfigReloaded, ReplicaSwitched
+from gateway.server.app import Gateway
 from gateway_fixture import until
 from pretended_client import connected
 from raw_http import answer, asking
 from running import run_real
 from spawned import started
+from ttft_gateway.hedging.contract import RequestFacts
 
 contract()  # read the file while no loop is running
 

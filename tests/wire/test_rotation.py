@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from gateway.api.plain_routes import contract
-from gateway.app import Gateway
 from gateway.config.loader import load
 from gateway.errors import Unauthorized
 from gateway.events import Event, PreviousKeyUsed
-from gateway.routing.replicas import BreakerState, Replica
+from gateway.server.app import Gateway
 from raw_http import answer, asking
 from running import run_real
 from spawned import started
+from ttft_gateway.routing.replicas import BreakerState, Replica
 
 contract()  # read the file while no loop is running
 

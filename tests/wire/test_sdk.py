@@ -8,9 +8,9 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.stats import Ended
 from gateway_fixture import Site, serving, until
-from providers.simulated.profile import parse_profile
-from providers.simulated.stats import Ended
 from race_scenarios import Settings
 from running import run_real
 from sdk_clients import HELLO, async_client, sync_client, words_of

@@ -6,10 +6,10 @@ import pytest
 from gateway.api.request_head import deployment_of
 from gateway.events import RequestEnded
 from gateway_fixture import Site, serving
-from providers.base import Api
 from raw_http import answer, request_bytes
 from running import run_real
 from sdk_clients import HELLO, azure_client
+from ttft_gateway.apis.base import Api
 
 _KEYS = [{"name": "team", "key": "sk-team"}]
 

@@ -11,8 +11,8 @@ from openai.types.responses import ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from gateway.events import ParamsDropped
+from gateway.simulated.stats import Ended
 from gateway_fixture import serving
-from providers.simulated.stats import Ended
 from race_scenarios import Settings
 from running import run_real
 from sdk_clients import HELLO, async_client

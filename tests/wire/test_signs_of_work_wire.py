@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.events import AttemptReport, RequestEnded
-from gateway.hedging.outcomes import Denial, Outcome
 from gateway_fixture import Site, fronting, until
 from raw_http import answer, request_bytes
 from running import run_real
 from scripted_http import serving
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 BODIES: dict[str, dict[str, object]] = {

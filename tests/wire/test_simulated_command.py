@@ -19,7 +19,7 @@ def test_command_runs_until_interrupted() -> None:
     async def main() -> tuple[int | None, bytes]:
         flags = ["--port", "0", "--control-port", "0", "--ttft", "1ms", "--tokens", "2", "--faults", "500 once"]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "providers.simulated.server", *flags),
+            *(sys.executable, "-m", "gateway.simulated.server", *flags),
             cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -46,7 +46,7 @@ def test_a_fleet_ends_with_its_input() -> None:
     async def main() -> int | None:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "providers.simulated.fleet", '[{"ttft": "1ms"}, {"faults": ["500"]}]'),
+            *(sys.executable, "-m", "gateway.simulated.fleet", '[{"ttft": "1ms"}, {"faults": ["500"]}]'),
             cwd=ROOT,
             stdin=pipe,
             stdout=pipe,
@@ -107,7 +107,7 @@ def test_fleet_explains_mistakes(profiles: str, message: bytes) -> None:
 
 async def _command(name: str, *flags: str) -> tuple[int | None, bytes]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"providers.simulated.{name}", *flags),
+        *(sys.executable, "-m", f"gateway.simulated.{name}", *flags),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 import simulated_sockets
+from gateway.simulated.faults import FAULTS
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.replica import FAULT_HEADER, SimulatedReplica
 from openai_calls import call_of
-from providers.base import Api, Endpoint, Frame, FrameKind, Headers, Phase
-from providers.errors import BadStatus, RequestModeRejected, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.response_stream import Bounds
-from providers.simulated.faults import FAULTS
-from providers.simulated.profile import parse_profile
-from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
 from providers.transport.http1 import WireClient
 from providers.transport.origin import Origin
 from providers.upstream import HttpEndpoint
 from running import run_real
 from simulated_endpoint import SimulatedEndpoint
 from simulated_sockets import until
+from ttft_gateway.apis.base import Api, Endpoint, Frame, FrameKind, Headers, Phase
+from ttft_gateway.apis.errors import BadStatus, RequestModeRejected, UpstreamError
 
 ARGUMENTS = {"stall": ":1,20ms", "refuse": ":20ms", "big": ":300000", "coalesce": ":3", "slow_read": ":1000000"}
 ENDLESS = ("silence", "headers_silence")

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from providers.simulated.server import SimulatedServer
-from providers.simulated.server_connection import BODY_BYTES_MAX, HEADERS_BYTES_MAX
-from providers.simulated.stats import RECORDS_MAX, Ended, Stats
+from gateway.simulated.server import SimulatedServer
+from gateway.simulated.server_connection import BODY_BYTES_MAX, HEADERS_BYTES_MAX
+from gateway.simulated.stats import RECORDS_MAX, Ended, Stats
 from running import run_real
 from simulated_sockets import Response, chat, connected, read_head, read_response, request_of, send, serving, until
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from providers.simulated.stats import Ended
+from gateway.simulated.stats import Ended
 from running import run_real
 from simulated_sockets import chat, connected, read_head, read_response, request_of, send, serving, until
 

@@ -17,11 +17,11 @@ import trustme
 
 from gateway.cli.event_loop import AsyncioLoop
 from http_clients import client_of
-from providers.base import Request
-from providers.errors import ConnectError, ConnectionCut, UpstreamError
 from providers.transport.http1 import Exchange
 from running import run_on
 from scripted_http import ASK, OK, Recorder, answering, exchange, serving, until
+from ttft_gateway.apis.base import Request
+from ttft_gateway.apis.errors import ConnectError, ConnectionCut, UpstreamError
 
 _Loop = Callable[[], asyncio.AbstractEventLoop]
 _T = TypeVar("_T")

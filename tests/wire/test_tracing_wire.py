@@ -17,10 +17,10 @@ pytest.importorskip("opentelemetry.proto")
 
 import simulated_sockets
 import worker_site
-from gateway import tracing
 from gateway.config.loader import load
 from gateway.events import RequestEnded, RequestRejected
 from gateway.observe import otlp, span_queue
+from gateway.server import tracing
 from gateway_fixture import Site, fronting, serving, until
 from raw_http import ASK, answer, asking, request_bytes
 from running import run_real

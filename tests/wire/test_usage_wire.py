@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 
 from gateway.events import RequestEnded
-from gateway.limits.prices import Prices
 from gateway.observe.exposition import render
 from gateway_fixture import Site, serving
 from race_scenarios import Settings
 from raw_http import ASK, Answer, answer, request_bytes
 from running import run_real
 from sdk_clients import HELLO, async_client, words_of
+from ttft_gateway.limits.prices import Prices
 
 KEY = "sk-right-right-right"
 RACED: Settings = {"policy": "static", "delay": "1ms", "hedge_delay_min": "1ms", "budget": "100%"}

@@ -10,7 +10,7 @@ import yaml
 
 from checkout import ROOT
 from gateway.config.loader import load
-from gateway.redis_share import open_redis
+from gateway.server.redis_share import open_redis
 from gateway.share.redis import RedisEngine  # before the loop runs: the import reads a file
 from redis_server import redis_server
 from running import run_real

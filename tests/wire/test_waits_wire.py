@@ -3,14 +3,14 @@
 import asyncio
 from http import HTTPStatus
 
-from gateway.app import Gateway
-from gateway.routing.replicas import COOL_DOWN_S_MAX, Replica
+from gateway.server.app import Gateway
 from gateway_fixture import fronting, serving
 from race_scenarios import Settings, spread
 from raw_http import answer, asking
 from running import run_real
 from scripted_http import answering
 from scripted_http import serving as scripted
+from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX, Replica
 
 OFF: Settings = {"policy": "off"}
 GOOD: Settings = {"ttft": "1ms", "tokens": 3}

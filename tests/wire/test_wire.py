@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from providers.base import HttpStream
-from providers.errors import ConnectionCut
 from providers.transport.http1 import Exchange, WireClient
 from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, CHUNKED, OK, Recorder, Server, answering, exchange, read_request, serving, until
+from ttft_gateway.apis.base import HttpStream
+from ttft_gateway.apis.errors import ConnectionCut
 
 
 @contextlib.asynccontextmanager

@@ -3,15 +3,11 @@
 import msgspec
 from msgspec.structs import replace
 
-from gateway.estimation.tokens import TokenScale
-from gateway.hedging.outcomes import Outcome
 from gateway.observe.instruments import Instruments
 from gateway.observe.process import ProcessValue
 from gateway.observe.recorder import Recorder
 from gateway.observe.state import LeaseState, LimitState, MismatchState, QuotaState, ShareState
 from gateway.observe.usage import UsageTable
-from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
-from gateway.pool.pool import Pool
 from gateway.proof.tally import Group, Tally
 from gateway.workers.merging import (
     merged_admission,
@@ -25,6 +21,10 @@ from gateway.workers.merging import (
 from pooled import pool as make_pool
 from pooled import send
 from sample_events import ADMISSION, EVENTS, pool
+from ttft_gateway.estimation.tokens import TokenScale
+from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
+from ttft_gateway.pool.pool import Pool
 
 
 def test_pools_add_up() -> None:

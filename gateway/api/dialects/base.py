@@ -1,7 +1,7 @@
 """Describes the responses of a client API: its errors, its keep-alives, its non-streaming body.
 
 A `ClientApi` holds everything in which the responses of the APIs differ, so that code that serves them needs no
-branches by API. `response.py` has what they share, `gateway.inbound` reads their requests. No units.
+branches by API. `response.py` has what they share, `ttft_gateway.requests` reads their requests. No units.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from gateway.errors import GatewayError
-from providers.base import Assembler, Call
+from ttft_gateway.apis.base import Assembler, Call
 
 COMMENT = b": keep-alive\n\n"
 _LAST_EVENT = re.compile(  # JSON escapes line ends, so that no text of an answer matches

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from gateway.applications import import_framework
 from gateway.cli.config import report_problems
 from gateway.cli.demo.table import ModeTally, line, summary, table
 from gateway.cli.demo.traffic import MODEL_OFF, MODEL_ON, REQUESTS_PER_S, read_budget, send
@@ -30,8 +29,9 @@ from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
 from gateway.config.errors import ConfigError
 from gateway.config.settings import Settings
 from gateway.config.values import parse_address
-from gateway.http_server import ListenError
-from gateway.server import Addresses, run
+from gateway.server.applications import import_framework
+from gateway.server.http_server import ListenError
+from gateway.server.process import Addresses, run
 from gateway.version import VERSION
 
 _STEADY = {"ttft": "lognormal_median:200ms,0.25", "gap": "15ms"}
@@ -125,7 +125,7 @@ def _replicas(seed: int) -> Iterator[list[int]]:
         _NoReplicas: the replicas did not start.
     """
     profiles = json.dumps(list(REPLICAS.values()))
-    command = [sys.executable, "-m", "providers.simulated.fleet", "--seed", str(seed), profiles]
+    command = [sys.executable, "-m", "gateway.simulated.fleet", "--seed", str(seed), profiles]
     pipe = subprocess.PIPE
     # A new session, because Ctrl-C in a terminal signals all processes of the current one.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=_ROOT, start_new_session=True) as process:

@@ -20,7 +20,7 @@ from gateway.cli.importing.endpoints import (
 )
 from gateway.cli.importing.report import Report, reference
 from gateway.config.document import Loc
-from gateway.hedging.contract import ATTEMPTS_MAX
+from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 
 NAME = re.compile(r"[!-~]{1,128}")
 Json = dict[str, object]

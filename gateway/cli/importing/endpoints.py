@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gateway.config.values import with_v1
-from providers.catalog import CATALOG
+from ttft_gateway.apis.catalog import CATALOG
 
 
 class Provider(msgspec.Struct, frozen=True):

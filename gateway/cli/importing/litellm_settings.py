@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gateway.cli.importing.report import Report
-from gateway.hedging.contract import ATTEMPTS_MAX
+from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 
 _RETRIES = f"a request has at most {ATTEMPTS_MAX} attempts; `keys[].attempts_max` lowers this"
 _CALLBACKS = "there are no callbacks; see docs/logs.md and docs/metrics.md"

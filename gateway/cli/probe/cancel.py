@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.cli.fetch import within
 from gateway.cli.probe.stream import STREAM_S_MAX, Recording
-from providers.base import Stream
+from ttft_gateway.apis.base import Stream
 
 LONG_TOKENS = 256  # of the long answer
 

@@ -31,17 +31,17 @@ from gateway.cli.terminal import bold, fail, warn
 from gateway.config.errors import ConfigError
 from gateway.config.loader import load
 from gateway.config.settings import Settings
-from gateway.discovery.sources import look_up
-from gateway.inbound.parsed import NumberLimits as RequestBounds
-from gateway.inbound.request import parse
-from gateway.upstreams import endpoint_at, native_apis, needs_httpx, origin_of, upstream_headers
-from providers.base import Api, Call, HttpSink, HttpStream, Request
-from providers.catalog import CATALOG
-from providers.error_reasons import is_stream_refused
-from providers.errors import ConnectError, UpstreamError
+from gateway.server.discovery.sources import look_up
+from gateway.server.upstreams import endpoint_at, native_apis, needs_httpx, origin_of, upstream_headers
 from providers.protocols import ProtocolOptions, protocols
 from providers.transport.http1 import WireClient
 from providers.transport.httpx_client import HttpxClient
+from ttft_gateway.apis.base import Api, Call, HttpSink, HttpStream, Request
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.apis.error_reasons import is_stream_refused
+from ttft_gateway.apis.errors import ConnectError, UpstreamError
+from ttft_gateway.requests.parsed import NumberLimits as RequestBounds
+from ttft_gateway.requests.request import parse
 
 _AT_ONCE_MAX = 4  # replicas; more would compete for CPU, here or on their machines
 _MODELS_LISTED_MAX = 10

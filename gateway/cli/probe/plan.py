@@ -10,8 +10,8 @@ import msgspec
 from gateway.cli.hedging import pools
 from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
-from gateway.upstreams import native_apis
-from providers.base import Api
+from gateway.server.upstreams import native_apis
+from ttft_gateway.apis.base import Api
 
 PROMPT = "Count from 1 to 1000, in digits, separated by spaces, and say nothing else."
 

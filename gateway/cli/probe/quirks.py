@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from providers.base import Headers
+from ttft_gateway.apis.base import Headers
 
 Name = Literal[
     "ttfb_trap",

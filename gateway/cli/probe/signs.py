@@ -10,10 +10,10 @@ import msgspec
 
 from gateway.cli.probe.plan import PROMPT, sign_tokens
 from gateway.cli.probe.stream import Recording
-from gateway.estimation.first_token import TOGETHER_S
-from gateway.inbound.parsed import NumberLimits as RequestBounds
-from gateway.inbound.request import parse
-from providers.base import Api, Call
+from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.estimation.first_token import TOGETHER_S
+from ttft_gateway.requests.parsed import NumberLimits as RequestBounds
+from ttft_gateway.requests.request import parse
 
 _BODIES: Mapping[Api, Callable[[int], dict[str, object]]] = {
     Api.RESPONSES: lambda tokens: {"input": PROMPT, "max_output_tokens": tokens, "store": False},

@@ -9,7 +9,7 @@ import asyncio
 from typing import Protocol
 
 from gateway.cli.fetch import within
-from providers.base import (
+from ttft_gateway.apis.base import (
     FIRST_CONTENT,
     Call,
     Endpoint,
@@ -22,7 +22,7 @@ from providers.base import (
     Request,
     Stream,
 )
-from providers.errors import EmptyAnswer, TimedOut, UpstreamError
+from ttft_gateway.apis.errors import EmptyAnswer, TimedOut, UpstreamError
 
 STREAM_S_MAX = 60.0
 
@@ -31,7 +31,7 @@ _REST_S_MAX = 1.5  # for the end of the body after the closing event; the endpoi
 
 
 class Recording:
-    """One streamed answer; a `providers.base.Sink`.
+    """One streamed answer; a `ttft_gateway.apis.base.Sink`.
 
     Args:
         asked_usage: True if the request asks for token counts.
@@ -111,7 +111,7 @@ class ProbeClient(Protocol):
     recording: Recording | None
 
     def send(self, request: Request, sink: HttpSink) -> HttpStream:
-        """See `providers.base.HttpClient`."""
+        """See `ttft_gateway.apis.base.HttpClient`."""
 
 
 class Tap:

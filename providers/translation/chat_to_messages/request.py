@@ -6,9 +6,9 @@ the answer (cache hints) are dropped. No value is clamped. Sans-I/O. Units: toke
 
 from collections.abc import Mapping
 
-from providers.json_fields import FieldReader, compact, invalid_type, require_list, unsupported_field
 from providers.translation.base import TranslatedRequest
 from providers.translation.chat_to_messages.turns import turns_of
+from ttft_gateway.apis.json_fields import FieldReader, compact, invalid_type, require_list, unsupported_field
 
 Json = dict[str, object]
 

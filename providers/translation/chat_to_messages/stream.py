@@ -7,10 +7,10 @@ tools have no counterpart and cannot be requested. Sans-I/O. Units: seconds.
 
 from collections.abc import Callable, Mapping
 
-from providers.anthropic.usage import Counts
-from providers.json_fields import dict_or_empty
-from providers.sse import data_of, object_in
-from providers.tolerant_json import dumps
+from ttft_gateway.apis.anthropic.usage import Counts
+from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.sse import data_of, object_in
+from ttft_gateway.apis.tolerant_json import dumps
 
 Json = dict[str, object]
 

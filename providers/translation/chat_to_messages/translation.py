@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from providers.base import Api, Assembler, Call
 from providers.openai.chat import OpenAIChat
-from providers.tolerant_json import loads
 from providers.translation.base import TranslatedRequest
 from providers.translation.chat_to_messages.request import request_of
 from providers.translation.chat_to_messages.stream import ChatChunksFromMessages
+from ttft_gateway.apis.base import Api, Assembler, Call
+from ttft_gateway.apis.tolerant_json import loads
 
 
 class ChatToMessages:

@@ -11,8 +11,8 @@ Other parameters are translated in request.py. Sans-I/O.
 import hashlib
 import re
 
-from providers.json_fields import FieldReader, compact, invalid_type, require_list, unsupported_field
-from providers.tolerant_json import loads
+from ttft_gateway.apis.json_fields import FieldReader, compact, invalid_type, require_list, unsupported_field
+from ttft_gateway.apis.tolerant_json import loads
 
 Block = dict[str, object]
 Turn = dict[str, object]

@@ -7,10 +7,10 @@ the finish_reason, the token counts and `[DONE]`. Pure.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from providers.json_fields import dict_or_empty
-from providers.responses.writer import CALL_FIELDS
-from providers.sse import data_of, object_in
-from providers.tolerant_json import as_key, dumps
+from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.responses.writer import CALL_FIELDS
+from ttft_gateway.apis.sse import data_of, object_in
+from ttft_gateway.apis.tolerant_json import as_key, dumps
 
 Fields = dict[str, object]
 

@@ -1,11 +1,11 @@
 """Serves clients of chat completions from upstreams of the Responses API. Pure."""
 
-from providers.base import Api, Assembler, Call
 from providers.openai.chat import OpenAIChat
-from providers.tolerant_json import loads
 from providers.translation.base import TranslatedRequest
 from providers.translation.chat_to_responses.request import request_of
 from providers.translation.chat_to_responses.stream import ChatChunksFromResponses
+from ttft_gateway.apis.base import Api, Assembler, Call
+from ttft_gateway.apis.tolerant_json import loads
 
 
 class ChatToResponses:

@@ -8,9 +8,9 @@ import hashlib
 
 import msgspec
 
-from providers.json_fields import FieldReader, compact, unsupported_field
 from providers.translation.base import TranslatedRequest
 from providers.translation.messages_to_chat.turns import content_of, messages_of
+from ttft_gateway.apis.json_fields import FieldReader, compact, unsupported_field
 
 Json = dict[str, object]
 

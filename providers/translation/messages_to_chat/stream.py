@@ -9,16 +9,16 @@ Sans-I/O. Units: tokens.
 
 from collections.abc import Iterable, Mapping
 
-from providers.anthropic.assembler import event
-from providers.anthropic.usage import message_usage
-from providers.base import Usage
-from providers.errors import ProtocolError
-from providers.json_fields import dict_or_empty
-from providers.json_values import ITEMS_MAX
-from providers.openai.events import usage_of
-from providers.sse import data_of, object_in
-from providers.tolerant_json import dumps
 from providers.translation.chat_to_messages.turns import tool_id
+from ttft_gateway.apis.anthropic.assembler import event
+from ttft_gateway.apis.anthropic.usage import message_usage
+from ttft_gateway.apis.base import Usage
+from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.json_values import ITEMS_MAX
+from ttft_gateway.apis.openai.events import usage_of
+from ttft_gateway.apis.sse import data_of, object_in
+from ttft_gateway.apis.tolerant_json import dumps
 
 Json = dict[str, object]
 

@@ -1,12 +1,12 @@
 """Serves clients of Anthropic's Messages API from OpenAI-compatible upstreams. Pure."""
 
-from providers.anthropic.assembler import MessageAssembler
-from providers.base import Api, Assembler, Call
-from providers.json_fields import dict_or_empty
-from providers.tolerant_json import loads
 from providers.translation.base import TranslatedRequest
 from providers.translation.messages_to_chat.request import Dialect, request_of
 from providers.translation.messages_to_chat.stream import MessageEventsFromChat
+from ttft_gateway.apis.anthropic.assembler import MessageAssembler
+from ttft_gateway.apis.base import Api, Assembler, Call
+from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.tolerant_json import loads
 
 
 class MessagesToChat:

@@ -9,8 +9,8 @@ Other parameters are translated in request.py. Sans-I/O.
 
 from collections.abc import Iterable
 
-from providers.json_fields import FieldReader, compact, require_list, unsupported_field
-from providers.tolerant_json import dumps
+from ttft_gateway.apis.json_fields import FieldReader, compact, require_list, unsupported_field
+from ttft_gateway.apis.tolerant_json import dumps
 
 Json = dict[str, object]
 

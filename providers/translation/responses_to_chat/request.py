@@ -9,10 +9,10 @@ prefix. Unknown fields are passed on unchanged. Pure.
 from collections.abc import Mapping
 from typing import Final
 
-from providers.errors import Unsupported
-from providers.json_fields import dict_or_empty, list_or_empty
 from providers.translation.base import TranslatedRequest, unsupported_fields
 from providers.translation.responses_to_chat.tool_groups import first_groups, joined, tools_of
+from ttft_gateway.apis.errors import Unsupported
+from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
 
 Item = Mapping[str, object]
 

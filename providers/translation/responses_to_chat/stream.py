@@ -8,14 +8,14 @@ does, and has `store: false`, because the answer is not stored. Pure.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from providers.errors import ProtocolError
-from providers.json_fields import dict_or_empty, list_or_empty
-from providers.json_values import ITEMS_MAX
-from providers.openai.events import usage_of
-from providers.responses.writer import CALL_FIELDS, EventWriter
-from providers.sse import data_of, object_in
-from providers.tolerant_json import as_key
 from providers.translation.responses_to_chat.tool_groups import groups_by_name
+from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
+from ttft_gateway.apis.json_values import ITEMS_MAX
+from ttft_gateway.apis.openai.events import usage_of
+from ttft_gateway.apis.responses.writer import CALL_FIELDS, EventWriter
+from ttft_gateway.apis.sse import data_of, object_in
+from ttft_gateway.apis.tolerant_json import as_key
 
 Fields = dict[str, object]
 

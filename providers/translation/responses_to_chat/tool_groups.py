@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from providers.json_fields import dict_or_empty, list_or_empty
+from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
 
 Item = Mapping[str, object]
 

@@ -1,11 +1,11 @@
 """Serves clients of the Responses API from OpenAI-compatible upstreams. Pure."""
 
-from providers.base import Api, Call
 from providers.responses.assembler import ResponseAssembler
-from providers.tolerant_json import loads
 from providers.translation.base import TranslatedRequest
 from providers.translation.responses_to_chat.request import request_of
 from providers.translation.responses_to_chat.stream import READ_FIELDS, ResponseEventsFromChat
+from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.apis.tolerant_json import loads
 
 
 class ResponsesToChat:

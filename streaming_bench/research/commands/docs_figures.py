@@ -13,13 +13,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from gateway.hedging.plan import Plan as HedgePlan
 from streaming_bench import progress
 from streaming_bench.report import plots
 from streaming_bench.report.results import Results
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
 from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.scenario import load, with_requests
+from ttft_gateway.hedging.plan import Plan as HedgePlan
 
 SEED: Final = 101
 REQUESTS: Final = 12_000

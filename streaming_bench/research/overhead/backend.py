@@ -1,6 +1,6 @@
 """The back end of the cost bench: answers chat completions with prepared bytes, as cheaply as Python can.
 
-For latency use `providers.simulated` instead. The back end reads only `max_tokens` of a request, and writes a role
+For latency use `gateway.simulated` instead. The back end reads only `max_tokens` of a request, and writes a role
 event, the tokens and the end; every token is a write of its own, as in inference engines.
 
 Runs as a process: `python -m streaming_bench.research.overhead.backend PORTS [CERTIFICATE]`. It prints its ports as one

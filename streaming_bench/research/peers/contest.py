@@ -16,14 +16,6 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
-from gateway.hedging.contract import AttemptView, Denied, Hedge, HedgeTickets, Primary, RequestFacts
-from gateway.hedging.outcomes import Denial
-from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import Policy
-from gateway.limits.budget import Ticket
-from gateway.limits.ledger import Ledger
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import Replica
 from streaming_bench.progress import Progress
 from streaming_bench.report.grid import Grid, percent, short
 from streaming_bench.research.peers.routewise import RoutewisePool, RoutewiseProcess
@@ -33,6 +25,14 @@ from streaming_bench.simulation.policies import NewPool
 from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.summary import Subset
+from ttft_gateway.hedging.contract import AttemptView, Denied, Hedge, HedgeTickets, Primary, RequestFacts
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.budget import Ticket
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
 
 BASETEN_DELAY_S_MIN: Final = 0.045
 BASETEN_SHARE: Final = 0.10

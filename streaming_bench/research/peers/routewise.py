@@ -15,14 +15,14 @@ from typing import Final, Self
 
 import msgspec
 
-from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
-from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.parameters import HedgeParameters
-from gateway.limits.budget import Ticket
-from gateway.limits.ledger import Ledger
-from gateway.pool.pool import Pool
-from gateway.routing.replicas import BreakerState, Replica
 from streaming_bench.errors import BenchError
+from ttft_gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
+from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.limits.budget import Ticket
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import BreakerState, Replica
 
 SETUP: Final = "python -m venv peers && peers/bin/pip install llm-routewise==0.2.0"
 

@@ -10,12 +10,12 @@ import timeit
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from gateway.estimation.survival import Survival
-from gateway.estimation.window import Window
-from gateway.hedging.plan import plan_adaptive
-from gateway.limits.budget import CreditBudget
 from streaming_bench.report.grid import Grid
 from streaming_bench.research.published.sources import SKETCH_UPDATE_NS
+from ttft_gateway.estimation.survival import Survival
+from ttft_gateway.estimation.window import Window
+from ttft_gateway.hedging.plan import plan_adaptive
+from ttft_gateway.limits.budget import CreditBudget
 
 _SAMPLES: Final = 10_000
 _BLOCKS: Final = 7

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from gateway.routing.strategies import Routing
 from streaming_bench.progress import Progress, of_run
 from streaming_bench.research.bounds import Values
 from streaming_bench.research.published import sources
@@ -23,6 +22,7 @@ from streaming_bench.simulation.policies import UNLIMITED_BUDGET
 from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import load, with_requests
+from ttft_gateway.routing.strategies import Routing
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from gateway.simulated.completion import example_document
 from openai_calls import call_of
-from providers.base import Api
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
-from providers.simulated.completion import example_document
 from simulated_calls import HELLO, answer_of, body_of, contents, play, replica_of, text_of
+from ttft_gateway.apis.base import Api
 
 PROTOCOLS: dict[Api, OpenAIChat | OpenAICompletions] = {Api.CHAT: OpenAIChat(), Api.COMPLETIONS: OpenAICompletions()}
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from providers.base import Api
-from providers.simulated.script import Script
+from gateway.simulated.script import Script
 from simulated_calls import HELLO, answer_of, play, replica_of
+from ttft_gateway.apis.base import Api
 
 ASKED: dict[Api, dict[str, Any]] = {
     Api.CHAT: {"max_tokens": 4},

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.replica import FAULT_HEADER, SimulatedReplica
 from openai_calls import call_of
-from providers.base import Call, Frame, FrameKind, Headers, Phase, Stream
-from providers.errors import BadStatus, ConnectError, ConnectionCut, EmptyAnswer, ErrorFrame, UpstreamError
-from providers.simulated.profile import parse_profile
-from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
 from running import run_virtual
 from simulated_endpoint import SimulatedEndpoint
+from ttft_gateway.apis.base import Call, Frame, FrameKind, Headers, Phase, Stream
+from ttft_gateway.apis.errors import BadStatus, ConnectError, ConnectionCut, EmptyAnswer, ErrorFrame, UpstreamError
 
 HELLO = {"model": "m", "temperature": 0, "max_tokens": 3, "messages": [{"role": "user", "content": "hello"}]}
 

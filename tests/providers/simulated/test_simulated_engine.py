@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.simulated.engine import PrefixCache, Slots
+from gateway.simulated.engine import PrefixCache, Slots
 
 
 class Job:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from providers.simulated.script import End, Framing, Script
+from gateway.simulated.script import End, Framing, Script
 from simulated_calls import answer_of, contents, play, replica_of
 
 

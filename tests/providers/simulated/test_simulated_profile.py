@@ -5,8 +5,8 @@ import re
 import pytest
 
 from checkout import DOCS
-from providers.simulated.faults import FAULTS
-from providers.simulated.profile import KEYS, Episode, Profile, ProfileError, parse_profile, show_profile
+from gateway.simulated.faults import FAULTS
+from gateway.simulated.profile import KEYS, Episode, Profile, ProfileError, parse_profile, show_profile
 from sentences import Sentences
 
 EVERYTHING: dict[str, object] = {

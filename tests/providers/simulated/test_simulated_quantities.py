@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from providers.simulated.quantities import UnitError, distribution, duration, fixed, share
+from gateway.simulated.quantities import UnitError, distribution, duration, fixed, share
 
 
 @pytest.mark.parametrize(

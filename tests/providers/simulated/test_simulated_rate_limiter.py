@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.base import Api, FrameKind
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.rate_limiter import LIMIT_HEADERS, RateLimiter, exhausted, rate_limited
+from gateway.simulated.replica import RawRequest, SimulatedReplica
+from gateway.simulated.script import Script
 from providers.openai.chat import OpenAIChat
-from providers.retry_after import epoch_s, wait_s
-from providers.simulated.profile import parse_profile
-from providers.simulated.rate_limiter import LIMIT_HEADERS, RateLimiter, exhausted, rate_limited
-from providers.simulated.replica import RawRequest, SimulatedReplica
-from providers.simulated.script import Script
+from ttft_gateway.apis.base import Api, FrameKind
+from ttft_gateway.apis.retry_after import epoch_s, wait_s
 
 NOW_S = 1_800_000_000.0
 

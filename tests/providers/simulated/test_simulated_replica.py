@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from providers.base import Api, FrameKind
-from providers.simulated.profile import parse_profile
-from providers.simulated.replica import RawRequest, SimulatedReplica, served_models
+from gateway.simulated.profile import parse_profile
+from gateway.simulated.replica import RawRequest, SimulatedReplica, served_models
 from simulated_calls import answer_of, body_of, contents, play, replica_of, text_of
+from ttft_gateway.apis.base import Api, FrameKind
 
 # times
 

@@ -7,8 +7,8 @@ import pytest
 
 from anthropic_calls import CHAT_TO_MESSAGES, USER
 from openai_calls import call_of, in_one_piece
-from providers.errors import Unsupported
 from providers.translation.chat_to_messages.request import request_of
+from ttft_gateway.apis.errors import Unsupported
 
 FUNCTION = {"name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {}}}
 TOOL = {"type": "function", "function": FUNCTION}

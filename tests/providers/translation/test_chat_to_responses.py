@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from openai_calls import call_of, in_one_piece
-from providers.base import Api, Frame, FrameKind, Usage, WireProtocol
-from providers.catalog import CATALOG
-from providers.errors import Unsupported
 from providers.protocols import ProtocolOptions, protocols
-from providers.responses.writer import EventWriter, events_of_answer
-from providers.sse import data_of, events_of
 from providers.translation.responses_to_chat.request import messages_of
+from ttft_gateway.apis.base import Api, Frame, FrameKind, Usage, WireProtocol
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.apis.errors import Unsupported
+from ttft_gateway.apis.responses.writer import EventWriter, events_of_answer
+from ttft_gateway.apis.sse import data_of, events_of
 
 USER = {"role": "user", "content": "hi"}
 FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}

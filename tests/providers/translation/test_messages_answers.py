@@ -24,8 +24,8 @@ from anthropic_calls import (
     tool,
 )
 from openai_calls import STREAMED, call_of
-from providers.base import FrameKind, Usage
-from providers.errors import ProtocolError
+from ttft_gateway.apis.base import FrameKind, Usage
+from ttft_gateway.apis.errors import ProtocolError
 
 WITH_USAGE = call_of({"model": "m", "stream": True, "stream_options": {"include_usage": True}})
 MESSAGES_CALL = messages_call(stream=True)

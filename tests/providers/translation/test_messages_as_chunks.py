@@ -21,7 +21,7 @@ from anthropic_calls import (
     tool,
 )
 from openai_calls import STREAMED, WHOLE, call_of
-from providers.base import FrameKind, Usage
+from ttft_gateway.apis.base import FrameKind, Usage
 
 WITH_USAGE = call_of({"model": "m", "stream": True, "stream_options": {"include_usage": True}})
 # what: events inside a message -> the deltas of the chunks that a client gets, and the finish_reason

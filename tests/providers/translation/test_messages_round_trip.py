@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from anthropic_calls import CHAT_TO_MESSAGES, DONE, ENGINE, chunk, messages_call, read_through
 from openai_calls import WHOLE
 from providers.openai.chat import OpenAIChat
-from providers.tolerant_json import dumps
 from providers.translation.base import TranslatedProtocol
 from providers.translation.chat_to_messages import request as chat_to_messages
 from providers.translation.messages_to_chat import request as messages_to_chat
 from providers.translation.messages_to_chat.translation import MessagesToChat
+from ttft_gateway.apis.tolerant_json import dumps
 
 TEXT = st.text(min_size=1, max_size=9)
 IDS = st.from_regex(r"[a-zA-Z0-9_-]{1,12}", fullmatch=True)

@@ -7,8 +7,8 @@ import pytest
 
 from anthropic_calls import ENGINE, MESSAGES_TO_CHAT, USER, messages_call
 from openai_calls import in_one_piece
-from providers.errors import Unsupported
 from providers.translation.messages_to_chat.request import Dialect, request_of
+from ttft_gateway.apis.errors import Unsupported
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOL = {"name": "get_weather", "description": "Weather", "input_schema": SCHEMA}

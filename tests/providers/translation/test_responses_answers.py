@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import call_of
-from providers.base import Api, Call, FrameKind, WireProtocol
-from providers.catalog import CATALOG
 from providers.protocols import ProtocolOptions, protocols
 from providers.responses.assembler import ResponseAssembler
 from providers.responses.protocol import OpenAIResponses
-from providers.sse import data_of, events_of
+from ttft_gateway.apis.base import Api, Call, FrameKind, WireProtocol
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.apis.sse import data_of, events_of
 
 CHAT_ONLY = frozenset({Api.CHAT})
 

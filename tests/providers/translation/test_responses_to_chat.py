@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from openai_calls import call_of, in_one_piece
-from providers.base import Api, WireProtocol
-from providers.catalog import CATALOG
-from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
 from providers.protocols import ProtocolOptions, protocols
+from ttft_gateway.apis.base import Api, WireProtocol
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.apis.errors import Unsupported
 
 CHAT_ONLY = frozenset({Api.CHAT})
 

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from openai_calls import call_of, in_one_piece
-from providers.base import Api, Call, Frame, FrameKind, Usage
-from providers.catalog import CATALOG
-from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
 from providers.protocols import ProtocolOptions, protocols
-from providers.sse import events_of
 from providers.translation.base import TranslatedProtocol, TranslatedRequest, unsupported_fields
+from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Usage
+from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.apis.errors import Unsupported
+from ttft_gateway.apis.sse import events_of
 
 CALL = call_of({"model": "m", "say": "hi", "loud": True, "stream": True}, Api.MESSAGES)
 HELLO = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"hello"},"finish_reason":null}]}\n\n'

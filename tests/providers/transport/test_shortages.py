@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from providers.errors import ConnectError, OutOfResources
 from providers.transport.origin import unreachable
-from providers.transport.shortages import causes
+from ttft_gateway.apis.errors import ConnectError, OutOfResources
+from ttft_gateway.apis.shortages import causes
 
 V6_DOWN = "Multiple exceptions: [Errno 101] Network is unreachable, "
 

@@ -1,0 +1,324 @@
+"""Builds the objects of one model from its settings: pools, replicas, the clients of their origins.
+
+Part of the composition root, used by topology.py. What has not changed is taken over from the previous parts: replicas
+with breakers and connections, learned latencies. No policy belongs here. Units: seconds, bytes.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gateway.config import settings as config
+from gateway.config.discovered import pool_name
+from gateway.events import ParamsDropped
+from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
+from gateway.server.upstreams import (
+    UpstreamClient,
+    WarmPool,
+    client_to,
+    edits_of,
+    endpoint_at,
+    native_apis,
+    origin_of,
+    prices_of,
+    secrets_of,
+)
+from providers.openai.transcript import OpenAIRecoverer
+from providers.protocols import ProtocolOptions, protocols
+from providers.transport.origin import Origin
+from providers.upstream import HttpEndpoint
+from ttft_gateway.apis.base import Api, FirstToken
+from ttft_gateway.apis.catalog import CATALOG, Kind
+from ttft_gateway.estimation.tokens import TokenScale
+from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.limits.budget import RetryBudget
+from ttft_gateway.limits.ledger import LedgerRegistry
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.affinity import Affinity, Kept
+from ttft_gateway.routing.replicas import Replica
+from ttft_gateway.routing.strategies import Crossing
+
+_PARAMS_MAX = 16  # dropped parameters that are reported for one request
+_PARAM_CHARS_MAX = 100
+Tune = Callable[[HedgeParameters], HedgeParameters]
+"""Changes the hedging of every pool beyond the settings; for measurements."""
+
+
+class ModelParts(msgspec.Struct, frozen=True):
+    """All objects that depend on the settings of one model.
+
+    Attributes:
+        settings: its settings.
+        model: the model.
+        rows: settings and origin of each replica, by its name.
+        clients: client of each origin of its replicas.
+        warm_pools: clients of each of its pools.
+    """
+
+    settings: config.ModelSettings
+    model: Model
+    rows: dict[str, tuple[config.ReplicaSettings, Origin]]
+    clients: dict[Origin, UpstreamClient]
+    warm_pools: list[WarmPool]
+
+
+class Before(NamedTuple):
+    """The objects of the previous settings.
+
+    Attributes:
+        rows_only: True if the settings differ only in replicas that were found at run time; the same objects of
+            settings then stand for the same objects here.
+    """
+
+    settings: config.Settings
+    parts: Mapping[str, ModelParts]
+    clients: Mapping[Origin, UpstreamClient]
+    replicas: Mapping[tuple[str, str], Replica]
+    rows_only: bool
+
+
+class NewKey(NamedTuple):
+    """A replica that is taken over with another key, which it uses when the settings are put in force.
+
+    Attributes:
+        endpoint: endpoint with the new key.
+        secrets: texts that its errors must not reveal.
+    """
+
+    replica: Replica
+    endpoint: HttpEndpoint
+    secrets: tuple[str, ...]
+
+
+class PartsBuilder:
+    """Builds the parts of models.
+
+    Args:
+        tasks: owner of connecting tasks.
+        before: objects to take over; None at the start.
+        ledgers: ledgers by quota.
+        kept: stored answers of all models.
+        tune: change of each model's hedging; None for the settings as they are.
+
+    Attributes:
+        replicas: replicas of the models that were built, by names of model and replica.
+        new_keys: those with another key than before.
+    """
+
+    def __init__(
+        self,
+        settings: config.Settings,
+        tasks: asyncio.TaskGroup,
+        runtime: Runtime,
+        before: Before | None,
+        ledgers: LedgerRegistry,
+        kept: Affinity,
+        tune: Tune | None,
+    ) -> None:
+        self._settings = settings
+        self._tasks = tasks
+        self._runtime = runtime
+        self._before = before
+        self._ledgers = ledgers
+        self._kept = kept
+        self._tune = tune
+        self._now_s = runtime.loop.time()
+        self._rows_only = before is not None and before.rows_only
+        self._clients: dict[Origin, UpstreamClient] = {}  # of the model that is built
+        self._rows: dict[str, tuple[config.ReplicaSettings, Origin]] = {}  # the same
+        self._built_clients: dict[Origin, UpstreamClient] = {}  # of all
+        self.replicas: dict[tuple[str, str], Replica] = {}
+        self.new_keys: list[NewKey] = []
+
+    def parts(self, model: config.ModelSettings) -> ModelParts:
+        """Return the parts of a model; the previous ones if nothing has changed."""
+        old = None if self._before is None else self._before.parts.get(model.name)
+        return old if old is not None and self._rows_only and old.settings is model else self._build(model, old)
+
+    def _build(self, model: config.ModelSettings, old: ModelParts | None) -> ModelParts:
+        settings, self._clients, self._rows = self._settings, {}, {}
+        hedge = hedge_parameters(settings.hedge_of(model), Crossing(model.cross_boundary), model.first_token)
+        if self._tune is not None:
+            hedge = self._tune(hedge)
+        groups = [model.replicas, *(fallback.replicas for fallback in model.fallbacks)]
+        pools, warm_pools = [], []
+        for number, rows in enumerate(groups):
+            name = pool_name(model.name, number)
+            made = [self._replica(model, row, old) for row in rows]
+            former = old.model.pools[number] if old is not None and number < len(old.model.pools) else None
+            pools.append(Pool(name, made, hedge, self._ledgers, former, ends_cool_downs=not self._rows_only))
+            if former is not None:
+                names = {replica.name for replica in former.replicas}
+                pools[-1].welcome([replica for replica in made if replica.name not in names], self._now_s)
+            warm_pools.append(WarmPool([self._clients[self._rows[row.name][1]] for row in rows]))
+        apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
+        keeps = any(
+            CATALOG[each.kind].stores_responses and Api.RESPONSES in native_apis(each)
+            for group in groups
+            for each in group
+        )
+        built = Model(
+            model.name,
+            pools,
+            timeouts(settings.timeouts),
+            scale=TokenScale() if old is None else old.model.scale,
+            retries=RetryBudget() if old is None else old.model.retries,
+            kept=self._kept,
+            keeps=keeps,
+            apis=apis,
+            recovery=RecoveryMode(model.recovery),
+            recoverers=dict.fromkeys((Api.CHAT, Api.COMPLETIONS), OpenAIRecoverer()),
+        )
+        return ModelParts(model, built, self._rows, self._clients, warm_pools)
+
+    def _replica(self, model: config.ModelSettings, row: config.ReplicaSettings, old: ModelParts | None) -> Replica:
+        """Return the replica of the previous topology if its settings are unchanged, except those of routing."""
+        before, named = self._before, (model.name, row.name)
+        old_row, origin = (None, None) if old is None else old.rows.get(row.name, (None, None))
+        is_same = self._rows_only and row is old_row
+        if origin is None or not is_same:
+            origin = origin_of(row, self._settings.timeouts.connect_s, spare=True)
+        client = self._client(origin)
+        self._rows[row.name] = row, origin
+        if before is None or old is None or old_row is None:
+            built = self._new(model, row, client)
+        elif is_same or self._is_unchanged(model, row, origin, old.settings, old_row, before):
+            built = before.replicas[named]
+            if row.api_key != old_row.api_key:
+                self.new_keys.append(NewKey(built, self._endpoint(model, row, client)[0], secrets_of(row)))
+        else:
+            built = self._new(model, row, client)
+        built.backup_only, built.weight = row.backup_only, row.weight
+        self.replicas[named] = built
+        return built
+
+    def _is_unchanged(
+        self,
+        model: config.ModelSettings,
+        row: config.ReplicaSettings,
+        origin: Origin,
+        old_model: config.ModelSettings,
+        old_row: config.ReplicaSettings,
+        before: Before,
+    ) -> bool:
+        if origin not in before.clients:  # its certificates may have changed
+            return False
+        if _settings_of(self._settings, model, row) != _settings_of(before.settings, old_model, old_row):
+            return False
+        return self._quota(row, CATALOG[row.kind], model) == before.replicas[model.name, row.name].quota
+
+    def _endpoint(
+        self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient
+    ) -> tuple[HttpEndpoint, frozenset[Api]]:
+        """Return the endpoint of a replica, and the APIs that it supports."""
+        supported = protocols(CATALOG[replica.kind], native_apis(replica), self._protocol_options(model, replica))
+        event_bytes_max = self._settings.limits.event_max_bytes
+        endpoint = endpoint_at(client, replica, supported, model.name, event_bytes_max, self._runtime.burst)
+        return endpoint, frozenset(supported)
+
+    def _new(self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient) -> Replica:
+        kind = CATALOG[replica.kind]
+        endpoint, apis = self._endpoint(model, replica, client)
+        stops = replica.stops_billing
+        return Replica(
+            replica.name,
+            endpoint,
+            self._quota(replica, kind, model),
+            replica.boundary,
+            hedgeable=bool(stops) or replica.allow_billed_hedges,
+            bills_cancelled=not stops,
+            billing_unknown=stops is None,
+            read_limits=None if kind.limits is None else kind.limits.read,
+            counts_max_tokens=kind.counts_max_tokens,
+            prices=prices_of(replica.prices or model.prices),
+            apis=apis,
+            prefills=kind.prefills,
+            batches=kind.own_engine,
+            secrets=secrets_of(replica),
+            source=f"{replica.base_url} {replica.model or model.name} {model.first_token}",
+        )
+
+    def _quota(self, replica: config.ReplicaSettings, kind: Kind, model: config.ModelSettings) -> str | None:
+        """Return the quota of a replica; None for own engines, unless the configuration names one."""
+        if replica.quota is not None:
+            return self._ledgers.named(replica.quota)
+        if kind.own_engine:
+            return None
+        key = None if replica.api_key is None else replica.api_key.get_secret_value()
+        return self._ledgers.implied(
+            replica.base_url, urlsplit(replica.base_url).hostname or "", key, replica.model or model.name
+        )
+
+    def _client(self, origin: Origin) -> UpstreamClient:
+        """Return the client of an origin; replicas with the same origin share it."""
+        client = self._built_clients.get(origin)
+        if client is None and self._before is not None:
+            client = self._before.clients.get(origin)
+        if client is None:
+            client = client_to(origin, self._tasks)
+        self._clients[origin] = self._built_clients[origin] = client
+        return client
+
+    def _protocol_options(self, model: config.ModelSettings, replica: config.ReplicaSettings) -> ProtocolOptions:
+        runtime = self._runtime
+
+        def dropped(params: Sequence[str]) -> None:
+            shortened = tuple(param[:_PARAM_CHARS_MAX] for param in params[:_PARAMS_MAX])
+            runtime.emit(ParamsDropped(runtime.loop.time(), model.name, replica.name, shortened))
+
+        def learn(owner: str, answer_id: str) -> None:
+            self._kept.learn(answer_id, Kept(owner, model.name, replica.name))
+
+        return ProtocolOptions(
+            first_token=model.first_token,
+            on_response_id=learn,
+            on_dropped=dropped if model.drop_params else None,
+            max_tokens=int(min(replica.max_tokens_default, replica.body.max.get("max_tokens", math.inf))),
+            edits=edits_of(replica),
+            wall_s=lambda: datetime.now(UTC).timestamp(),
+        )
+
+
+def hedge_parameters(
+    settings: config.HedgeSettings, crossing: Crossing, first_token: FirstToken = "any"
+) -> HedgeParameters:
+    """Convert hedging settings of a model: each is the parameter of its name, and one that is unset has the default."""
+    given = {name: value for name, value in settings if value is not None}
+    if settings.delay_s is not None:
+        given["static_delay_s"] = settings.delay_s
+    if settings.gain_min is not None:
+        given["gain_min_engine"] = settings.gain_min
+    converted = msgspec.convert(given, HedgeParameters, from_attributes=True)
+    return msgspec.structs.replace(converted, crossing=crossing, first_token=first_token)
+
+
+def _settings_of(
+    settings: config.Settings, model: config.ModelSettings, replica: config.ReplicaSettings
+) -> tuple[object, ...]:
+    """Return all settings that a replica depends on, except routing and the key, which a reload changes in place."""
+    bounds = (settings.timeouts.connect_s, settings.limits.event_max_bytes)
+    quotas = [quota for quota in settings.quotas if quota.name == replica.quota]
+    in_place = {"backup_only": False, "weight": 1, "api_key": None, "api_key_file": None}
+    rest = replica.model_copy(update=in_place)
+    return (rest, replica.api_key is None, model.first_token, model.prices, model.drop_params, quotas, *bounds)
+
+
+def timeouts(settings: config.TimeoutSettings) -> Timeouts:
+    """Convert timeout settings."""
+    return Timeouts(
+        ttft_failover_s=settings.ttft_failover_s,
+        ttft_failover_per_token_s=settings.ttft_failover_per_1000_tokens_s / 1000,
+        ttft_max_s=settings.ttft_max_s,
+        stall_s=settings.stall_s,
+        stall_thinking_s=settings.stall_thinking_s,
+        stall_tool_call_s=settings.stall_tool_call_s,
+        total_s=settings.total_s,
+        commit_status_after_s=settings.commit_status_after_s,
+        keepalive_interval_s=settings.keepalive_interval_s,
+        retry_after_s_max=settings.retry_after_max_s,
+    )

@@ -1,0 +1,255 @@
+"""The running process: listen, serve, drain on a signal, exit.
+
+    SIGTERM        /readyz returns 503; after READINESS_LEAD_S listening stops, on the admin address, too; running
+                   streams have drain_timeout to finish, then end with an error event. SIGINT (Ctrl-C) does the same
+                   without the delay.
+    second signal  everything ends at once.
+    SIGHUP         the configuration is read again; running streams continue.
+
+Owns sockets and signals; the object graph belongs to app.py. Units: seconds.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+import msgspec
+
+from gateway.api.asgi import AsgiRequests
+from gateway.api.http_protocol import OpenExchange
+from gateway.api.plain_routes import load_documents
+from gateway.config.settings import Settings
+from gateway.config.values import Address
+from gateway.errors import ReloadFailed
+from gateway.server.app import Gateway
+from gateway.server.http_server import (
+    HttpServer,
+    accept_from,
+    cannot_listen,
+    freeze_startup_objects,
+    give_memory_back,
+    listening,
+    name_of,
+    waiting_connections,
+)
+from gateway.server.model_parts import Tune
+from gateway.server.notify import READY, STOPPING, notify, reloading
+from gateway.server.redis_share import open_redis, wait_for_redis
+from gateway.server.reloads import Reread
+
+READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: load balancers poll about every second
+DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish in time
+LAST_S = 0.3  # for the remaining connections when everything ends at once
+_SWEEP_S = 1.0
+
+
+class Addresses(msgspec.Struct, frozen=True):
+    """Addresses of the gateway, with their actual ports; `admin` is None if it is off."""
+
+    public: Address
+    admin: Address | None
+
+
+class ExitReport(msgspec.Struct, frozen=True):
+    """Result of `run`.
+
+    Attributes:
+        cut: number of requests that were ended with an error because they did not finish in time.
+        second: signal that ended the drain at once; None without a second signal.
+    """
+
+    cut: int
+    second: signal.Signals | None
+
+
+async def run(
+    settings: Settings,
+    on_ready: Callable[[Addresses], None],
+    meanwhile: Callable[[Addresses], Coroutine[object, object, None]] | None = None,
+    reread: Reread | None = None,
+    tune: Tune | None = None,
+) -> ExitReport:
+    """Serve until a signal stops the gateway.
+
+    Args:
+        on_ready: called once when clients can connect and signals are handled, just before the first connection is
+            accepted. Only the framework of the admin routes is read after that, for the first request for them, or
+            before many files are open.
+        meanwhile: started after on_ready, and cancelled by the first signal; None for nothing.
+        reread: reads the settings again for a reload; None if there is no file.
+        tune: see `gateway.server.model_parts.Tune`.
+
+    Raises:
+        ListenError: an address is in use or not local.
+    """
+    give_memory_back()
+    with contextlib.ExitStack() as opened:
+        configured = [address for address in (settings.listen, settings.admin_listen) if address is not None]
+        sockets = [opened.enter_context(await _bind(address)) for address in configured]
+        addresses = Addresses(name_of(sockets[0]), name_of(sockets[1]) if len(sockets) > 1 else None)
+        async with asyncio.TaskGroup() as tasks:
+            engine = None if settings.share is None else open_redis(settings.share, tasks)
+            gateway = Gateway(settings, tasks, reread, tune, engine=engine)
+            await gateway.discover()
+            await gateway.learned.restore()
+            asyncio.get_running_loop().set_exception_handler(gateway.on_loop_error)
+            servers = _servers(gateway, sockets, tasks)
+            sweeping = tasks.create_task(sweep(servers, gateway))
+            keeping = tasks.create_task(gateway.learned.keep())
+            await asyncio.to_thread(load_documents)  # the first thread opens files, too
+            if engine is not None:
+                await wait_for_redis(engine)
+                await gateway.start_sharing()
+            freeze_startup_objects()
+            with _signals() as signals, _reload_on_sighup(gateway, tasks):
+                on_ready(addresses)
+                notify(READY)
+                for server in servers:
+                    server.acceptor.start()
+                background = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
+                patient = await signals.get() is signal.SIGTERM
+                notify(STOPPING)
+                if background is not None:
+                    background.cancel()
+                draining = tasks.create_task(_drain(gateway, servers, settings.drain_timeout_s, patient=patient))
+                report = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
+                keeping.cancel()
+                await end(gateway, servers)
+            sweeping.cancel()
+    return report
+
+
+async def _drain(gateway: Gateway, servers: Sequence[HttpServer], timeout_s: float, *, patient: bool) -> int:
+    """Stop accepting, then wait for running requests; return the number of those ended with an error."""
+    gateway.draining = True
+    public = servers[0]
+    public.drain()
+    if patient:
+        await asyncio.sleep(READINESS_LEAD_S)
+    for server in servers:  # the admin one, too: a new process needs its address
+        server.stop_listening()
+    return await finish(gateway, public, timeout_s)
+
+
+async def finish(gateway: Gateway, server: HttpServer, timeout_s: float) -> int:
+    """Close idle connections, and wait for running requests; return the number of those ended with an error."""
+    if await _finished([server], timeout_s):
+        return 0
+    cut = gateway.active
+    gateway.end_streams()
+    await _finished([server], DRAIN_ERROR_FLUSH_S)
+    return cut
+
+
+async def _finished(servers: Sequence[HttpServer], timeout_s: float) -> bool:
+    """Wait for the last response of all servers; return False if it is not complete in time."""
+    try:
+        async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as finishing:
+            for server in servers:
+                finishing.create_task(server.finish())
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _drained_or_second(
+    draining: asyncio.Task[int], second: asyncio.Task[signal.Signals], gateway: Gateway
+) -> ExitReport:
+    """Wait for the end of the drain or a second signal, and cancel the other one."""
+    await asyncio.wait([draining, second], return_when=asyncio.FIRST_COMPLETED)
+    if draining.done():
+        second.cancel()
+        return ExitReport(draining.result(), None)
+    draining.cancel()
+    return ExitReport(gateway.active, second.result())
+
+
+async def end(gateway: Gateway, servers: Sequence[HttpServer]) -> None:
+    """End all running requests with an error event, then close the connections."""
+    gateway.end_streams()
+    if not await _finished(servers, LAST_S):
+        for server in servers:
+            await server.abort()
+    await gateway.learned.save()
+    gateway.close()
+
+
+async def sweep(servers: Sequence[HttpServer], gateway: Gateway) -> None:
+    """Check client connections for timeouts, and keep spare connections to the replicas in use."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(_SWEEP_S)
+        loop.call_soon(gateway.keep_warm)  # not called here: an exception would end the process
+        for server in servers:
+            loop.call_soon(server.check)
+
+
+def _servers(gateway: Gateway, sockets: Sequence[socket.socket], tasks: asyncio.TaskGroup) -> list[HttpServer]:
+    """Return the servers of the public and, with a second socket, of the admin address."""
+    waiting = waiting_connections()
+    opens: tuple[OpenExchange, ...] = (
+        gateway.exchange,
+        AsgiRequests(gateway.admin, gateway.runtime, tasks).open,
+    )
+    return [
+        HttpServer(
+            waiting,
+            gateway.client_idle_s,
+            open_exchange,
+            accept_from(sock, waiting, gateway.on_accepting, gateway.admin.load_soon),
+            sock,
+        )
+        for open_exchange, sock in zip(opens, sockets, strict=False)
+    ]
+
+
+async def _bind(address: Address) -> socket.socket:
+    """Return a listening socket.
+
+    Raises:
+        ListenError: the address is in use or not local.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise cannot_listen(address, error) from error
+    return listening(address, found)
+
+
+@contextlib.contextmanager
+def _reload_on_sighup(gateway: Gateway, tasks: asyncio.TaskGroup) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    async def reload() -> None:
+        notify(reloading())
+        with contextlib.suppress(ReloadFailed):  # the log contains the reason
+            await gateway.reload()
+        notify(READY)
+
+    loop.add_signal_handler(signal.SIGHUP, lambda: tasks.create_task(reload()))
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator["asyncio.Queue[signal.Signals]"]:
+    """Yield a queue of received SIGINT and SIGTERM."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[signal.Signals] = asyncio.Queue(4)
+
+    def put(number: signal.Signals) -> None:
+        if not queue.full():
+            queue.put_nowait(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, put, number)
+    try:
+        yield queue
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

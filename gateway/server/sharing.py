@@ -1,0 +1,170 @@
+"""The part of one process in a fleet: limits that it leases, and pools, quotas and switches that it exchanges.
+
+Works over any engine: the hub of the host, or a server for many hosts. Part of the composition root. Units: seconds of
+the loop's clock.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from gateway.observe.instruments import Instruments
+from gateway.observe.process import ProcessValue
+from gateway.observe.state import LeaseState, MismatchState, ShareState
+from gateway.process_events import ShareAway, ShareBack
+from gateway.race.context import Model, Runtime
+from gateway.share.asker import Asker
+from gateway.share.fleet import ASK_S_MAX, Fleet, WhenAway
+from gateway.share.leases import LeasedLimits, Leases
+from gateway.share.messages import Drop, NamedEngine
+from gateway.share.pools import shared_parts
+from gateway.share.sync import Part, Reach, SharedSwitches, Sync
+from ttft_gateway.limits.ledger import Ledger
+
+_COMPONENT: Final = "share"
+_NO_REPLY: Final = f"no reply within {1000 * ASK_S_MAX:g} ms, three times in a row"
+_HEDGING: Final = "hedging"  # name of its switch; a model's follows after a space
+_REACH_S: Final = 2.0  # longest wait for the other processes to have a switch
+_LOOK_S: Final = 0.05
+
+
+class Sharing:
+    """The part of one process in a fleet.
+
+    Args:
+        engine: connection to the engine.
+        when_away: the part of each limit to use while the engine is away.
+        runtime: clock, random numbers and receiver of events.
+        switch: switches hedging of a model, or of every model if None, on (True) or off as another host did.
+        drop: receives what other processes have sent and is out of range.
+
+    Attributes:
+        limits: makes limits that the fleet shares.
+        sync: the timer of the exchange.
+    """
+
+    def __init__(
+        self,
+        engine: NamedEngine,
+        when_away: WhenAway,
+        runtime: Runtime,
+        switch: Callable[[str | None, bool], None],
+        drop: Drop,
+    ) -> None:
+        engine.drop = drop
+        self._engine = engine
+        self._runtime = runtime
+        self._switch = switch
+        self._drop = drop
+        self._reason = ""
+        self._away_since_s = 0.0
+        self._fleet = Fleet(when_away)
+        self._leases = Leases(self._fleet)
+        self.limits = LeasedLimits(self._leases)
+        loop = runtime.loop
+        self._asker = Asker(engine, self._fleet, loop, runtime.rand, self._on_away, self._on_back, self._on_error)
+        self._asker.ticks.append(self._leases.tick)
+        self._switches = SharedSwitches(self._apply)
+        self.sync = Sync(engine, loop.time, loop.call_later, runtime.rand, on_error=self._on_error)
+
+    def use(self, models: Iterable[Model], ledgers: Mapping[str, Ledger]) -> None:
+        """Exchange these models and quotas from now on, after a start or a reload."""
+        pools = [(model.pools, model.retries) for model in models]
+        switches: list[Part] = [self._switches] if self.carries_switches else []
+        self.sync.parts = [*switches, *shared_parts(pools, ledgers, self.sync.parts, self._drop)]
+
+    async def start(self) -> None:
+        """Ask for the first time, begin to exchange, and return after the reply, at most 100 ms later."""
+        await self._asker.start()
+        self.sync.start()
+
+    def close(self) -> None:
+        """Stop asking and exchanging."""
+        self._asker.close()
+        self.sync.stop()
+
+    @property
+    def carries_switches(self) -> bool:
+        """True if the fleet has processes on other hosts, which get switches in the exchange."""
+        return self._engine.carries_switches
+
+    async def publish(self, model: str | None, *, on: bool) -> Reach:
+        """Send a switch of hedging to the other processes; return the number of processes that have it within 2 s."""
+        switches, sync = self._switches, self.sync
+        switches.publish(_HEDGING if model is None else f"{_HEDGING} {model}", "on" if on else "off")
+        for _ in range(round(_REACH_S / _LOOK_S)):
+            await asyncio.sleep(_LOOK_S)
+            if switches.is_sent and switches.reached >= sync.processes:
+                break
+        return Reach(switches.reached if switches.is_sent else 1, sync.processes)
+
+    @property
+    def is_up(self) -> bool:
+        """False while the engine is away."""
+        return self._asker.is_up
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that share the limits, at the last reply."""
+        return self._fleet.processes
+
+    def state(self) -> ShareState:
+        """Return a snapshot."""
+        now_s, asker, exchanged_s = self._runtime.loop.time(), self._asker, self.sync.answered_s
+        return ShareState(
+            self._engine.kind,
+            self.is_up,
+            round(now_s - asker.since_s, 3),
+            None if self.is_up else self._engine.fault or self._reason,
+            None if asker.replied_s is None else round(now_s - asker.replied_s, 3),
+            None if exchanged_s == -math.inf else round(now_s - exchanged_s, 3),
+            self.processes,
+            self._fleet.when_away.value,
+            self._fleet.part,
+            tuple(LeaseState(lease.key, round(lease.unspent, 3)) for lease in self._leases.held),
+            tuple(MismatchState(key, *amounts) for key, amounts in self._leases.mismatches.items()),
+        )
+
+    def count_in(self, instruments: Instruments) -> None:
+        """Count replies there from now on."""
+        seconds = instruments.share_ask.at()
+        instruments.share_aways.at()
+        results = {result: instruments.share_asks.at(result) for result in self._asker.counts.results}
+
+        def on_result(result: str, took_s: float | None) -> None:
+            results[result].value += 1
+            if took_s is not None:
+                seconds.observe(took_s)
+
+        self._asker.counts.on_result = on_result
+
+    def values(self) -> Iterator[ProcessValue]:
+        """Return the values for a scrape."""
+        return share_values(is_up=self.is_up, processes=self.processes)
+
+    def _apply(self, name: str, value: str) -> None:
+        kind, _, model = name.partition(" ")
+        if kind == _HEDGING and value in ("on", "off"):
+            self._switch(model or None, value == "on")
+
+    def _on_away(self) -> None:
+        self._away_since_s = self._runtime.loop.time()
+        self._reason = self._engine.fault or _NO_REPLY
+        fleet = self._fleet
+        self._runtime.emit(
+            ShareAway(self._away_since_s, self.processes, fleet.when_away.value, round(fleet.part, 6), self._reason)
+        )
+
+    def _on_back(self) -> None:
+        now_s = self._runtime.loop.time()
+        self._runtime.emit(ShareBack(now_s, self.processes, now_s - self._away_since_s))
+
+    def _on_error(self, error: Exception) -> None:
+        self._runtime.report(_COMPONENT, error)
+
+
+def share_values(*, is_up: bool, processes: int) -> Iterator[ProcessValue]:
+    """Return the values for a scrape."""
+    yield ProcessValue("ttft_gateway_share_up", "1 if the engine answers", "gauge", float(is_up))
+    yield ProcessValue("ttft_gateway_share_processes", "Processes that share limits", "gauge", processes)

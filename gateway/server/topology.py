@@ -1,0 +1,377 @@
+"""Builds the objects that settings describe: models with pools and replicas, keys, limits; again at each reload.
+
+One half of the composition root (app.py is the other). A new topology takes over the objects whose settings are
+unchanged: replicas with breakers and connections, learned latencies of pools, ledgers, usage of keys. Models whose
+settings are the same object are taken over whole if nothing but models differs: replicas that come and go cost no more
+than their own model. Running requests keep their old objects. No policy belongs here. Units: seconds, bytes.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from gateway.admission.admission import Admission, ModelQueue
+from gateway.admission.body_memory import BodyMemory
+from gateway.admission.caller_limits import CallerLimits, KeyLimiter
+from gateway.admission.fair_queue import FairQueue
+from gateway.api.body_reader import BodyLimits
+from gateway.api.serving import Serving
+from gateway.api.turns import Turns
+from gateway.config import settings as config
+from gateway.config.settings import KeySettings
+from gateway.events import PreviousKeyUsed
+from gateway.race.context import Model, Runtime
+from gateway.server.callers import attempt_limits, keyring, request_limits
+from gateway.server.model_parts import Before, ModelParts, NewKey, PartsBuilder, Tune
+from gateway.server.upstreams import UpstreamClient
+from gateway.traces import TraceStart
+from providers.transport.origin import Origin
+from ttft_gateway.apis.base import Resource
+from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.ledger import LedgerRegistry
+from ttft_gateway.limits.rates import LOCAL, LimitMaker
+from ttft_gateway.routing.affinity import Affinity
+from ttft_gateway.routing.replicas import Replica
+
+_DRAINED_S = 300.0  # time for which a removed replica stays in the metrics
+_T = TypeVar("_T")
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """A replica that was removed from its model and completes its requests.
+
+    Attributes:
+        pool: name of its pool.
+        was_out: True if an operator had taken it out.
+        until_s: time at which it is forgotten, unless it still has requests.
+    """
+
+    pool: str
+    replica: Replica
+    was_out: bool
+    until_s: float
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """All objects that depend on the settings.
+
+    Attributes:
+        settings: settings of this topology.
+        serving: objects that handle requests.
+        models: models by public name, in the order of the settings.
+        key_limiters: limiters of the keys with limits, by name of the key.
+        count_limiters: the same for requests that only count tokens.
+        model_queues: queues of the models with a concurrency limit, by name.
+        memory: counter of the bytes of request bodies.
+        ledgers: ledgers by quota.
+        parts: parts of each model, by name.
+        clients: client of each origin.
+        replicas: replicas by names of model and replica.
+        drained: replicas that were removed, by the same names.
+        new_keys: replicas with another key than in the previous topology.
+    """
+
+    settings: config.Settings
+    serving: Serving
+    models: dict[str, Model]
+    key_limiters: dict[str, KeyLimiter]
+    count_limiters: dict[str, KeyLimiter]
+    model_queues: dict[str, ModelQueue]
+    memory: BodyMemory
+    ledgers: LedgerRegistry
+    parts: dict[str, ModelParts]
+    clients: dict[Origin, UpstreamClient]
+    replicas: dict[tuple[str, str], Replica]
+    drained: dict[tuple[str, str], Drained]
+    new_keys: list[NewKey]
+
+    def use_keys(self, now_s: float) -> None:
+        """Use the new keys of replicas."""
+        for each in self.new_keys:
+            each.replica.use_key(each.endpoint, each.secrets, now_s)
+
+    def start_draining(self) -> None:
+        """Give removed replicas no new attempts, not even of requests that have the previous pools."""
+        for each in self.drained.values():
+            each.replica.out = True
+
+    def is_out(self, named: tuple[str, str]) -> bool:
+        """Return True if an operator has taken a replica out, also if it was removed since then."""
+        if named in self.replicas:
+            return self.replicas[named].out
+        return named in self.drained and self.drained[named].was_out
+
+    def draining(self, model: str, pool: str) -> list[Replica]:
+        """Return the replicas that were removed from a pool."""
+        return [each.replica for (name, _), each in self.drained.items() if (name, each.pool) == (model, pool)]
+
+    def forget_drained(self, now_s: float) -> list[tuple[str, str]]:
+        """Forget removed replicas after their time and last request; return their names."""
+        over = [key for key, each in self.drained.items() if now_s >= each.until_s and not each.replica.in_flight]
+        for model, name in over:
+            pools = self.models[model].pools if model in self.models else ()
+            for pool in pools:
+                if pool.name == self.drained[model, name].pool:
+                    pool.learning.forget_others([replica.name for replica in pool.replicas])
+            del self.drained[model, name]
+        return over
+
+    def keep_warm(self) -> None:
+        """Keep a connection open to every replica of each pool in use; must be called every few seconds."""
+        for parts in self.parts.values():
+            for pool in parts.warm_pools:
+                pool.keep_warm()
+
+    def set_kept(self) -> None:
+        """Give objects that several topologies share the values of these settings."""
+        settings = self.settings
+        self.memory.bytes_max = settings.limits.buffered_bodies_max_bytes
+        self.memory.is_shared = len(settings.keys) > 1
+        for model in settings.models:
+            for replica in (*model.replicas, *(each for pool in model.fallbacks for each in pool.replicas)):
+                built = self.replicas[(model.name, replica.name)]
+                built.backup_only, built.weight = replica.backup_only, replica.weight
+
+    def close(self, keep: "Topology | None" = None) -> None:
+        """Close idle connections, except those of clients that `keep` has taken over."""
+        kept = set() if keep is None else set(map(id, keep.clients.values()))
+        for name, parts in self.parts.items():
+            if keep is None or parts is not keep.parts.get(name):
+                for client in parts.clients.values():
+                    if id(client) not in kept:
+                        client.close()
+
+
+def build_topology(
+    settings: config.Settings,
+    tasks: asyncio.TaskGroup,
+    runtime: Runtime,
+    previous: Topology | None = None,
+    tune: Tune | None = None,
+    limits: LimitMaker = LOCAL,
+    *,
+    rows_only: bool = False,
+) -> Topology:
+    """Build all objects that depend on the settings; must be called on the running loop.
+
+    Args:
+        tasks: owner of connecting tasks.
+        previous: topology to replace; None at the start.
+        tune: change of each model's hedging; None for the settings as they are.
+        limits: makes the limits of keys, models and quotas.
+        rows_only: True if the settings differ from the previous ones only in replicas that were found at run time.
+    """
+    return _Builder(settings, tasks, runtime, previous, tune, limits, rows_only=rows_only).build()
+
+
+class _Builder:
+    def __init__(
+        self,
+        settings: config.Settings,
+        tasks: asyncio.TaskGroup,
+        runtime: Runtime,
+        previous: Topology | None,
+        tune: Tune | None,
+        limits: LimitMaker,
+        *,
+        rows_only: bool,
+    ) -> None:
+        self._limits = limits
+        self._settings = settings
+        self._runtime = runtime
+        self._previous = previous
+        self._rows_only = rows_only
+        self._now_s = runtime.loop.time()
+        if previous is not None and self._rows_only:
+            self._ledgers = previous.ledgers
+        else:
+            self._ledgers = _ledgers(settings.quotas, None if previous is None else previous.ledgers, limits)
+        models = () if previous is None else previous.models.values()
+        kept = next((model.kept for model in models), None) or Affinity()  # one for all models
+        before = None
+        if previous is not None:
+            before = Before(previous.settings, previous.parts, previous.clients, previous.replicas, self._rows_only)
+            if not rows_only:
+                _rekey(self._ledgers, previous.settings, settings)
+        self._builder = PartsBuilder(settings, tasks, runtime, before, self._ledgers, kept, tune)
+
+    def build(self) -> Topology:
+        settings, previous = self._settings, self._previous
+        parts = {model.name: self._builder.parts(model) for model in settings.models}
+        models = {name: each.model for name, each in parts.items()}
+        if previous is not None and self._rows_only:
+            return self._with_changed(previous, parts, models)
+        key_limiters = _key_limiters(settings.keys, self._limits)
+        count_limiters = _key_limiters(settings.keys, self._limits, counts_only=True)
+        model_queues = _model_queues(settings.models, self._limits)
+        memory = BodyMemory(settings.limits.buffered_bodies_max_bytes) if previous is None else previous.memory
+        memory.bytes_max = settings.limits.buffered_bodies_max_bytes
+        memory.is_shared = len(settings.keys) > 1
+        if previous is not None:
+            old = previous.settings
+            old_keys = {key.name: key.without_secrets for key in old.keys}
+            key_limiters |= _kept(previous.key_limiters, old_keys, settings.keys)
+            count_limiters |= _kept(previous.count_limiters, old_keys, settings.keys)
+            model_queues |= _kept_queues(previous, settings.models)
+        turns = Turns(self._runtime.loop) if previous is None else previous.serving.bodies.turns
+        body_bytes_max, body_s = settings.limits.request_body_max_bytes, settings.timeouts.request_body_s
+        bodies = BodyLimits(body_bytes_max, body_s, memory, self._runtime, turns)
+        admission = Admission(key_limiters, model_queues, self._runtime)
+        counts = Admission(count_limiters, {}, self._runtime)
+        limits, attempts = request_limits(settings), attempt_limits(settings.keys)
+        keys = keyring(settings, self._on_previous_key)
+        named = _with_aliases(models, settings.models)
+        serving = Serving(named, keys, bodies, admission, counts, limits, attempts, _trace_start(settings))
+        return Topology(
+            settings,
+            serving,
+            models,
+            key_limiters,
+            count_limiters,
+            model_queues,
+            memory,
+            self._ledgers,
+            parts,
+            {origin: client for each in parts.values() for origin, client in each.clients.items()},
+            self._builder.replicas,
+            self._drained(() if previous is None else previous.models, self._builder.replicas),
+            self._builder.new_keys,
+        )
+
+    def _on_previous_key(self, name: str) -> None:
+        self._runtime.emit(PreviousKeyUsed(self._runtime.loop.time(), name))
+
+    def _with_changed(self, old: Topology, parts: dict[str, ModelParts], models: dict[str, Model]) -> Topology:
+        """Return a topology in which only the replicas of some models are others."""
+        changed = [name for name, each in parts.items() if each is not old.parts.get(name)]
+        clients, replicas = dict(old.clients), dict(old.replicas)
+        for name in changed:
+            for replica in old.parts[name].rows:
+                del replicas[name, replica]
+            for origin in old.parts[name].clients.keys() - parts[name].clients.keys():
+                if not any(origin in each.clients for each in parts.values()):
+                    del clients[origin]
+            clients.update(parts[name].clients)
+        replicas |= self._builder.replicas
+        drained = self._drained(changed, replicas)
+        quotas = {each.replica.quota for named, each in drained.items() if named not in old.drained} - {None}
+        if quotas:
+            for quota in quotas - {each.quota for each in replicas.values()}:
+                self._ledgers.forget(quota or "")
+        serving = replace(old.serving, models=_with_aliases(models, self._settings.models))
+        return replace(
+            old,
+            settings=self._settings,
+            serving=serving,
+            models=models,
+            parts=parts,
+            clients=clients,
+            replicas=replicas,
+            drained=drained,
+            new_keys=self._builder.new_keys,
+        )
+
+    def _drained(
+        self, models: Iterable[str], replicas: Mapping[tuple[str, str], Replica]
+    ) -> dict[tuple[str, str], Drained]:
+        """Return the removed replicas, with those that were removed from these models now."""
+        old = self._previous
+        if old is None:
+            return {}
+        drained = {named: each for named, each in old.drained.items() if named not in replicas}
+        until_s = self._now_s + _DRAINED_S
+        for name in models:
+            for pool in old.models[name].pools:
+                for replica in pool.replicas:
+                    if (name, replica.name) not in replicas:
+                        drained[name, replica.name] = Drained(pool.name, replica, replica.out, until_s)
+        return drained
+
+
+def _trace_start(settings: config.Settings) -> TraceStart | None:
+    return None if settings.tracing is None else TraceStart(settings.tracing.sample, random.Random().getrandbits)
+
+
+def _with_aliases(models: Mapping[str, Model], settings: Sequence[config.ModelSettings]) -> dict[str, Model]:
+    return {**models, **{alias: models[each.name] for each in settings for alias in each.aliases}}
+
+
+def _kept_queues(old: Topology, settings: Sequence[config.ModelSettings]) -> dict[str, ModelQueue]:
+    """Return the previous queues of the models whose concurrency is unchanged: their requests still count."""
+    before = {model.name: (model.concurrency, model.queue) for model in old.settings.models}
+    return {
+        model.name: old.model_queues[model.name]
+        for model in settings
+        if model.name in old.model_queues and before[model.name] == (model.concurrency, model.queue)
+    }
+
+
+def _kept(
+    old: Mapping[str, _T], old_settings: Mapping[str, KeySettings], settings: Sequence[KeySettings]
+) -> dict[str, _T]:
+    """Return the previous objects of the keys whose settings are unchanged except for their secrets, by name."""
+    return {
+        new.name: old[new.name]
+        for new in settings
+        if new.name in old and old_settings.get(new.name) == new.without_secrets
+    }
+
+
+def _ledgers(
+    quotas: Sequence[config.QuotaSettings], previous: LedgerRegistry | None, made: LimitMaker
+) -> LedgerRegistry:
+    configured = {}
+    for quota in quotas:
+        amounts = ((Resource.REQUESTS, quota.requests_per_min), (Resource.TOKENS, quota.tokens_per_min))
+        limits = [Limit(resource, amount, enforce=quota.enforce) for resource, amount in amounts if amount is not None]
+        configured[quota.name] = limits
+    return LedgerRegistry(configured, previous, made)
+
+
+def _rekey(ledgers: LedgerRegistry, old: config.Settings, new: config.Settings) -> None:
+    """Let the quotas of replicas go on whose key was replaced everywhere."""
+    before, now = _keyed(old), _keyed(new)
+    in_use = set(now.values())
+    for named, identity in now.items():
+        former = before.get(named, identity)
+        if former != identity and former[:2] == identity[:2] and former not in in_use:
+            ledgers.rekey(*former, identity[2])
+
+
+def _keyed(settings: config.Settings) -> dict[tuple[str, str], tuple[str, str, str | None]]:
+    """Return base URL, model and key of each replica, by names of model and replica."""
+    return {
+        (model.name, row.name): (
+            row.base_url,
+            row.model or model.name,
+            None if row.api_key is None else row.api_key.get_secret_value(),
+        )
+        for model in settings.models
+        for row in (*model.replicas, *(each for pool in model.fallbacks for each in pool.replicas))
+    }
+
+
+def _key_limiters(keys: Sequence[KeySettings], made: LimitMaker, *, counts_only: bool = False) -> dict[str, KeyLimiter]:
+    limits = {
+        key.name: CallerLimits(key.requests_per_min, None if counts_only else key.tokens_per_min, key.concurrency)
+        for key in keys
+    }
+    kind = "count" if counts_only else "key"
+    return {
+        name: KeyLimiter(given, f"{kind}:{name}", made) for name, given in limits.items() if given != CallerLimits()
+    }
+
+
+def _model_queues(models: Sequence[config.ModelSettings], made: LimitMaker) -> dict[str, ModelQueue]:
+    queues = {}
+    for model in models:
+        if model.concurrency is not None:
+            slots = made.slots(f"model:{model.name}", model.concurrency)
+            queue = ModelQueue(FairQueue(model.concurrency, model.queue.max, slots), model.queue.timeout_s)
+            slots.serve(queue.waiting, queue.admit)
+            queues[model.name] = queue
+    return queues

@@ -1,0 +1,546 @@
+"""Limits that many processes share: each leases a part from the engine, and spends it without asking. Pure.
+
+Requests take from the unspent amount of a lease; below 0 it is a debt, which the next ask settles. The amount is filled
+before it is empty, while limit and fleet are large enough for that; otherwise a request that needs more waits for one
+ask. Only the engine refuses. While the engine is away, a process spends the unspent amount and its part of the limit
+(`Fleet.part`). Slots are leased in the same way, and returned after use.
+
+Units: requests, tokens and slots; seconds of the loop's clock.
+"""
+
+import math
+from collections.abc import Callable
+from typing import ClassVar, Final, Protocol
+
+from gateway.share.fleet import ASK_WAIT_S, Fleet, Requester
+from gateway.share.messages import AWAY_SHARE, Answer, Ask, BucketAnswer, BucketAsk, SlotsAnswer, SlotsAsk
+from ttft_gateway.apis.base import RateLimit
+from ttft_gateway.limits.bucket import MARGIN_SHARE, Bucket, BucketState, Limit, QuotaBucket, Spend, counted
+from ttft_gateway.limits.rates import RATE_WINDOW_S, Rate, Slots
+
+_AHEAD_S: Final = 1.0  # time for which the unspent amount lasts at the usual rate
+_USUAL_MIN: Final = 2.0  # requests of usual size that it holds at least
+_UNSPENT_SHARE: Final = 1 / 8  # of the limit: the largest unspent amount
+_USUAL_SHARE: Final = 0.05  # of the limit: a usual request of every process; if it is larger, nothing is leased ahead
+_RATE_S: Final = 5.0  # time over which the usual rate is measured, about
+_USUAL_WEIGHT: Final = 0.05  # of a new request in the usual size
+_IDLE_S: Final = 2.0  # without use, after which unspent amounts and spare slots are given back
+_QUIET_S: Final = 0.05  # longest time after a refusal without another ask
+_FRESH_S: Final = 2.0  # age up to which the amount left in the last answer can be divided
+_UNSURE_S: Final = 0.5  # of the refill: used after a late reply, while other processes may still use all that is left
+_REFUSED_S: Final = 1.0  # wait that is reported while the engine is away and nothing may be used without it
+_WAIT_S_MIN: Final = 0.01  # shortest wait after a refusal
+_BUG_S: Final = 1.0  # without an answer, and without the asker's decision that the engine is away
+_ROUNDING: Final = 1e-6  # of the limit: counts as available
+
+
+class Leases:
+    """The leases of one process.
+
+    Attributes:
+        fleet: state of sharing.
+        held: leases with an unspent amount, a debt or slots.
+        mismatches: own and lower amount of each limit that another process has lower, by key.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.held: dict[HeldLease, None] = {}
+        self.mismatches: dict[str, tuple[float, float]] = {}
+
+    def tick(self, now_s: float) -> None:
+        """Let each lease in use ask for what is due."""
+        for lease in tuple(self.held):
+            lease.tick(now_s)
+
+    def note_amount(self, key: str, own: float, counts: float) -> None:
+        """Record, or clear, that another process has a lower limit."""
+        if counts < own:
+            self.mismatches[key] = (own, counts)
+        elif self.mismatches:
+            self.mismatches.pop(key, None)
+
+
+class HeldLease(Requester, Protocol):
+    """A lease in use.
+
+    Attributes:
+        key: name of the limit in the fleet.
+    """
+
+    key: str
+
+    @property
+    def unspent(self) -> float:
+        """Amount that is leased and not in use; negative for a debt."""
+
+    def tick(self, now_s: float) -> None:
+        """Ask for what is due; called about every 0.1 s while the engine answers."""
+
+
+class Lease:
+    """The lease of one bucket.
+
+    Args:
+        leases: the leases of the process.
+        key: name of the bucket in the fleet.
+        amount: size of the bucket.
+        window_s: time in which it refills.
+        margin: part of the bucket that is never used; the refill is the same.
+    """
+
+    __slots__ = (
+        "_alone_number",
+        "_amount",
+        "_epoch",
+        "_fills_ahead",
+        "_fleet",
+        "_is_asking",
+        "_is_drained",
+        "_leases",
+        "_left",
+        "_need",
+        "_quiet_until_s",
+        "_rate",
+        "_rate_s",
+        "_refill",
+        "_seen_s",
+        "_sent",
+        "_share_left",
+        "_share_rest",
+        "_share_s",
+        "_slope",
+        "_spent",
+        "_unspent",
+        "_usable",
+        "_used_s",
+        "_usual",
+        "_want_s",
+        "_wanted",
+        "_was_alone",
+        "key",
+        "window_s",
+    )
+
+    def __init__(self, leases: Leases, key: str, amount: float, window_s: float, *, margin: float = 0.0) -> None:
+        self.key = key
+        self.window_s = window_s
+        self._leases = leases
+        self._fleet = leases.fleet
+        self._usable = 1 - margin
+        self._amount = self._usable * amount
+        self._refill = amount / window_s
+        self._unspent = 0.0
+        self._need = 0.0  # amount that a waiting request needs
+        self._is_asking = self._is_drained = False
+        self._sent = 0.0  # debt in the ask under way; negative for an amount that is given back
+        self._wanted = 0.0  # amount asked for in it
+        self._want_s = -math.inf  # when that began
+        # the last answer
+        self._left = self._amount
+        self._seen_s = -math.inf
+        self._slope = 0.0  # change per second of what is left, at most 0
+        self._epoch = 0
+        self._was_alone = False  # since then
+        self._quiet_until_s = -math.inf
+        self._fills_ahead = True  # False for a limit that is small for the fleet
+        # use
+        self._usual = 0.0  # size of a request, 0 before the first
+        self._spent = 0.0  # since the rate was computed
+        self._rate = 0.0
+        self._rate_s = self._used_s = -math.inf
+        # alone
+        self._alone_number = 0
+        self._share_left = 0.0
+        self._share_rest = 0.0  # unused until it is known that the engine is away
+        self._share_s = 0.0
+
+    # for requests
+
+    def left(self, now_s: float) -> float:
+        """Return an estimate of what the fleet has left; alone, what this process may use."""
+        if self._fleet.is_alone:
+            return max(0.0, self._unspent) + self._share(now_s)
+        if self._seen_s == -math.inf:
+            return self._left
+        return min(self._amount, self._unspent + self._left + (now_s - self._seen_s) * self._refill)
+
+    def wait_s(self, cost: float, now_s: float) -> float:
+        """Return the seconds until `cost`, or all of the limit if that is less, is available; 0 for now.
+
+        The engine is asked if the unspent amount is too small; `ASK_WAIT_S` is returned until it has answered.
+        """
+        return 0.0 if cost <= self._unspent else self._wait_s(min(cost, self._amount), now_s)
+
+    def take(self, cost: float, now_s: float) -> None:
+        """Take `cost`; a negative cost gives back."""
+        before = self._unspent
+        unspent = self._unspent = before - cost
+        if cost > 0:
+            self._used_s = now_s
+            self._spent += cost
+            self._usual += (_USUAL_WEIGHT if self._usual else 1.0) * (cost - self._usual)
+        if self._fleet.is_alone:
+            self._share_left = self._share(now_s) + min(0.0, unspent) - min(0.0, before)
+            self._leases.held[self] = None
+        elif (
+            unspent < (self._usual if self._fills_ahead else 0.0)
+            and not self._is_asking
+            and now_s >= self._quiet_until_s
+        ):
+            self._want(now_s)
+
+    def drain(self, now_s: float) -> None:
+        """Empty the bucket of the fleet, whatever its count."""
+        self._unspent = min(0.0, self._unspent)
+        self._share_left, self._share_rest = min(0.0, self._share(now_s)), 0.0
+        self._left = min(0.0, self._left)
+        self._is_drained = True
+        if not self._is_asking and not self._fleet.is_alone:
+            self._want(now_s)
+
+    def reset_s(self, now_s: float) -> float:
+        """Return the time until the full limit is available."""
+        return max(0.0, self._amount - self.left(now_s)) / self._refill
+
+    @property
+    def unspent(self) -> float:
+        """Amount that is leased and not spent; negative for a debt."""
+        return self._unspent
+
+    @property
+    def is_asking(self) -> bool:
+        """True while the engine is asked for more, and answers."""
+        return self._is_asking and not self._fleet.is_alone
+
+    @property
+    def is_refused(self) -> bool:
+        """True while nothing may be used without the engine, which is away."""
+        return self._fleet.is_alone and not self._fleet.part
+
+    def tick(self, now_s: float) -> None:
+        """Settle debts, and give back an unused amount."""
+        if self._is_asking:
+            return
+        if self._unspent < 0 or self._is_drained or (self._unspent > 0 and now_s >= self._used_s + _IDLE_S):
+            self._want(now_s)
+        elif self._unspent == 0:
+            del self._leases.held[self]
+
+    # for the asker
+
+    def ask(self, now_s: float) -> Ask | None:
+        """Return the ask: settle the debt, or give back an unused amount, and lease for the next second."""
+        is_idle = now_s >= self._used_s + _IDLE_S and not self._need
+        if self._unspent < 0 or is_idle:
+            self._sent, self._unspent = -self._unspent, 0.0
+        least = max(0.0, self._need - self._unspent)
+        target = 0.0 if is_idle else self._target(now_s)
+        want = max(least, self._need + target - self._unspent)
+        is_drained, self._need, self._is_drained, self._wanted = self._is_drained, 0.0, False, want
+        return BucketAsk(
+            self.key,
+            self._amount,
+            self._usable * self.window_s,
+            want,
+            least,
+            self._sent,
+            None if self._seen_s == -math.inf else self._hint(now_s),
+            self._epoch,
+            is_drained,
+            max(0.0, self._share_left + self._share_rest) if self._was_alone and self._fleet.part < 1 else 0.0,
+        )
+
+    def answered(self, answer: Answer, now_s: float) -> None:
+        """Add the grant to the unspent amount."""
+        assert isinstance(answer, BucketAnswer)
+        self._is_asking, self._sent = False, 0.0
+        self._unspent += answer.granted
+        if now_s > self._seen_s:
+            self._slope = min(0.0, (answer.left - self._left) / (now_s - self._seen_s))
+        self._left, self._seen_s, self._epoch = answer.left, now_s, answer.epoch
+        self._was_alone = False
+        if answer.granted < self._wanted:
+            self._quiet_until_s = now_s + min(answer.wait_s or _QUIET_S, _QUIET_S)
+        self._fills_ahead = self._fleet.processes * self._usual <= _USUAL_SHARE * self._amount
+        self._leases.held[self] = None
+        self._leases.note_amount(self.key, self._amount / self._usable, answer.amount / self._usable)
+
+    def lost(self, now_s: float) -> None:
+        """Put the debt back: whether it was counted is unknown."""
+        self._is_asking = False
+        self._unspent -= self._sent
+        self._sent = 0.0
+
+    # helpers
+
+    def _wait_s(self, need: float, now_s: float) -> float:
+        if need <= self._unspent + _ROUNDING * self._amount:
+            return 0.0
+        if self._fleet.is_alone:
+            return self._alone_wait_s(need, now_s)
+        if self._is_asking and now_s >= self._want_s + _BUG_S:
+            return 0.0  # only an answer refuses
+        if not self._is_asking:
+            left = self.left(now_s)
+            if now_s < self._quiet_until_s and left < need:
+                return max(_WAIT_S_MIN, (need - left) / self._refill)
+        self._need = max(self._need, need)
+        if not self._is_asking:
+            self._want(now_s)
+        return ASK_WAIT_S
+
+    def _want(self, now_s: float) -> None:
+        self._is_asking, self._want_s = True, now_s
+        self._fleet.want(self)
+
+    def _target(self, now_s: float) -> float:
+        """Return the amount to hold for the next second."""
+        elapsed_s = now_s - self._rate_s
+        if elapsed_s > 0:
+            weight = 1 - math.exp(-elapsed_s / _RATE_S)
+            self._rate += weight * (self._spent / max(elapsed_s, _QUIET_S) - self._rate)
+            self._spent, self._rate_s = 0.0, now_s
+        if self._fleet.processes * self._usual > _USUAL_SHARE * self._amount:
+            return 0.0
+        wanted = max(_AHEAD_S * self._rate, _USUAL_MIN * self._usual)
+        return min(wanted, max(_UNSPENT_SHARE * self._amount, self._usual))
+
+    def _hint(self, now_s: float) -> float:
+        """Return the least that the bucket has left: alone, all processes together use 0.9 of it."""
+        rest = 1 - AWAY_SHARE
+        left = rest * self._left if self._was_alone and self._left > 0 else self._left
+        return min(self._amount, left + rest * (now_s - self._seen_s) * self._refill)
+
+    def _alone_wait_s(self, need: float, now_s: float) -> float:
+        part = self._fleet.part
+        if not part:
+            return _REFUSED_S
+        need = min(need, part * self._amount)  # where the part is smaller than a request, it is saved up and overdrawn
+        missing = need - max(0.0, self._unspent) - self._share(now_s)
+        return missing / (part * self._refill) if missing > _ROUNDING * self._amount else 0.0
+
+    def _share(self, now_s: float) -> float:
+        """Return what is left of this process's part of the limit."""
+        fleet = self._fleet
+        part = fleet.part
+        if self._alone_number != fleet.times_alone:
+            self._alone_number = fleet.times_alone
+            if not self._was_alone:
+                age_s = fleet.alone_since_s - self._seen_s
+                left = self._left + self._slope * age_s if age_s <= _FRESH_S else 0.0
+                self._share_rest = part * max(0.0, left)
+                self._share_left = min(self._share_rest, _UNSURE_S * part * self._refill if part < 1 else math.inf)
+                self._share_rest -= self._share_left
+            self._share_s = fleet.alone_since_s
+            self._was_alone = True
+        if fleet.is_away and self._share_rest:
+            self._share_left, self._share_rest = self._share_left + self._share_rest, 0.0
+        if now_s > self._share_s:
+            refilled = (now_s - self._share_s) * part * self._refill
+            self._share_left = min(part * self._amount, self._share_left + refilled)
+            self._share_s = now_s
+        return self._share_left
+
+
+class LeasedRate(Lease):
+    """A limit per minute that the fleet shares.
+
+    Attributes:
+        limit: amount per minute.
+    """
+
+    __slots__ = ("limit",)
+
+    def __init__(self, leases: Leases, key: str, limit: int) -> None:
+        super().__init__(leases, key, limit, RATE_WINDOW_S)
+        self.limit = limit
+
+
+class LeasedBucket(Lease):
+    """An enforced limit of a quota that the fleet shares; responses do not correct it.
+
+    Attributes: see `limits.bucket.QuotaBucket`.
+    """
+
+    is_shared: ClassVar[bool] = True
+    __slots__ = ("amount", "enforce", "is_observed", "observed_by", "resource", "stated")
+
+    def __init__(self, leases: Leases, key: str, limit: Limit) -> None:
+        super().__init__(leases, key, limit.amount, limit.window_s, margin=MARGIN_SHARE)
+        self.resource = limit.resource
+        self.amount = self.stated = limit.amount
+        self.enforce = limit.enforce
+        self.is_observed = False
+        self.observed_by = 0
+
+    def cost(self, spend: Spend) -> int:
+        """Return the part of a spend that this bucket counts."""
+        return counted(self.resource, spend)
+
+    def was_not_counted(self, cost: float) -> None:
+        """Do nothing: usage by others is not counted."""
+
+    def observe(self, stated: RateLimit, number: int, waited_s: float, sent_since: float, now_s: float) -> None:
+        """Do nothing: observed limits have buckets of their own."""
+
+    def state(self, now_s: float) -> BucketState:
+        """Return a snapshot."""
+        return BucketState(self.resource, self.window_s, self.amount, self.left(now_s), False, self.enforce, None)
+
+
+class LeasedSlots(Slots):
+    """Slots that the fleet shares.
+
+    Slots in use are reported every 2 s. A spare slot goes back when another process lacks one, or after 2 s.
+    """
+
+    __slots__ = (
+        "_alone_number",
+        "_asked_s",
+        "_excess",
+        "_fleet",
+        "_is_asking",
+        "_leases",
+        "_on_more",
+        "_others",
+        "_quiet_until_s",
+        "_sent",
+        "_used_s",
+        "_waiting",
+        "_want",
+        "_wanted",
+        "key",
+    )
+
+    def __init__(self, leases: Leases, key: str, limit: float) -> None:
+        super().__init__(limit)
+        self.allowed = 0
+        self.key = key
+        self._waiting: Callable[[], int] = int
+        self._on_more: Callable[[], None] = _nothing
+        self._leases = leases
+        self._fleet = leases.fleet
+        self._is_asking = self._wanted = False
+        self._others: int | None = None
+        self._want = self._sent = self._excess = self._alone_number = 0
+        self._asked_s = self._used_s = self._quiet_until_s = -math.inf
+
+    @property
+    def is_refused(self) -> bool:
+        """True while no further slot may be used without the engine, which is away."""
+        return self._fleet.is_alone and not self._fleet.part
+
+    @property
+    def unspent(self) -> float:
+        """Slots that are leased and not in use; negative after slots were taken while the engine was away."""
+        return self.allowed - self.taken
+
+    def release(self) -> None:
+        """Release a slot, and give it back if another process lacks one."""
+        self.taken -= 1
+        if self._wanted:
+            self._send()
+
+    def serve(self, waiting: Callable[[], int], on_more: Callable[[], None]) -> None:
+        """Serve a queue; see `Slots.serve`."""
+        self._waiting, self._on_more = waiting, on_more
+
+    def passes_on(self) -> bool:
+        """Return False for a slot more than an equal part while another process lacks one."""
+        if not self._excess or self._fleet.is_alone:
+            return self.taken <= self.allowed
+        self._excess -= 1
+        return False
+
+    def is_asking(self, now_s: float, waiting: int = 0) -> bool:
+        """Have further slots asked for, and return True until the answer is known; called while all are taken."""
+        self._used_s, self._want = now_s, waiting + 1
+        if self._fleet.is_alone:
+            self._take_part()
+            return False
+        if not self._is_asking and now_s >= self._quiet_until_s:
+            self._send()
+        return self._is_asking
+
+    def tick(self, now_s: float) -> None:
+        """Ask again for a request that waits, give back spare slots, and report the slots in use every 2 s."""
+        if self._is_asking:
+            return
+        is_idle = now_s >= self._used_s + _IDLE_S
+        self._want = self._waiting()
+        if self._want or now_s >= self._asked_s + _IDLE_S or (self.allowed > self.taken and (is_idle or self._wanted)):
+            self._send()
+        elif not self.allowed and not self.taken:
+            del self._leases.held[self]
+
+    def ask(self, now_s: float) -> Ask | None:
+        """Return the ask: report the slots held, without spare ones that others lack."""
+        gives_back = self._wanted or now_s >= self._used_s + _IDLE_S
+        self._asked_s = now_s
+        if gives_back or self.allowed < self.taken:
+            self.allowed = self.taken
+        self._sent = int(self.allowed)
+        spare = 0 if gives_back else 1
+        want = self._want + spare if self._want else 0
+        return SlotsAsk(self.key, int(self.limit), self._sent, want, self._others)
+
+    def answered(self, answer: Answer, now_s: float) -> None:
+        """Use the granted slots."""
+        assert isinstance(answer, SlotsAnswer)
+        self._is_asking = False
+        self._others, self._wanted = answer.others, answer.wanted
+        self.allowed = self._sent + answer.granted
+        if answer.granted < self._want:
+            self._quiet_until_s = now_s + _QUIET_S
+        part = max(1, answer.limit // self._fleet.processes)
+        self._excess = max(0, self.taken - part) if answer.wanted else 0
+        self._want = 0
+        self._leases.held[self] = None
+        self._leases.note_amount(self.key, self.limit, answer.limit)
+        if self.allowed > self.taken:
+            self._on_more()
+
+    def lost(self, now_s: float) -> None:
+        """Go on with the slots held: the next ask states them."""
+        self._is_asking = False
+
+    def _send(self) -> None:
+        self._is_asking = True
+        self._fleet.want(self)
+
+    def _take_part(self) -> None:
+        """Add this process's part of the slots that were free, once, or one slot if it would have none."""
+        part = self._fleet.part
+        if part and self._alone_number != self._fleet.times_alone:
+            self._alone_number = self._fleet.times_alone
+            others = 0 if part == 1 else self._others or 0
+            free = max(0.0, self.limit - others - self.allowed)
+            self.allowed = max(1, self.allowed + int(part * free))
+
+
+def _nothing() -> None:
+    """Do nothing: no request waits."""
+
+
+class LeasedLimits:
+    """Makes limits that the fleet shares.
+
+    Args:
+        leases: the leases of the process.
+    """
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+
+    def rate(self, name: str, limit: int) -> Rate:
+        """Return a limit per minute."""
+        return LeasedRate(self._leases, name, limit)
+
+    def slots(self, name: str, limit: float) -> Slots:
+        """Return a limit on concurrency."""
+        return Slots(limit) if limit == math.inf else LeasedSlots(self._leases, name, limit)
+
+    def bucket(self, name: str, limit: Limit) -> QuotaBucket:
+        """Return one configured limit of a quota; one that is not enforced is not leased."""
+        return LeasedBucket(self._leases, name, limit) if limit.enforce else Bucket(limit)

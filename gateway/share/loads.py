@@ -1,0 +1,331 @@
+"""Exchanges the loads and the budgets of a pool that several gateways send to. Pure.
+
+Every gateway reports a row of integers for each replica, and gets the sums of the rows of the others. What it gets is
+added to the fields that routing reads, so that a request costs the same as without other gateways. Loads that are too
+old are removed: many gateways that send to the same formerly idle replica are worse than gateways that ignore each
+other.
+
+A replica's failures count together, but one gateway's failures never suffice: its network may be broken. One probe is
+enough for all gateways, so it is leased.
+
+The budgets of the pool go out and come in with the loads. The credits that all gateways have not spent are there for
+each: a gateway with few requests would never earn a whole hedge. Between two exchanges several gateways may spend the
+same credits; the debt is repaid before any other hedge, so that the share of hedges holds.
+
+Units: seconds of the loop's clock; tokens; the unit of a budget is requests, tokens or money.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from gateway.share.messages import Answer, Ask, BucketAnswer, BucketAsk, Drop, GaugeAnswer, GaugeAsk, keep_silent
+from gateway.share.rows import (
+    CONTENTS,
+    CREDIT,
+    CREDIT_UNIT,
+    FAILURES,
+    IN_FLIGHT,
+    LATE,
+    LEVEL,
+    LEVEL_UNIT,
+    LOAD,
+    OF_ONE_MAX,
+    OVERDUE,
+    OVERDUE_MS,
+    OVERDUE_MS_MAX,
+    PENDING,
+    PENDING_MAX,
+    SENT,
+    STEP_SAMPLES,
+    STEPS,
+    Row,
+    checked,
+)
+from ttft_gateway.limits.budget import NO_CREDIT, Credit, RetryBudget
+from ttft_gateway.pool.loads import Loads, ReplicaLoad
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import FAILURES_TO_OPEN, OPEN_S, BreakerState, Replica
+
+_FORM: Final = "load1"  # of the rows; another meaning of a place is another form
+_NOTHING: Final = (0,) * 11
+_OVERDUE_S_MIN: Final = 0.1  # an attempt that is overdue for less may have been answered since the report
+_ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no failing one; more than a period
+_SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
+_UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends its own probes
+_IDLE_S: Final = 60.0  # without a request, nothing is exchanged
+_CREDITS: Final = ""  # name of the row of credits; no replica has it
+
+
+class SharedLoads:
+    """The exchange of one pool's loads: a `gateway.share.sync.Part`.
+
+    Args:
+        retries: the budget of its model's retries; None in a fallback, which uses the same one.
+        drop: receives each row that is out of range, and is not used.
+    """
+
+    def __init__(self, pool: Pool, retries: RetryBudget | None, drop: Drop = keep_silent) -> None:
+        self.pool = pool
+        self._drop = drop
+        hedges = pool.budget
+        budgets = (hedges.requests, hedges.cost) if retries is None else (hedges.requests, hedges.cost, retries)
+        self._credits = SharedCredits(budgets)
+        self._asked: list[str] = []  # replicas whose probes were asked for
+        self._asked_s, self._period_s = -math.inf, 0.0
+        self._put_s = math.inf  # time of the loads of the others; infinite without any
+        self._used_s = -math.inf
+        self._own: dict[str, Row] = {}  # last reported rows
+        self._others: dict[str, Row] = {}  # last rows of the others
+        self._bases: dict[str, Row] = {}  # counts at the time when this gateway began to report
+
+    @property
+    def are_known(self) -> bool:
+        """True if the loads of the others are known."""
+        return self._put_s < math.inf
+
+    def is_used(self, now_s: float) -> bool:
+        """Return True if the pool had a request lately, or is new."""
+        self._used_s = max(self._used_s, *(load.used_s for load in self.pool.loads.of.values()))
+        if self._used_s == -math.inf:
+            self._used_s = now_s
+        return now_s < self._used_s + _IDLE_S
+
+    def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
+        """Return the loads of this gateway, and the probes that it needs."""
+        if now_s >= self._put_s + _UNKNOWN_S:
+            self.drop(now_s)
+        if not self.is_used(now_s):
+            self._bases.clear()
+            self._own.clear()
+            return ()
+        self._asked_s, self._period_s = now_s, period_s
+        self._asked = self._due_probes(now_s, 2.0 * period_s)
+        key = f"{_FORM} {self.pool.name}"
+        return (
+            GaugeAsk(key, self.own(now_s)),
+            *(BucketAsk(f"{key} {name}", 1.0, OPEN_S, want=1.0, least=1.0) for name in self._asked),
+        )
+
+    def answered(self, answers: Sequence[Answer], now_s: float) -> None:
+        """Put the loads of the others, and send the probes that were granted."""
+        gauge, *probes = answers
+        is_fresh = now_s <= self._asked_s + _UNKNOWN_S - self._period_s  # they are used until the next answer
+        if isinstance(gauge, GaugeAnswer) and is_fresh:
+            self.put(gauge.others, gauge.processes, now_s)
+        for name, probe in zip(self._asked, probes, strict=True):
+            if isinstance(probe, BucketAnswer) and probe.granted:
+                self._grant_probe(name, now_s)
+
+    def own(self, now_s: float) -> dict[str, Row]:
+        """Return the row of each replica."""
+        predictor = self.pool.learning.predictor
+        if predictor.steps is None:
+            predictor.steps = {}
+        predictor.fold_new(now_s)
+        rows = {}
+        for replica, load in self.pool.loads.of.items():
+            row = self._own.get(replica.name)
+            if row is not None and _is_same(row, replica, load):
+                rows[replica.name] = row
+                continue
+            steps = predictor.steps.get(replica.name, (0.0, 0))
+            counts = (load.sent, load.contents, round(LEVEL_UNIT * steps[0]), steps[1])
+            base = self._bases.setdefault(replica.name, counts)
+            if counts[-1] < base[-1]:  # another predictor
+                base = self._bases[replica.name] = (*base[:2], 0, 0)
+            load.others.reported = load.sent
+            rows[replica.name] = (
+                *_row(replica, load, now_s),
+                round(LEVEL_UNIT * predictor.level(replica.name)),
+                *(count - before for count, before in zip(counts, base, strict=True)),
+            )
+        self._own = rows
+        return rows | self._credits.own(now_s)
+
+    def put(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
+        """Replace the loads of the other gateways.
+
+        Args:
+            rows: sums over the other gateways.
+            processes: number of gateways, this one included.
+        """
+        loads = self.pool.loads
+        loads.heads = processes = max(1, processes)
+        self._put_s = now_s
+        others = max(1, processes - 1)
+        self._put_credits(rows, processes, now_s)
+        changed: dict[str, Row] = {}
+        for replica, load in loads.of.items():
+            row = self._row_of(rows, replica.name, others)
+            if row == self._others.get(replica.name) and not any(row[FAILURES : OVERDUE + 1]):
+                continue
+            self._others[replica.name] = changed[replica.name] = row
+            _put_load(replica, load, row)
+            _put_health(loads, replica, load, row, now_s)
+        if changed and processes > 1:
+            self._put_levels(changed, processes - 1)
+
+    def _row_of(self, rows: Mapping[str, Row], name: str, others: int) -> Row:
+        """Return the row of a replica; one without loads if there is none, or if it is out of range."""
+        if name not in rows:
+            return _NOTHING
+        try:
+            return checked(rows[name], LOAD, others)
+        except ValueError as error:
+            self._drop(f"the loads of {name} in {self.pool.name}", str(error))
+            return _NOTHING
+
+    def _put_credits(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
+        try:
+            self._credits.put(rows, processes, now_s)
+        except ValueError as error:
+            self._drop(f"the budgets of {self.pool.name}", str(error))
+            self._credits.put({}, processes, now_s)
+
+    def drop(self, now_s: float) -> None:
+        """Remove the loads of the other gateways."""
+        self._put_s = math.inf
+        self._others.clear()
+        self.pool.loads.heads = 1
+        self._credits.put({}, 1, now_s)
+        for replica, load in self.pool.loads.of.items():
+            _put_load(replica, load, _NOTHING)
+            load.stalls.put_others(0, math.inf)
+
+    def _due_probes(self, now_s: float, soon_s: float) -> list[str]:
+        """Return the replicas that need a probe soon, and leave it to the gateway that gets the lease."""
+        due = []
+        for replica, load in self.pool.loads.of.items():
+            breaker, stalls = replica.breaker, load.stalls
+            is_due = breaker.state is BreakerState.OPEN and breaker.open_until_s <= now_s + soon_s
+            if now_s < load.others.probe_until_s or not (is_due or stalls.is_suspect(now_s)):
+                continue
+            due.append(replica.name)
+            if self.are_known:
+                stalls.barred_until_s = now_s + _UNKNOWN_S
+                if is_due:
+                    breaker.open_until_s = max(breaker.open_until_s, now_s + _UNKNOWN_S)
+        return due
+
+    def _grant_probe(self, name: str, now_s: float) -> None:
+        """Let the next request to a replica be its probe."""
+        for replica, load in self.pool.loads.of.items():
+            if replica.name == name:
+                load.others.probe_until_s = now_s + OPEN_S
+                load.stalls.grant_probe()
+                if replica.breaker.open_until_s <= now_s + _UNKNOWN_S:
+                    replica.breaker.open_until_s = min(replica.breaker.open_until_s, now_s)
+
+    def _put_levels(self, rows: Mapping[str, Row], others_count: int) -> None:
+        """Move the levels by the steps of the others, and a little towards their means, so that all levels agree."""
+        steps = {}
+        for replica, load in self.pool.loads.of.items():
+            row, others = rows.get(replica.name), load.others
+            if row is None:
+                continue
+            if (samples := row[STEP_SAMPLES] - others.step_samples) > 0:
+                steps[replica.name] = ((row[STEPS] - others.steps) / LEVEL_UNIT, samples)
+            others.steps, others.step_samples = row[STEPS], row[STEP_SAMPLES]
+        means = {name: row[LEVEL] / LEVEL_UNIT / others_count for name, row in rows.items()}
+        self.pool.learning.predictor.add_steps(steps, means)
+
+
+def _is_same(row: Row, replica: Replica, load: ReplicaLoad) -> bool:
+    """Return True if a replica has not been used since the row, which had no attempt under way and no trouble."""
+    return not any(row[:LEVEL]) and replica.in_flight == replica.others_in_flight and load.sent == load.others.reported
+
+
+def _row(replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
+    """Return the places of a row that are no counts since the start."""
+    others, stalls = load.others, load.stalls
+    breaker = replica.breaker
+    # Each gateway judges rejections by its own: elsewhere the breaker would be open for callers that may try.
+    failures = 0 if breaker.rejecting else max(breaker.failures, breaker.broken)
+    others.forgiven = min(others.forgiven, failures)
+    overdue_s = stalls.own_overdue_s(now_s)
+    is_overdue = overdue_s >= _OVERDUE_S_MIN
+    return (
+        replica.own_in_flight,
+        min(PENDING_MAX, max(0, round(load.pending - others.pending))),
+        min(OF_ONE_MAX, failures - others.forgiven),
+        min(OF_ONE_MAX, stalls.own_late(now_s)),
+        min(OVERDUE_MS_MAX, round(1000 * overdue_s)) if is_overdue else 0,
+        int(is_overdue),
+    )
+
+
+def _put_load(replica: Replica, load: ReplicaLoad, row: Row) -> None:
+    others = load.others
+    replica.in_flight += row[IN_FLIGHT] - replica.others_in_flight
+    replica.others_in_flight = row[IN_FLIGHT]
+    load.pending = max(0.0, load.pending + (row[PENDING] - others.pending))
+    others.pending = float(row[PENDING])
+
+
+def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now_s: float) -> None:
+    """Count the attempts and failures of the others as if this gateway had sent them."""
+    others, breaker = load.others, replica.breaker
+    if row[SENT] > others.sent:
+        load.used_s = max(load.used_s, now_s)
+    if row[CONTENTS] > others.contents:
+        others.answered_s, others.forgiven = now_s, max(breaker.failures, breaker.broken)
+        load.stalls.answered_elsewhere(now_s)
+        load.rejections.on_content_elsewhere(now_s)
+        if others.opened and breaker.state is BreakerState.OPEN:
+            breaker.on_success(now_s)
+            loads.on_recovered(now_s)
+        others.opened = False
+    others.sent, others.contents = row[SENT], row[CONTENTS]
+    is_settled = now_s >= max(others.answered_s, load.rejections.content_s) + _SETTLE_S
+    due_s = now_s - row[OVERDUE_MS] / row[OVERDUE] / 1000 if row[OVERDUE] else math.inf
+    load.stalls.put_others(row[LATE] if is_settled else 0, due_s)
+    is_answering = now_s < max(others.answered_s + _ANSWERING_S, breaker.closed_s + _SETTLE_S)
+    if breaker.state is not BreakerState.CLOSED or is_answering:
+        return
+    failures = max(breaker.failures, breaker.broken) - others.forgiven
+    if min(OF_ONE_MAX, max(0, failures)) + row[FAILURES] >= FAILURES_TO_OPEN:
+        breaker.open_with_others(now_s)
+        others.opened = True
+
+
+class SharedBudget(Protocol):
+    """A budget that gateways share."""
+
+    def own(self, now_s: float) -> Credit:
+        """Return the part of this gateway."""
+
+    def put_others(self, others: Credit, processes: int, now_s: float, /) -> None:
+        """Replace the part of the others."""
+
+
+class SharedCredits:
+    """The exchange of some budgets.
+
+    Args:
+        budgets: the budgets, in an order that is the same at every gateway.
+    """
+
+    def __init__(self, budgets: Sequence[SharedBudget]) -> None:
+        self._budgets = budgets
+
+    def own(self, now_s: float) -> dict[str, Sequence[int]]:
+        """Return the row of this gateway."""
+        return {_CREDITS: [round(CREDIT_UNIT * value) for budget in self._budgets for value in budget.own(now_s)]}
+
+    def put(self, rows: Mapping[str, Sequence[int]], processes: int, now_s: float) -> None:
+        """Replace the credits of the others.
+
+        Raises:
+            ValueError: they are out of range; nothing was replaced.
+        """
+        row = rows.get(_CREDITS, ())
+        parts = [row[2 * place : 2 * place + 2] for place in range(len(self._budgets))]
+        others_count = max(1, processes - 1)
+        others = [_credit(checked(part, CREDIT, others_count)) if len(part) > 1 else NO_CREDIT for part in parts]
+        for budget, credit in zip(self._budgets, others, strict=True):
+            budget.put_others(credit, processes, now_s)
+
+
+def _credit(part: Sequence[int]) -> Credit:
+    return Credit(part[0] / CREDIT_UNIT, part[1] / CREDIT_UNIT)

@@ -1,0 +1,294 @@
+"""The parts of a gateway's models that several gateways share: loads, samples and quotas. Pure.
+
+gateway/share/loads.py has the loads.
+
+Samples go out as counts of bins and as sums, which the engine adds; each gateway takes in the additions of the others
+since its last answer, so that all have the same windows, equal to the windows of one gateway. A gateway that starts
+reads the last two minutes. Before there is a fit, the first TTFTs go out by bin, so that all begin with the same base.
+Without the loads of the others, common predictions of own engines would make all gateways send to the same one: then
+nothing is taken in.
+
+The own usage of a provider's quota goes out, and the usage by others comes in: the mirror of the quota then counts all
+that the provider counts. A cool-down after a 429 is one of all gateways. Leased limits are left to their leases.
+
+Units: seconds of the loop's clock, requests, tokens.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct, convert
+
+from gateway.share.loads import SharedLoads
+from gateway.share.messages import BIN_S, Answer, Ask, Drop, GaugeAnswer, GaugeAsk, SliceAnswer, SliceAsk, keep_silent
+from gateway.share.rows import USAGE, Row, checked
+from gateway.share.sync import Part
+from ttft_gateway.estimation.predictor import Predictor
+from ttft_gateway.estimation.window import RELATIVE_ACCURACY, BinCount, BinIndex, Window, median_of
+from ttft_gateway.limits.bucket import Spend
+from ttft_gateway.limits.budget import RetryBudget
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+
+SAMPLES_PERIOD_S: Final = 1.0
+_SAMPLES_FORM: Final = f"learn1 {RELATIVE_ACCURACY}"  # of the names and their units; another meaning is another form
+_EVENTS, _CENSORED, _ANSWERS, _FIRST, _FIT = _LETTERS = "ecayf"  # first letters of names; a number follows
+_DIGITS_MAX: Final = 6
+_UNITS: Final = tuple(2.0**bits for bits in (0, 16, 12, 12, 8, 8, 8, 16, 12, 12))
+"""Units of the sums of the fit: sample count, normal matrix, right-hand side."""
+_SUM_MAX: Final = 2**50
+_BEGIN_SAMPLES: Final = 20  # first TTFTs of all gateways
+_USAGE_FORM: Final = "quota1"  # of the row; another meaning of a place is another form
+_NO_USAGE: Final = (0,) * 5
+_IDLE_S: Final = 60.0  # without a request, the usage of a quota is not exchanged
+
+_Bins = dict[BinIndex, BinCount]
+_FitSum = Annotated[int, Meta(ge=0, le=2**62)]  # of all gateways
+
+
+def shared_parts(
+    models: Sequence[tuple[Sequence[Pool], RetryBudget]],
+    ledgers: Mapping[str, Ledger],
+    old: Sequence[Part] = (),
+    drop: Drop = keep_silent,
+) -> list[Part]:
+    """Return what gateways share of their models and quotas.
+
+    Args:
+        models: pools and retries of each model.
+        ledgers: ledgers by quota.
+        old: parts of the previous models and quotas; a part goes on if its pool or quota is still in use.
+        drop: receives what other gateways have sent and is out of range.
+    """
+    quotas = {part.ledger: part for part in old if isinstance(part, SharedQuota)}
+    loads = {part.pool: part for part in old if isinstance(part, SharedLoads)}
+    learned = [part for part in old if isinstance(part, SharedLearning)]
+    parts: list[Part] = [quotas.get(ledger) or SharedQuota(name, ledger, drop) for name, ledger in ledgers.items()]
+    for pools, retries in models:
+        for number, pool in enumerate(pools):
+            shared = loads.get(pool) or SharedLoads(pool, None if number else retries, drop)
+            parts += [shared, SharedLearning(pool, shared, drop, learned)]
+    return parts
+
+
+class Slice:
+    """The state of one gateway in a slice: finds the additions of others since the last answer.
+
+    Args:
+        known_age_s: time before the first answer until which the gateway has the additions of all; None if it has none.
+    """
+
+    def __init__(self, known_age_s: float | None = None) -> None:
+        self._known_age_s = known_age_s
+        self._since = 0
+        self._added: Counter[str] = Counter()  # since the last answer
+        self._seen: Mapping[str, int] = {}  # sums of the bin `since`
+
+    def ask(self, key: str, added: Mapping[str, int]) -> SliceAsk:
+        """Return the ask that adds to the present bin."""
+        self._added.update(added)
+        return SliceAsk(key, added, self._since)
+
+    def others(self, answer: SliceAnswer) -> dict[str, int]:
+        """Return what others have added since the last answer, or in the time that the engine keeps."""
+        found: Counter[str] = Counter()
+        for number, sums in self._unknown(answer).items():
+            found.update(sums)
+            if number == self._since:
+                is_lost = any(sums.get(name, 0) < count for name, count in self._seen.items())
+                found.subtract({} if is_lost else self._seen)
+        found.subtract(self._added)
+        self._since, self._seen, self._added = answer.now, answer.bins.get(answer.now, {}), Counter()
+        return {name: count for name, count in found.items() if count > 0}
+
+    def _unknown(self, answer: SliceAnswer) -> Mapping[int, Mapping[str, int]]:
+        known_age_s, self._known_age_s = self._known_age_s, None
+        if known_age_s is None:
+            return answer.bins
+        known = answer.now - known_age_s / BIN_S  # of the bin in which it lies, too: a bin is not divided
+        return {number: sums for number, sums in answer.bins.items() if number > known}
+
+
+@dataclass(eq=False)
+class Exchanged:
+    """The state of the exchange of one pool's samples.
+
+    Attributes:
+        predictor: the samples.
+        key: key of the slice, which contains the event that is timed.
+        first_sent: number of first TTFTs that were sent.
+        first: first TTFTs of all gateways by bin.
+    """
+
+    predictor: Predictor
+    key: str
+    slice: Slice
+    first_sent: int = 0
+    first_window: Window = field(default_factory=Window)
+    first: Counter[int] = field(default_factory=Counter)
+
+
+class _Samples(Struct, frozen=True):
+    """The samples of other gateways: by bin, and the sums of the fit by place."""
+
+    e: _Bins = {}
+    c: _Bins = {}
+    a: _Bins = {}
+    y: _Bins = {}
+    f: dict[Annotated[int, Meta(ge=0, lt=len(_UNITS))], _FitSum] = {}
+
+
+class SharedLearning:
+    """The exchange of what was learned about one pool: a `gateway.share.sync.Part`.
+
+    Args:
+        loads: the exchange of its loads.
+        drop: receives samples that are out of range, and are not used.
+        before: exchanges before a reload; if the pool has the samples of one, the exchange goes on.
+
+    Attributes:
+        exchanged: state of the exchange; None before it, and after the pool has forgotten its samples.
+    """
+
+    def __init__(
+        self, pool: Pool, loads: SharedLoads, drop: Drop = keep_silent, before: Iterable["SharedLearning"] = ()
+    ) -> None:
+        self.pool = pool
+        states = (part.exchanged for part in before)
+        own = (state for state in states if state is not None and state.predictor is pool.learning.predictor)
+        self.exchanged: Exchanged | None = next(own, None)
+        self._drop = drop
+        self._loads = loads
+        self._batches = any(replica.batches for replica in pool.replicas)
+        self._due_s = -1.0
+
+    def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
+        """Return the new samples once a second."""
+        if now_s < self._due_s or not self._loads.is_used(now_s):
+            return ()
+        self._due_s = now_s + max(SAMPLES_PERIOD_S, 10 * period_s) - period_s / 2
+        key = f"{_SAMPLES_FORM} {'work' if self.pool.first_token.times_work else 'content'} {self.pool.name}"
+        learning = self.pool.learning
+        exchanged = self._current()
+        if exchanged is None or exchanged.key != key:
+            self.exchanged = exchanged = Exchanged(learning.predictor, key, Slice(learning.restored_age_s))
+            exchanged.first_window.take_new()
+            learning.take_new()
+        return (exchanged.slice.ask(key, self._take_new(exchanged, now_s)),)
+
+    def answered(self, answers: Sequence[Answer], now_s: float) -> None:
+        """Take in the samples of the others."""
+        exchanged = self._current()
+        for answer in answers:
+            if isinstance(answer, SliceAnswer) and exchanged is not None:
+                others = exchanged.slice.others(answer)
+                if others and not (self._batches and not self._loads.are_known):
+                    try:
+                        self._put(exchanged, _samples(others), now_s)
+                    except ValueError as error:
+                        self._drop(f"the samples of {self.pool.name}", str(error))
+
+    def _current(self) -> Exchanged | None:
+        """Return the state of the exchange, None if it is not that of the pool's present samples."""
+        state = self.exchanged
+        return state if state is not None and state.predictor is self.pool.learning.predictor else None
+
+    def _take_new(self, exchanged: Exchanged, now_s: float) -> dict[str, int]:
+        learning = self.pool.learning
+        learning.predictor.fold_new(now_s)
+        (events, censored), lengths = learning.take_new()
+        first = learning.predictor.first_s
+        for ttft_s in first[exchanged.first_sent :]:
+            exchanged.first_window.add_event(ttft_s, now_s)
+        exchanged.first_sent = len(first)
+        new_first = exchanged.first_window.take_new()[0]
+        exchanged.first.update(new_first)
+        fit = zip(learning.predictor.take_new(), _UNITS, strict=True)
+        added = {f"{_FIT}{place}": min(_SUM_MAX, round(value * unit)) for place, (value, unit) in enumerate(fit)}
+        for letter, counts in ((_EVENTS, events), (_CENSORED, censored), (_ANSWERS, lengths), (_FIRST, new_first)):
+            added |= {f"{letter}{index}": count for index, count in counts.items()}
+        return {name: value for name, value in added.items() if value}
+
+    def _put(self, exchanged: Exchanged, others: _Samples, now_s: float) -> None:
+        learning, predictor = self.pool.learning, self.pool.learning.predictor
+        exchanged.first.update(others.y)
+        if not predictor.has_fit and exchanged.first.total() >= _BEGIN_SAMPLES:
+            predictor.begin(median_of(exchanged.first))
+        count = others.f.get(0, 0)
+        if count:
+            predictor.put(count, [others.f.get(place, 0) / unit for place, unit in enumerate(_UNITS)][1:])
+        learning.put((others.e, others.c), others.a, count + sum(others.y.values()), now_s)
+
+
+class SharedQuota:
+    """The exchange of one quota: a `gateway.share.sync.Part`.
+
+    Args:
+        name: name of the quota.
+        drop: receives each row that is out of range, and is not used.
+
+    Attributes:
+        ledger: its ledger.
+    """
+
+    def __init__(self, name: str, ledger: Ledger, drop: Drop = keep_silent) -> None:
+        self._name = name
+        self._key = f"{_USAGE_FORM} {name}"
+        self._drop = drop
+        self.ledger = ledger
+        self._base: Spend | None = None  # own usage at the start of the exchange
+        self._used: tuple[Spend, float] = (ledger.spent(), 0.0)  # last own usage, and the time of its change
+        self._seen: Row | None = None  # last sums of the others
+        self._seen_s = 0.0
+
+    def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
+        """Return the usage of this gateway since the start of the exchange."""
+        spent = self.ledger.spent()
+        if spent != self._used[0] or self._base is None:
+            self._used = (spent, now_s)
+        self._base = self._base or spent
+        if now_s >= self._used[1] + _IDLE_S:
+            self._seen = None  # usage by others is then counted anew
+            return ()
+        own, cooling_s = spent.minus(self._base), self.ledger.cooling_s(now_s)
+        row = (own.requests, own.prompt, own.answer, round(1000 * cooling_s), int(cooling_s > 0))
+        return (GaugeAsk(self._key, {"": row}),)
+
+    def answered(self, answers: Sequence[Answer], now_s: float) -> None:
+        """Count the usage of the others since the last answer, and cool down with them."""
+        for answer in answers:
+            if isinstance(answer, GaugeAnswer):
+                row = answer.others.get("", _NO_USAGE)
+                try:
+                    self._put(checked(row, USAGE, max(1, answer.processes - 1)), now_s)
+                except ValueError as error:
+                    self._drop(f"the usage of {self._name}", str(error))
+                    self._seen = None  # usage by others is then counted anew
+
+    def _put(self, row: Row, now_s: float) -> None:
+        is_first = self._seen is None
+        seen, since_s = row if self._seen is None else self._seen, self._seen_s
+        self._seen, self._seen_s = row, now_s
+        requests, prompt, answer = (new - old for new, old in zip(row[:3], seen[:3], strict=True))
+        if requests >= 0 and (requests or prompt or answer):  # fewer requests: a gateway has gone
+            self.ledger.spent_elsewhere(Spend(prompt, answer, requests), now_s, since_s)
+        if row[4] > (0 if is_first else seen[4]):
+            self.ledger.limited_elsewhere(row[3] / row[4] / 1000, now_s)
+
+
+def _samples(sums: Mapping[str, int]) -> _Samples:
+    """Return samples by their names; names with another letter belong to a later version.
+
+    Raises:
+        ValueError: a name or a sum is out of range.
+    """
+    found: dict[str, dict[int, int]] = {letter: {} for letter in _LETTERS}
+    for name, value in sums.items():
+        if name[:1] in found:
+            digits = name[1:]
+            if not digits.isdecimal() or len(digits) > _DIGITS_MAX:
+                raise ValueError(f"a sample has the name {name[:20]!r}")
+            found[name[0]][int(digits)] = value
+    return convert(found, _Samples)

@@ -1,0 +1,197 @@
+"""Reads from one HTTP request what a policy needs: whether it may be hedged, its population, its first event. Pure.
+
+A population is a set of requests whose times to the first event are compared: those of one model and API at an origin,
+or of one method at an origin. The rules for bodies of LLM APIs are the gateway's (`ttft_gateway.requests`).
+
+    request                                    raced on
+    POST .../chat/completions, "stream": true  the first content event
+    POST .../embeddings                        the headers of a 2xx
+    POST of these APIs without a stream        never: the time is that of the whole answer
+    GET, HEAD, OPTIONS                         the headers of a response that is no error
+    other methods                              never, unless `x-ttft-hedge: on` and an idempotency key are set
+"""
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache, partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.requests.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from ttft_gateway.requests.parsed import NumberLimits, ParsedFields
+
+HEDGE_HEADER: Final = b"x-ttft-hedge"
+_RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and Anthropic
+_KEY_HEADER: Final = b"idempotency-key"
+_NAMES_MAX: Final = 64  # sets of header names that are remembered with the places of these headers
+_name_of: Final = itemgetter(0)  # of a header
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_BYTES_A_TOKEN: Final = 4.0
+_NAME_MAX: Final = 200  # characters of a model's name or a path that identify a population
+_NO_SPANS: Final[Mapping[str, tuple[int, int]]] = {}
+_NAMES: Final = {api: api.value for api in Api}
+_JSON: Final = ((b"content-type", b"application/json"),)
+_PATHS_MAX: Final = 256  # that are remembered with their API
+_NO_MODEL: Final = "-"  # stands for a model that the path names, as in Azure's deployments
+_GENERATING: Final = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
+_LAST: Final = {
+    b"completions": Api.COMPLETIONS,
+    b"responses": Api.RESPONSES,
+    b"messages": Api.MESSAGES,
+    b"embeddings": Api.EMBEDDINGS,
+}
+
+
+class Event(enum.Enum):
+    """The event that ends the race of a request."""
+
+    CONTENT = "content"
+    HEADERS = "headers"
+
+
+_CONTENT, _HEADERS = Event.CONTENT, Event.HEADERS
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request as the policy sees it.
+
+    Attributes:
+        population: the population of its times.
+        facts: facts for the policy; `hedge_off` is set if it gets no backup.
+        event: event that ends its race.
+        call: its parsed body, without positions (`positioned` has them); None unless it is a call of an LLM API.
+        key: idempotency key, None without one.
+        has_switch: True if it has the header `x-ttft-hedge`, which is not sent on.
+        stored: True if a server that stores answers would store this one.
+    """
+
+    population: tuple[str, str]
+    facts: RequestFacts
+    event: Event
+    call: Call | None = None
+    key: bytes | None = None
+    has_switch: bool = False
+    stored: bool = False
+
+
+def ask(
+    method: str, origin: str, path: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes | None, coin: float
+) -> Asked:
+    """Read one request.
+
+    Args:
+        method: in upper case.
+        origin: scheme, host and port.
+        path: path with query.
+        headers: names in any case.
+        body: the whole body; None if it can be sent only once.
+        coin: random number in [0, 1).
+    """
+    switch_at, retry_at, key_at = _places(tuple(map(_name_of, headers)))
+    has_switch, key = switch_at is not None, None if key_at is None else headers[key_at][1]
+    switch = b"" if switch_at is None else headers[switch_at][1].strip().lower()
+    is_retry = retry_at is not None and headers[retry_at][1].strip() != b"0"
+    off = Denial.OFF if switch == b"off" or body is None or is_retry else None
+    api = _api(path) if method == "POST" and body else None
+    if api is not None and body is not None:
+        asked = _llm(api, (origin, path), body, coin, off, key, has_switch=has_switch)
+        if asked is not None:
+            return asked
+    if method not in _SAFE and not (switch == b"on" and key is not None):
+        off = Denial.OFF
+    facts = RequestFacts(hedge_off=off, coin=coin)
+    return Asked((origin, method), facts, Event.HEADERS, key=key, has_switch=has_switch)
+
+
+def _llm(
+    api: Api,
+    where: tuple[str, bytes],
+    body: bytes,
+    coin: float,
+    off: Denial | None,
+    key: bytes | None,
+    *,
+    has_switch: bool,
+) -> Asked | None:
+    """Read a call of an LLM API; None if its body is not one: the server rejects it, or it is another API."""
+    try:
+        fields, prompt_bytes = _reader()(api, body)
+    except InvalidRequest:
+        return None
+    is_stream = fields.streaming and api in _GENERATING
+    is_raced = is_stream or api is Api.EMBEDDINGS
+    if not (is_raced and fields.hedgeable and fields.choices == 1):
+        off = Denial.OFF
+    facts = RequestFacts(
+        prompt_tokens=prompt_bytes / _BYTES_A_TOKEN,
+        prompt_bytes=prompt_bytes,
+        answer_tokens=fields.max_tokens,
+        hedge_off=off,
+        timed=is_raced,
+        coin=coin,
+    )
+    origin, path = where
+    name = path.decode("latin-1") if fields.model == _NO_MODEL else fields.model
+    return Asked(
+        (origin, f"{_NAMES[api]} {name[:_NAME_MAX]}"),
+        facts,
+        _CONTENT if is_stream else _HEADERS,
+        Call(
+            api,
+            body,
+            _NO_SPANS,
+            0,
+            fields.model,
+            fields.streaming,
+            include_usage=fields.include_usage,
+            choices=fields.choices,
+        ),
+        key,
+        has_switch,
+        fields.stored,
+    )
+
+
+def positioned(call: Call) -> Call:
+    """Return a call with the positions of the values in its body."""
+    from ttft_gateway.requests.request import parse
+
+    return parse(call.api, call.body, _JSON, _bounds(), frozenset(), default_model=_NO_MODEL).call
+
+
+@cache
+def _reader() -> "Callable[[Api, bytes], tuple[ParsedFields, int]]":
+    """Import and return the reader of bodies, which a program without LLM APIs does not need."""
+    from ttft_gateway.requests.request import skim
+
+    return partial(skim, bounds=_bounds(), default_model=_NO_MODEL)
+
+
+@cache
+def _bounds() -> "NumberLimits":
+    from ttft_gateway.requests.parsed import NumberLimits
+
+    return NumberLimits(n_max=1_000_000, max_tokens_max=1_000_000_000)  # the server checks them
+
+
+@lru_cache(_NAMES_MAX)
+def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | None]:
+    """Return the places of the switch, the number of retries, and the idempotency key; of several, the last one."""
+    at = {name.lower(): place for place, name in enumerate(names)}
+    return at.get(HEDGE_HEADER), at.get(_RETRY_HEADER), at.get(_KEY_HEADER)
+
+
+@lru_cache(_PATHS_MAX)
+def _api(path: bytes) -> Api | None:
+    """Return the LLM API that a path belongs to, below any base URL."""
+    parts = path.partition(b"?")[0].rsplit(b"/", 2)
+    if parts[-2:] == [b"chat", b"completions"]:
+        return Api.CHAT
+    return _LAST.get(parts[-1])

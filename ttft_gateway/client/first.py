@@ -1,0 +1,201 @@
+"""Finds the first event of a response in the bytes of its body, and classifies failures. No I/O.
+
+The readers of events are the gateway's (`providers`), so the library and the gateway have the same first content.
+Whatever they cannot read counts as content: a client library must not withhold an answer because its form is unknown.
+Bytes, seconds.
+"""
+
+import enum
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from operator import itemgetter
+from typing import Final, Literal, Protocol
+
+from ttft_gateway.apis.base import FIRST_CONTENT, Api, Call, EventReader, FrameKind, Headers
+from ttft_gateway.apis.errors import BadStatus, ProtocolError
+from ttft_gateway.apis.retry_after import retry_after_s
+from ttft_gateway.apis.sse import Splitter
+from ttft_gateway.client.asked import Asked, Event
+from ttft_gateway.client.hedger import Failure
+from ttft_gateway.hedging.outcomes import Outcome
+
+First = Literal["content", "headers"] | Callable[[bytes], bool]
+"""Event that ends a race: the first content of a stream of an LLM API and the headers of any other response; always the
+headers; or the first piece of a body for which the function returns True, an event of a stream of events."""
+
+HELD_MAX: Final = 256 * 1024  # bytes before the first event; more are passed on
+_EVENT_MAX: Final = 1024 * 1024
+_ERRORS: Final = frozenset({408, 425, 429})  # beside 5xx, statuses that another replica may not answer with
+_LIMITED: Final = 429
+_NOT_CONNECTED: Final = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"})
+_TIMED_OUT: Final = frozenset({"TimeoutException", "TimeoutError"})  # of httpx and of aiohttp
+
+
+class Verdict(enum.Enum):
+    """Result of reading a piece of a body."""
+
+    WAIT = "wait"
+    FIRST = "first"
+    ERROR = "error"
+
+
+_HEADERS: Final = Event.HEADERS
+_WAIT, _FIRST, _ERROR = Verdict.WAIT, Verdict.FIRST, Verdict.ERROR
+_FAILED: Final = FrameKind.ERROR
+_BLANK: Final = b"\n\n"  # ends an event
+_name_of: Final = itemgetter(0)  # of a header
+_NAMES_MAX: Final = 64  # sets of header names that are remembered with the places of two of them
+
+
+class Detector(Protocol):
+    """Reads a body up to its first event."""
+
+    def feed(self, data: bytes) -> Verdict:
+        """Read the next piece."""
+
+
+class _Pieces:
+    """Calls a function for each piece, or for each event of a stream of events."""
+
+    def __init__(self, is_first: Callable[[bytes], bool], *, events: bool) -> None:
+        self._is_first = is_first
+        self._splitter = Splitter(_EVENT_MAX) if events else None
+
+    def feed(self, data: bytes) -> Verdict:
+        try:
+            pieces: Iterable[bytes] = (data,) if self._splitter is None else self._splitter.feed(data)
+        except ProtocolError:
+            return _FIRST
+        return _FIRST if any(map(self._is_first, pieces)) else _WAIT
+
+
+class _Events:
+    """Finds the first content in a stream of events of an LLM API."""
+
+    __slots__ = ("_read", "_splitter")
+
+    def __init__(self, call: Call) -> None:
+        self._read = _reader_of(call.api)(call).read
+        self._splitter: Splitter | None = None  # until a piece is not one event
+
+    def feed(self, data: bytes) -> Verdict:
+        splitter = self._splitter
+        try:
+            if splitter is None and data[-2:] == _BLANK != data and _BLANK not in data[:-1] and b"\r" not in data:
+                events: Sequence[bytes] = (data,)
+            else:
+                self._splitter = splitter = splitter or Splitter(_EVENT_MAX)
+                events = splitter.feed(data)
+            for event in events:
+                kind = self._read(event).kind
+                if kind in FIRST_CONTENT:
+                    return _FIRST
+                if kind is _FAILED:
+                    return _ERROR
+        except Exception:  # an event that is too long, or a bug
+            return _FIRST
+        return _WAIT
+
+
+class _Inflated:
+    """Decompresses a body for another detector."""
+
+    def __init__(self, inner: Detector) -> None:
+        self._inner = inner
+        self._inflate = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # gzip or zlib, by their headers
+
+    def feed(self, data: bytes) -> Verdict:
+        try:
+            plain = self._inflate.decompress(data, HELD_MAX)
+        except zlib.error:
+            return _FIRST
+        return self._inner.feed(plain) if plain else _WAIT
+
+
+class _AnyByte:
+    """Takes the first byte for the first event."""
+
+    def feed(self, data: bytes) -> Verdict:
+        return _FIRST if data else _WAIT
+
+
+def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
+    """Return the detector for a response; None if its headers are the first event.
+
+    Args:
+        headers: its headers, names in any case.
+    """
+    is_usual = first == "content"
+    if asked.event is _HEADERS if is_usual else first == "headers":
+        return None
+    media_at, coding_at = _places(tuple(map(_name_of, headers)))
+    media = b"" if media_at is None else headers[media_at][1].lower()
+    coding = b"" if coding_at is None else headers[coding_at][1].strip().lower()
+    if not is_usual and callable(first):
+        found: Detector = _Pieces(first, events=b"event-stream" in media)
+    elif asked.call is None or b"json" in media:
+        return _AnyByte()
+    else:
+        found = _Events(asked.call)
+    if coding in (b"", b"identity"):
+        return found
+    return _Inflated(found) if coding in (b"gzip", b"deflate") else _AnyByte()
+
+
+@lru_cache(_NAMES_MAX)
+def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None]:
+    """Return the places of the media type and of the coding; of several, the last one."""
+    at = {name.lower(): place for place, name in enumerate(names)}
+    return at.get(b"content-type"), at.get(b"content-encoding")
+
+
+def is_error(asked: Asked, status: int) -> bool:
+    """Return True for a status that does not win a race; a 404 of any other API is an answer like another."""
+    if asked.call is not None:
+        return status >= 400
+    return status >= 500 or status in _ERRORS
+
+
+def failure_of(status: int, headers: Headers) -> Failure:
+    """Classify an error status without its body."""
+    from ttft_gateway.hedging.failures import classify
+
+    wait_s = retry_after_s([(name.lower(), value) for name, value in headers])
+    if status == _LIMITED:
+        return Failure(Outcome.RATE_LIMITED, wait_s)
+    failure = classify(BadStatus("", status=status))
+    return Failure(Outcome.MISCONFIGURED if failure.ours else failure.outcome, wait_s)
+
+
+def failure_by(error: BaseException) -> Failure:
+    """Classify an exception of a client library by its name."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if "PoolTimeout" in names or not isinstance(error, Exception):
+        return Failure(Outcome.CLIENT_GONE, error="connect")  # nothing was sent, or the caller has gone
+    if names & _NOT_CONNECTED:
+        from ttft_gateway.apis.shortages import causes, shortage
+
+        if any(shortage(below) for below in causes(error)):
+            return Failure(Outcome.OUT_OF_RESOURCES, error="connect")  # of this machine
+        return Failure(Outcome.FAILED, error="connect")
+    return Failure(Outcome.TTFT_TIMEOUT if names & _TIMED_OUT else Outcome.FAILED, error="cut")
+
+
+@cache
+def _reader_of(api: Api) -> Callable[[Call], EventReader]:
+    """Import and return the reader of an API's events: a process that uses one API loads one.
+
+    It does not learn to recognise events by their bytes, because the first content is the last event that it reads.
+    """
+    if api is Api.MESSAGES:
+        from ttft_gateway.apis.anthropic.events import MessageReader
+
+        return lambda _: MessageReader()
+    if api is Api.RESPONSES:
+        from ttft_gateway.apis.responses.events import ResponsesReader
+
+        return lambda _: ResponsesReader()
+    from ttft_gateway.apis.openai.events import ChunkReader
+
+    return ChunkReader

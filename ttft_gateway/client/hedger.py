@@ -1,0 +1,425 @@
+"""The policy of a hedging client: the gateway's pools, shared by threads, and the bookkeeping of one race.
+
+The seam for a client library. A transport asks for a `ClientRace`, sends the attempts that it returns on sockets of its
+own, and reports what happened; the race never waits, reads or sends. Each method may be called from any thread.
+
+    race = hedger.race(asked)                     asked: ttft_gateway.client.asked.ask(...)
+    attempt = race.begin()                        send it to attempt.target, None for the request's own address
+    race.due_s                                    time on hedger.clock at which late() is to be called; inf for never
+    backup = race.late()                          send it too, unless it is None; due_s has changed
+    race.on_headers(attempt, status, headers)     headers of any response
+    race.on_first(attempt)                        first event; True: it has won, close all others
+    race.on_failed(attempt, failure)              error status, exception, empty or invalid stream
+    race.is_over                                  an attempt has won, or all have failed
+    race.on_end(attempt, complete=...)            end of the winner's answer
+    race.close()                                  ends all attempts that still run; always call it last
+
+After a fork the child starts with nothing learned: the parent's attempts are not its own. Times are seconds.
+"""
+
+import logging
+import math
+import os
+import random
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Final, NamedTuple, ParamSpec, TypeVar
+
+import msgspec
+
+from ttft_gateway.apis.base import Headers, RateLimit, Usage
+from ttft_gateway.client.asked import Asked
+from ttft_gateway.client.config import HedgeConfig, parameters
+from ttft_gateway.client.stats import Stats
+from ttft_gateway.client.targets import Population, Target, check, populate, stores_answers
+from ttft_gateway.hedging.contract import Denied, Forecast, RequestFacts
+from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.limits.bucket import Spend
+from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.pool import Pool
+from ttft_gateway.routing.replicas import Replica
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_log: Final = logging.getLogger("ttft_gateway")
+_POPULATIONS_MAX: Final = 256  # the least recently used one is forgotten
+_KEYS_MAX: Final = 256  # idempotency keys of hedged requests that are remembered
+_LIMIT: Final = b"limit"  # in the name of each header with a rate limit; most servers send none
+_name_of: Final = itemgetter(0)  # of a header
+_AGAIN_S_MIN: Final = 0.001  # shortest time between two decisions
+
+
+def safely(function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T | None:
+    """Call the policy; a bug in it is logged, costs no answer, and returns None."""
+    try:
+        return function(*args, **named)
+    except Exception:
+        log_failure()
+        return None
+
+
+def log_failure() -> None:
+    """Log the exception of the policy that is being handled; where each request passes, `safely` costs a call."""
+    _log.exception("the hedging policy failed; the request goes on without it")
+
+
+class Failure(NamedTuple):
+    """The end of an attempt without an answer.
+
+    Attributes:
+        outcome: its class; see `failure_of`.
+        retry_after_s: the server's Retry-After, None without one.
+        error: "connect" if no connection was made, else any name or None.
+        is_final: True if the server forbids further attempts.
+    """
+
+    outcome: Outcome
+    retry_after_s: float | None = None
+    error: str | None = None
+    is_final: bool = False
+
+
+class Hedger:
+    """The policy of one transport.
+
+    Args:
+        config: settings.
+        targets: replicas; none: each request goes to its own address, and so do its backups.
+        stats: counts; shared between transports.
+        clock: returns seconds, never decreasing.
+        rand: returns random numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        config: HedgeConfig,
+        targets: Sequence[Target] = (),
+        stats: Stats | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rand: Callable[[], float] = random.random,
+    ) -> None:
+        self.config = config
+        self.targets = tuple(targets)
+        self.stats = stats or Stats()
+        self.clock = clock
+        self.rand = rand
+        self._parameters = parameters(config)
+        check(self.targets)
+        self.forget()
+        _ALL.add(self)
+
+    def forget(self) -> None:
+        """Drop everything learned."""
+        self.lock = threading.Lock()
+        self._populations: OrderedDict[tuple[str, str], Population] = OrderedDict()
+        self._keys: OrderedDict[bytes, None] = OrderedDict()
+        self._latest: tuple[tuple[str, str], Population] | None = None  # of the last request
+
+    def race(self, asked: Asked) -> "ClientRace":
+        """Return the race of a request, without an attempt."""
+        facts, latest = asked.facts, self._latest
+        if latest is None or latest[0] != asked.population:  # most programs ask one model
+            latest = self._find(asked)
+        population = latest[1]
+        if facts.hedge_off is None and (asked.stored or asked.key is not None):
+            stores = asked.stored and stores_answers(asked, self.targets)
+            with self.lock:
+                if stores or asked.key in self._keys:
+                    facts = msgspec.structs.replace(facts, hedge_off=Denial.OFF)
+        return ClientRace(self, population.pool, population.targets, facts, asked.key)
+
+    def _find(self, asked: Asked) -> tuple[tuple[str, str], Population]:
+        """Return the name and the population of a request, which is the latest one from now on."""
+        name = asked.population
+        with self.lock:
+            population = self._populations.get(name)
+            if population is None:
+                population = populate(asked, self.config, self._parameters, self.targets)
+                self._populations[name] = population
+                if len(self._populations) > _POPULATIONS_MAX:
+                    self._populations.popitem(last=False)
+            self._populations.move_to_end(name)
+            self._latest = latest = name, population
+            return latest
+
+    def remember(self, key: bytes) -> None:
+        """Remember the idempotency key of a hedged request: its retry is not hedged again."""
+        self._keys[key] = None
+        if len(self._keys) > _KEYS_MAX:
+            self._keys.popitem(last=False)
+
+
+class ClientAttempt:
+    """One attempt, with the fields that the policy reads (`hedging.contract.AttemptView`); times of the hedger's clock.
+
+    Attributes:
+        replica: the target in the policy.
+        target: the target; None: the request's own address.
+        label: name in the statistics.
+        number: number of the attempt in its request; 0 is the primary.
+        hedge_s: time of the next decision on a backup; infinite for none.
+        outcome: its end, None while it runs.
+        headers_s: None: no policy of a client reads the times of headers.
+
+    All others are those of `AttemptView`.
+    """
+
+    hedge_s = math.inf
+    headers_s: float | None = None
+    content_s: float | None = None
+    first_token_s: float | None = None
+    forecast: Forecast | None = None
+    outcome: Outcome | None = None
+    status: int | None = None
+    error: str | None = None
+    usage: Usage | None = None
+    events = 0
+    empty = False
+
+    def __init__(self, replica: Replica, target: Target | None, label: str, number: int, start_s: float) -> None:
+        self.replica = replica
+        self.target = target
+        self.label = label
+        self.number = number
+        self.start_s = self.last_s = start_s
+
+
+class ClientRace:
+    """The bookkeeping of one request; see the top of this file.
+
+    Attributes:
+        hedger: the policy.
+        due_s: time of the next call of `late`; infinite for none.
+        deadline_s: time at which the request's own time is used up, so that no backup is sent; set before `begin`.
+        winner: attempt that brought the first event; None before.
+    """
+
+    due_s = math.inf
+    deadline_s = math.inf
+    winner: ClientAttempt | None = None
+    _attempts: list[ClientAttempt]  # from `begin` on
+    _denied: frozenset[Denial] = frozenset()
+
+    def __init__(
+        self,
+        hedger: Hedger,
+        pool: Pool,
+        targets: dict[str, tuple[Target | None, str]],
+        facts: RequestFacts,
+        key: bytes | None,
+    ) -> None:
+        self.hedger = hedger
+        self._pool = pool
+        self._targets = targets
+        self._facts = facts
+        self._key = key
+
+    def begin(self) -> ClientAttempt:
+        """Choose the target of the primary and count it as sent."""
+        hedger, pool, facts = self.hedger, self._pool, self._facts
+        with hedger.lock:
+            now_s, rand = hedger.clock(), hedger.rand()
+            primary = pool.begin(facts, now_s, rand)
+            if primary is not None:
+                replica = primary.replica
+                target, label = self._targets[replica.name]
+                attempt = ClientAttempt(replica, target, label, 0, now_s)
+                self._attempts, attempt.forecast, delay_s = [attempt], primary.forecast, primary.delay_s
+            else:
+                picker = pool.picker
+                found = picker.pick(facts, (), now_s, rand) or picker.pick_ignoring_breakers(facts, (), now_s, rand)
+                attempt = self._attempt(found or self._soonest(), 0, now_s)
+                self._attempts = [attempt]
+                pool.on_sent(attempt, facts, None, is_first=True)
+                delay_s = None
+            if facts.hedge_off is None and pool.max_hedges > 0 and not pool.is_single:
+                delay_s = pool.delay_s(attempt, facts) if delay_s is None else delay_s
+                late_s = now_s + delay_s
+                self.due_s = attempt.hedge_s = late_s if late_s < self.deadline_s else math.inf
+        if facts.hedge_off is None:
+            hedger.stats.sent(attempt.label, 0)
+        return attempt
+
+    def late(self) -> ClientAttempt | None:
+        """Decide on a backup for an attempt that is late; a returned backup counts as sent."""
+        hedger, pool, facts = self.hedger, self._pool, self._facts
+        with hedger.lock:
+            now_s = hedger.clock()
+            live = [each for each in self._attempts if each.outcome is None and each.content_s is None]
+            backup = None
+            for late in live:
+                if self.winner is not None or late.hedge_s > now_s or len(self._attempts) > pool.max_hedges:
+                    continue
+                tried = [each.replica for each in self._attempts]
+                decision = pool.decide(facts, late, live, tried, now_s, hedger.rand())
+                if isinstance(decision, Denied):
+                    late.hedge_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
+                    if decision.reason not in self._denied:
+                        self._denied |= {decision.reason}
+                        hedger.stats.deny(decision.reason.value)
+                    continue
+                late.hedge_s = math.inf
+                backup = self._attempt(decision.replica, len(tried), now_s)
+                pool.on_sent(backup, facts, decision.tickets, is_first=False)
+                backup.hedge_s = now_s + pool.delay_s(backup, facts)
+                self._attempts.append(backup)  # last: a race waits for each attempt, and a bug above sends none
+                if self._key is not None:
+                    hedger.remember(self._key)
+                hedger.stats.sent(backup.label, backup.number)
+                break
+            self._plan_next()
+            return backup
+
+    def on_headers(self, attempt: ClientAttempt, status: int, headers: Headers) -> None:
+        """Report a response's headers, names in any case: its quota."""
+        attempt.status = status
+        read = attempt.replica.read_limits
+        if read is None or _LIMIT not in b" ".join(map(_name_of, headers)).lower():
+            return
+        limits = read([(name.lower(), value) for name, value in headers])
+        if limits:
+            with self.hedger.lock:
+                self._learn_limits(attempt, limits, self.hedger.clock())
+
+    def on_first(self, attempt: ClientAttempt) -> bool:
+        """Report the first event of an attempt; return True if it has won."""
+        hedger = self.hedger
+        with hedger.lock:
+            if self.winner is not None or attempt.outcome is not None:
+                return False
+            now_s = attempt.last_s = hedger.clock()
+            attempt.events = 1
+            self.winner, self.due_s = attempt, math.inf
+            is_race, saved_s = self._attempts[-1].number > 0, 0.0
+            try:
+                if is_race:
+                    saved_s = self._learn_race(attempt, now_s)
+                else:
+                    self._pool.on_content(attempt, now_s)
+            except Exception:
+                log_failure()
+            attempt.content_s = attempt.first_token_s = now_s
+        if self._facts.hedge_off is None:
+            hedger.stats.first(attempt.label, now_s - attempt.start_s, now_s)
+        if is_race:
+            hedger.stats.won(attempt.label, backup=attempt.number > 0, saved_s=saved_s)
+        return True
+
+    def on_failed(self, attempt: ClientAttempt, failure: Failure) -> None:
+        """Report an attempt that ended without an answer, before its first event."""
+        with self.hedger.lock:
+            if attempt.outcome is None:
+                attempt.error = failure.error
+                now_s = self.hedger.clock()
+                self._end(attempt, failure.outcome, now_s, failure.retry_after_s)
+                if failure.outcome is Outcome.RATE_LIMITED:  # all replicas with the same key and address wait
+                    for replica in self._pool.replicas:
+                        if replica is not attempt.replica and replica.quota == attempt.replica.quota:
+                            replica.breaker.on_rate_limited(now_s, failure.retry_after_s)
+                if failure.is_final:
+                    for each in self._attempts:
+                        each.hedge_s = math.inf
+                self._plan_next()
+
+    @property
+    def is_over(self) -> bool:
+        """True if an attempt has won, or all have failed."""
+        return self.winner is not None or all(each.outcome is not None for each in self._attempts)
+
+    def is_alone(self, attempt: ClientAttempt) -> bool:
+        """Return True if no other attempt may answer."""
+        return all(each is attempt or each.outcome is not None for each in self._attempts)
+
+    def left_s(self) -> float | None:
+        """Return the seconds until the deadline; None without one."""
+        return None if self.deadline_s == math.inf else max(0.0, self.deadline_s - self.hedger.clock())
+
+    def on_end(self, attempt: ClientAttempt, *, outcome: Outcome, events: int = 1) -> None:
+        """Report the end of the winner's answer: `FINISHED`, `CUT` or `CLIENT_GONE`."""
+        with self.hedger.lock:
+            attempt.events = events
+            attempt.last_s = self.hedger.clock()
+            self._end(attempt, outcome, attempt.last_s, None)
+
+    def close(self) -> None:
+        """End the attempts that still run: the caller has gone."""
+        if any(attempt.outcome is None for attempt in self._attempts):
+            with self.hedger.lock:
+                self.due_s = math.inf
+                for attempt in self._attempts:
+                    self._end(attempt, Outcome.CLIENT_GONE, self.hedger.clock(), None)
+
+    # inside; the lock is held
+
+    def _learn_limits(self, attempt: ClientAttempt, limits: Sequence[RateLimit], now_s: float) -> None:
+        """Learn the rate limits of a response; the first ones make the ledger of the replica's quota."""
+        quota, ledgers = attempt.replica.quota, self._pool.quotas.of
+        if attempt.replica in ledgers:
+            self._pool.on_limits(attempt, limits, now_s)
+            return
+        ledger = Ledger()
+        for replica in self._pool.replicas:
+            if replica.quota == quota:
+                ledgers[replica] = ledger
+        ticket = ledger.reserve(Spend(math.ceil(self._facts.prompt_tokens), 0), now_s)
+        ledger.observe(ticket, limits, now_s)
+        ledger.settle(ticket, ticket.spend, now_s)
+
+    def _learn_race(self, attempt: ClientAttempt, now_s: float) -> float:
+        """Learn from the first event of the winner and end the others; return the time that a backup saved."""
+        saved_s = self._saved_s(now_s) if attempt.number else 0.0
+        self._pool.on_content(attempt, now_s)
+        for other in self._attempts:
+            if other is not attempt:
+                self._end(other, Outcome.LOST, now_s, None)
+        return saved_s
+
+    def _attempt(self, replica: Replica, number: int, now_s: float) -> ClientAttempt:
+        target, label = self._targets[replica.name]
+        return ClientAttempt(replica, target, label, number, now_s)
+
+    def _soonest(self) -> Replica:
+        """Return the replica whose wait ends first: a client library rejects no request."""
+        return min(self._pool.replicas, key=lambda each: each.breaker.cooling_until_s)
+
+    def _plan_next(self) -> None:
+        running = [each.hedge_s for each in self._attempts if each.outcome is None and self.winner is None]
+        is_full = len(self._attempts) > self._pool.max_hedges
+        due_s = min(running, default=math.inf)
+        self.due_s = math.inf if is_full or due_s >= self.deadline_s else due_s
+
+    def _saved_s(self, now_s: float) -> float:
+        """Return the time for which the primary would have waited still, by the learned distribution."""
+        primary = self._attempts[0]
+        plan = self._pool.learning.last_plan(primary.replica.name)
+        if plan is None or plan.curve is None or primary.forecast is None or primary.forecast.ttft_s is None:
+            return 0.0
+        return plan.curve.remaining_s(predicted_s=primary.forecast.ttft_s, waited_s=now_s - primary.start_s)
+
+    def _end(self, attempt: ClientAttempt, outcome: Outcome, now_s: float, retry_after_s: float | None) -> None:
+        if attempt.outcome is not None:
+            return
+        attempt.outcome = outcome
+        self._pool.on_end(attempt, outcome, now_s, retry_after_s)
+        if self._facts.hedge_off is None:
+            if outcome is Outcome.LOST:
+                self.hedger.stats.lost(attempt.label)
+            elif outcome in _FAILED:
+                self.hedger.stats.failed(attempt.label, rate_limited=outcome is Outcome.RATE_LIMITED)
+
+
+_FAILED: Final = frozenset(Outcome) - {Outcome.FINISHED, Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED}
+_ALL: "weakref.WeakSet[Hedger]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for hedger in _ALL:
+        hedger.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

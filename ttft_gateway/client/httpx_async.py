@@ -1,0 +1,104 @@
+"""The asynchronous transports for httpx and httpx2: `httpx.AsyncClient(transport=AsyncHedgingTransport())`."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from ttft_gateway.client.async_race import AsyncRace
+from ttft_gateway.client.hedger import log_failure
+from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, transport_class
+from ttft_gateway.client.messages import HttpxRequest, without_switch
+from ttft_gateway.client.racing import Ending, Opened
+from ttft_gateway.hedging.outcomes import Outcome
+
+_T = TypeVar("_T")
+
+
+class AsyncHttpxSender:
+    """Sends through an asynchronous transport of httpx."""
+
+    def __init__(self, inner: Inner) -> None:
+        self._inner = inner
+
+    async def send(self, request: HttpxRequest) -> Opened[Response]:
+        response = await self._inner.handle_async_request(request)
+        body = response.stream
+        return Opened(response, body, response.status_code, response.headers.raw, aiter(body))
+
+    async def close(self, opened: Opened[Response]) -> None:
+        await opened.body.aclose()
+
+
+class _Transport(HttpxTransport[_T]):
+    def _use(self, transport: _T | None) -> None:
+        self._inner = transport or self._library.AsyncHTTPTransport()
+        self.adapter = AsyncHttpxSender(self._inner)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def handle_async_request(self, request: HttpxRequest) -> Any:
+        """Send a request, and a backup if it is late; return the response with the first event."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # trio: no race
+            return await self._inner.handle_async_request(request)
+        entrant = None
+        try:
+            entrant = self.enter(request)
+        except Exception:
+            log_failure()
+        if entrant is None:
+            return await self._inner.handle_async_request(without_switch(request))
+        opened = await AsyncRace(entrant, self._tasks).run()
+        opened.response.stream = self._body(entrant.race, opened)
+        return opened.response
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._inner.aclose()
+
+
+class _Body(Ending[Response]):
+    """The body of a response that is returned: the pieces that were read in its race, then the others."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        opened = self._opened
+        if opened.chunks:
+            self.last = opened.chunks.pop(0)
+            return self.last
+        try:
+            self.last = await anext(opened.rest)
+        except StopAsyncIteration:
+            self.report(Outcome.FINISHED)
+            raise
+        except Exception:
+            self.report(Outcome.CUT)
+            raise
+        self.pieces += 1
+        return self.last
+
+    async def aclose(self) -> None:
+        """Close the response."""
+        if self._attempt is not None:
+            self.report_close()
+        await self._opened.body.aclose()
+
+
+if TYPE_CHECKING:
+    import httpx
+    import httpx2
+
+    class AsyncHedgingTransport(_Transport[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
+        """The transport for `httpx.AsyncClient`."""
+
+    class AsyncHedgingTransport2(_Transport[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport):
+        """The transport for `httpx2.AsyncClient`."""
+
+
+def __getattr__(name: str) -> type:
+    globals()[name] = made = transport_class(name, _Transport, _Body, "Async")
+    return made

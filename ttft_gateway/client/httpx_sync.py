@@ -1,0 +1,114 @@
+"""The synchronous transports for httpx and httpx2: `httpx.Client(transport=HedgingTransport())`."""
+
+import threading
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from ttft_gateway.client.hedger import log_failure
+from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, transport_class
+from ttft_gateway.client.messages import HttpxRequest, without_switch
+from ttft_gateway.client.racing import Ending, Opened
+from ttft_gateway.client.sockets import raced
+from ttft_gateway.client.sync_race import SyncRace
+from ttft_gateway.hedging.outcomes import Outcome
+
+_T = TypeVar("_T")
+_JOIN_S: Final = 1.0  # for all threads that close a connection
+
+
+class HttpxSender:
+    """Sends through a synchronous transport of httpx."""
+
+    def __init__(self, inner: Inner) -> None:
+        self._inner = inner
+
+    async def send(self, request: HttpxRequest) -> Opened[Response]:
+        response = self._inner.handle_request(request)
+        body = response.stream
+        return Opened(response, body, response.status_code, response.headers.raw, _Pieces(iter(body)))
+
+    async def close(self, opened: Opened[Response]) -> None:
+        opened.body.close()
+
+
+class _Pieces:
+    """An iterator as a race reads it; it never waits for an event loop."""
+
+    __slots__ = ("rest",)
+
+    def __init__(self, rest: Iterator[bytes]) -> None:
+        self.rest = rest
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for piece in self.rest:
+            return piece
+        raise StopAsyncIteration
+
+
+class _Transport(HttpxTransport[_T]):
+    def _use(self, transport: _T | None) -> None:
+        self._inner = transport or self._library.HTTPTransport()
+        raced(getattr(self._inner, "_pool", None), self._library.__name__.replace("httpx", "httpcore"))
+        self.adapter = HttpxSender(self._inner)
+        self._threads: set[threading.Thread] = set()
+
+    def handle_request(self, request: HttpxRequest) -> Any:
+        """Send a request, and a backup if it is late; return the response with the first event."""
+        entrant = None
+        try:
+            entrant = self.enter(request)
+        except Exception:
+            log_failure()
+        if entrant is None:
+            return self._inner.handle_request(without_switch(request))
+        opened = SyncRace(entrant, self._threads).run()
+        opened.response.stream = self._body(entrant.race, opened)
+        return opened.response
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._inner.close()
+        for thread in list(self._threads):
+            thread.join(_JOIN_S)
+
+
+class _Body(Ending[Response]):
+    """The body of a response that is returned: the pieces that were read in its race, then the others."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        opened, pieces = self._opened, self._opened.chunks
+        rest: Any = opened.rest  # `_Pieces`
+        opened.chunks = []
+        try:
+            for self.pieces, self.last in enumerate(chain(pieces, rest.rest), 1):
+                yield self.last
+        except Exception:
+            self.report(Outcome.CUT)
+            raise
+        self.report(Outcome.FINISHED)
+
+    def close(self) -> None:
+        """Close the response."""
+        if self._attempt is not None:
+            self.report_close()
+        self._opened.body.close()
+
+
+if TYPE_CHECKING:
+    import httpx
+    import httpx2
+
+    class HedgingTransport(_Transport[httpx.HTTPTransport], httpx.BaseTransport):
+        """The transport for `httpx.Client`."""
+
+    class HedgingTransport2(_Transport[httpx2.HTTPTransport], httpx2.BaseTransport):
+        """The transport for `httpx2.Client`."""
+
+
+def __getattr__(name: str) -> type:
+    globals()[name] = made = transport_class(name, _Transport, _Body, "Sync")
+    return made

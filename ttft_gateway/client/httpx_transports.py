@@ -1,0 +1,128 @@
+"""The transports of httpx and httpx2: how both read their requests, and the classes for each. No I/O.
+
+Both libraries have the same interface, so a class is made of one source with the base classes of its library, when its
+name is first used: a process loads only the library that it uses, and asyncio only for `httpx_async.py`.
+"""
+
+import importlib
+from abc import abstractmethod
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from ttft_gateway.client.asked import ask
+from ttft_gateway.client.config import HedgeConfig
+from ttft_gateway.client.first import First
+from ttft_gateway.client.hedger import ClientAttempt
+from ttft_gateway.client.messages import HttpxHeaders, HttpxRequest, HttpxUrl, addressed
+from ttft_gateway.client.racing import Ending, Entrant, Racing
+from ttft_gateway.client.stats import Stats
+from ttft_gateway.client.targets import Target
+
+_T = TypeVar("_T")
+Inner = Any
+"""A transport that sends, of httpx, of httpx2, or with their interface."""
+_ADDRESSES_MAX: Final = 64  # URLs that are remembered
+
+
+class Response(Protocol):
+    """A response of httpx or httpx2; `stream` is its body."""
+
+    status_code: int
+    stream: Any
+
+    @property
+    def headers(self) -> HttpxHeaders: ...
+
+
+_Entrant = Entrant[HttpxRequest, HttpxRequest, Response]
+
+
+class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
+    """Hedges the requests of a client of httpx or httpx2.
+
+    Args:
+        config: settings; None: the defaults.
+        replicas: addresses, or targets with keys and model names. Requests below the base URL of one of them go to any
+            of them; all others are sent without a race. Empty: a request and its backups go to its own address.
+        stats: counts; None: own ones, at `stats`.
+        first: event that ends a race.
+        transport: transport that sends; None: an `HTTPTransport` or `AsyncHTTPTransport` of the library.
+
+    Raises:
+        TypeError: a synchronous transport that sends is no `HTTPTransport` with HTTP/1.1.
+    """
+
+    _library: ModuleType  # httpx or httpx2
+    _body: type[Ending[Response]]  # class of response bodies
+    _inner: Inner
+
+    def __init__(
+        self,
+        config: HedgeConfig | None = None,
+        *,
+        replicas: Iterable[Target | str] = (),
+        stats: Stats | None = None,
+        first: First = "content",
+        transport: _T | None = None,
+    ) -> None:
+        super().__init__(config, replicas, stats, first)
+        self._addresses: dict[object, tuple[str, bytes]] = {}  # origins and paths of recent URLs, by httpx's parts
+        self._use(transport)
+
+    @abstractmethod
+    def _use(self, transport: _T | None) -> None:
+        """Set the transport that sends."""
+
+    def enter(self, request: HttpxRequest) -> _Entrant | None:
+        """Return the race of a request; None: it is sent without one."""
+        url: Any = request.url
+        try:
+            origin, path = self._addresses[url._uri_reference]
+        except (AttributeError, KeyError):
+            origin, path = self._address_of(url)
+        try:
+            body = request.content
+        except Exception:  # a stream, which can be sent once
+            body = None
+        asked = ask(request.method, origin, path, request.headers.raw, body, self.hedger.rand())
+        return self.race(request, url, asked)
+
+    def request_to(self, entrant: _Entrant, attempt: ClientAttempt) -> HttpxRequest:
+        """Return the request as it is sent in an attempt."""
+        if attempt.target is None and not entrant.asked.has_switch:
+            return entrant.request
+        return addressed(entrant.request, entrant.asked, entrant.home, attempt.target)
+
+    def _address_of(self, url: HttpxUrl) -> tuple[str, bytes]:
+        """Return origin and path of a URL, and remember them."""
+        address = f"{url.scheme}://{url.raw_host.decode('ascii')}:{url.port or ''}", url.raw_path
+        reference = getattr(url, "_uri_reference", None)
+        if reference is not None:
+            if len(self._addresses) >= _ADDRESSES_MAX:
+                self._addresses.clear()
+            self._addresses[reference] = address
+        return address
+
+
+def transport_class(name: str, transport: type[HttpxTransport[Any]], body: type[Ending[Response]], kind: str) -> type:
+    """Make the class of a transport; a name that ends with 2 is httpx2's.
+
+    Args:
+        body: class of response bodies.
+        kind: beginning of the names of the library's own classes for bodies.
+
+    Raises:
+        AttributeError: there is no such name.
+    """
+    if name.removesuffix("2") != f"{kind.removeprefix('Sync')}HedgingTransport":
+        raise AttributeError(f"module {transport.__module__!r} has no attribute {name!r}")
+    library = importlib.import_module("httpx2" if name.endswith("2") else "httpx")
+    bodies = type(body.__name__, (body, getattr(library, f"{kind}ByteStream")), {})
+    members = {
+        "__module__": transport.__module__,
+        "__doc__": HttpxTransport.__doc__,
+        "_library": library,
+        "_body": bodies,
+    }
+    return type(name, (transport, getattr(library, f"{kind.removeprefix('Sync')}BaseTransport")), members)

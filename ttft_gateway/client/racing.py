@@ -1,0 +1,192 @@
+"""Races of HTTP requests: the attempts of a request over any HTTP library, and the end of an answer. No I/O of its own.
+
+An adapter for a library sends a request and closes a response (`HttpAdapter`); everything else is here and in the
+library's own class, which reads its requests (`Racing`), and replaces the body of the response that is returned.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from ttft_gateway.apis.base import Headers
+from ttft_gateway.client.asked import Asked
+from ttft_gateway.client.config import HedgeConfig
+from ttft_gateway.client.first import HELD_MAX, First, Verdict, detector, failure_by, failure_of, is_error
+from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, Hedger, log_failure, safely
+from ttft_gateway.client.messages import Url, home_of
+from ttft_gateway.client.race import Overtaken
+from ttft_gateway.client.stats import Stats
+from ttft_gateway.client.targets import Target
+from ttft_gateway.hedging.outcomes import Outcome
+
+_Q = TypeVar("_Q")  # request, as the library's class reads it
+_S = TypeVar("_S")  # request, as it is sent
+_S_contra = TypeVar("_S_contra", contravariant=True)
+_R = TypeVar("_R")  # response
+_NO_ANSWER: Final = Failure(Outcome.FAILED)  # an empty stream, or one that begins with an error
+_WAIT, _FIRST, _ERROR = Verdict.WAIT, Verdict.FIRST, Verdict.ERROR
+_ENDS: Final = (b"[DONE]", b'"message_stop"', b'"response.completed"', b'"response.incomplete"')
+
+
+@dataclass(slots=True)
+class Opened(Generic[_R]):
+    """A response of which the headers were received.
+
+    Attributes:
+        response: the response of the client library.
+        body: its body, which the race may close.
+        status: its status.
+        headers: its headers, names in any case.
+        rest: the pieces of its body that no one has read, in any coding that the library leaves.
+        chunks: pieces that the race has read.
+    """
+
+    response: _R
+    body: Any
+    status: int
+    headers: Headers
+    rest: AsyncIterator[bytes]
+    chunks: list[bytes] = field(default_factory=list)
+
+
+class HttpAdapter(Protocol[_S_contra, _R]):
+    """Sends the attempts of races by an HTTP library; the coroutines of one that blocks never wait."""
+
+    async def send(self, request: _S_contra) -> Opened[_R]:
+        """Send a request; return its response after its headers."""
+
+    async def close(self, opened: Opened[_R]) -> None:
+        """Close a response before its end, and its connection."""
+
+
+class Racing(ABC, Generic[_Q, _S, _R]):
+    """The policy and the options of one transport or session.
+
+    Attributes:
+        hedger: the policy.
+        stats: its counts.
+        first: event that ends a race.
+        adapter: sends.
+    """
+
+    adapter: HttpAdapter[_S, _R]
+
+    def __init__(
+        self,
+        config: HedgeConfig | None,
+        replicas: Iterable[Target | str],
+        stats: Stats | None,
+        first: First,
+    ) -> None:
+        if not callable(first) and first not in ("content", "headers"):
+            raise ValueError(f"first is {first!r}; use 'content', 'headers' or a function")
+        targets = [Target(each) if isinstance(each, str) else each for each in replicas]
+        self.hedger = Hedger(config or HedgeConfig(), targets, stats)
+        self.stats = self.hedger.stats
+        self.first = first
+
+    @abstractmethod
+    def request_to(self, entrant: "Entrant[_Q, _S, _R]", attempt: ClientAttempt) -> _S:
+        """Return the request as it is sent in an attempt."""
+
+    def race(self, request: _Q, url: Url, asked: Asked) -> "Entrant[_Q, _S, _R] | None":
+        """Return the race of a request; None: it is sent without one."""
+        hedger, home = self.hedger, None
+        if hedger.targets:
+            home = home_of(url, hedger.targets)
+            if home is None:
+                return None
+        elif asked.facts.hedge_off is not None:
+            return None
+        return Entrant(self, request, asked, home, hedger.race(asked))
+
+
+class Entrant(Generic[_Q, _S, _R]):
+    """One request that takes part in a race: its `race.RacedAttempts`."""
+
+    __slots__ = ("_racing", "asked", "home", "primary", "race", "request")
+
+    def __init__(
+        self, racing: Racing[_Q, _S, _R], request: _Q, asked: Asked, home: Target | None, race: ClientRace
+    ) -> None:
+        self._racing = racing
+        self.request = request
+        self.asked = asked
+        self.home = home
+        self.race = race
+        self.primary = race.begin()
+
+    async def open(self, attempt: ClientAttempt) -> Opened[_R]:
+        """Send an attempt and read it up to its first event, to its end, or to its error."""
+        racing = self._racing
+        race, asked = self.race, self.asked
+        opened = await racing.adapter.send(racing.request_to(self, attempt))
+        status, headers = opened.status, opened.headers
+        try:
+            try:
+                race.on_headers(attempt, status, headers)
+            except Exception:
+                log_failure()
+            if status >= 400 and is_error(asked, status):
+                safely(race.on_failed, attempt, failure_of(status, headers))
+                return opened
+            finder, held = detector(asked, racing.first, headers), 0
+            verdict = _FIRST if finder is None else _ERROR  # without an event
+            if finder is not None:
+                async for chunk in opened.rest:
+                    opened.chunks.append(chunk)
+                    held += len(chunk)
+                    verdict = finder.feed(chunk) if held <= HELD_MAX else _FIRST
+                    if verdict is not _WAIT:
+                        break
+            if verdict is not _FIRST:
+                safely(race.on_failed, attempt, _NO_ANSWER)
+            elif not race.on_first(attempt):
+                raise Overtaken
+        except BaseException:
+            await racing.adapter.close(opened)
+            raise
+        return opened
+
+    def failure(self, error: Exception) -> Failure:
+        """Classify an error of `open`."""
+        return failure_by(error)
+
+    async def close(self, opened: Opened[_R]) -> None:
+        """Close a response that is not returned."""
+        await self._racing.adapter.close(opened)
+
+
+class Ending(Generic[_R]):
+    """The end of the answer that is returned, which is reported once; without a winner there is nothing to report.
+
+    Attributes:
+        pieces: number of pieces that were read.
+        last: the last one.
+    """
+
+    last = b""
+
+    def __init__(self, race: ClientRace, opened: Opened[_R]) -> None:
+        self._race = race
+        self._attempt = race.winner
+        self._opened = opened
+        self.pieces = len(opened.chunks)
+
+    def report(self, outcome: Outcome) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            try:
+                self._race.on_end(attempt, outcome=outcome, events=self.pieces)
+            except Exception:
+                log_failure()
+
+    def report_close(self) -> None:
+        """Report an answer that is closed; SDKs close a stream after its closing event, before the end of its body."""
+        self.report(Outcome.FINISHED if any(end in self.last for end in _ENDS) else Outcome.CLIENT_GONE)
+
+    @property
+    def is_reported(self) -> bool:
+        """True if the end was reported."""
+        return self._attempt is None

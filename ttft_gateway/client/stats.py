@@ -1,0 +1,199 @@
+"""The counts of hedging clients: thread-safe, shared by any number of transports.
+
+A forked child starts with counts of 0, so that the sum over processes is right. Times are seconds.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ttft_gateway.estimation.window import Window
+
+_TARGETS_MAX: Final = 256  # names; further ones are counted together
+_OTHER: Final = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSnapshot:
+    """The counts of one target.
+
+    Attributes:
+        requests: attempts sent there, backups included.
+        hedges: backups sent there.
+        wins: backups that brought the first event.
+        lost: attempts that were closed because another one brought the first event.
+        errors: attempts that failed, those with status 429 included.
+        rate_limited: attempts with status 429.
+        first_p50_s, first_p95_s: quantiles of the time to the first event; None without one.
+    """
+
+    requests: int = 0
+    hedges: int = 0
+    wins: int = 0
+    lost: int = 0
+    errors: int = 0
+    rate_limited: int = 0
+    first_p50_s: float | None = None
+    first_p95_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatsSnapshot:
+    """The counts of all transports that share a `Stats` object.
+
+    Attributes:
+        requests: requests that may be hedged.
+        hedges: backups sent.
+        hedged_requests: requests with at least one backup.
+        hedge_wins: requests whose first event came from a backup.
+        primary_wins: requests with a backup whose first event came from the primary.
+        budget_exhausted: late requests without a backup because the budget had no credit.
+        denied: late requests without a backup, by reason (docs/hedging.md#denials).
+        saved_s: time that winning backups saved, as estimated from the learned distribution.
+        targets: counts by target.
+    """
+
+    requests: int = 0
+    hedges: int = 0
+    hedged_requests: int = 0
+    hedge_wins: int = 0
+    primary_wins: int = 0
+    budget_exhausted: int = 0
+    denied: Mapping[str, int] = field(default_factory=dict)
+    saved_s: float = 0.0
+    targets: Mapping[str, TargetSnapshot] = field(default_factory=dict)
+
+    @property
+    def hedge_rate(self) -> float:
+        """Backups per request."""
+        return self.hedges / self.requests if self.requests else 0.0
+
+
+class _Counts:
+    """The counts of one target, as they grow."""
+
+    __slots__ = ("errors", "first", "hedges", "lost", "rate_limited", "requests", "wins")
+
+    def __init__(self) -> None:
+        self.requests = self.hedges = self.wins = self.lost = self.errors = self.rate_limited = 0
+        self.first = Window()
+
+
+class Stats:
+    """Counts requests and backups; every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.clear()
+        _ALL.add(self)
+
+    def snapshot(self) -> StatsSnapshot:
+        """Return the counts at this moment."""
+        with self._lock:
+            return StatsSnapshot(
+                self._requests,
+                self._hedges,
+                self._hedged,
+                self._hedge_wins,
+                self._primary_wins,
+                self._denied.get("budget", 0),
+                dict(self._denied),
+                self._saved_s,
+                {name: self._target_snapshot(counts) for name, counts in self._targets.items()},
+            )
+
+    def hedge_rate(self) -> float:
+        """Return the number of backups per request."""
+        return self.snapshot().hedge_rate
+
+    # of the clients
+
+    def sent(self, target: str, number: int) -> None:
+        """Count an attempt: number 0 of its request, or a backup."""
+        with self._lock:
+            counts = self._targets.get(target) or self._of(target)
+            counts.requests += 1
+            if number == 0:
+                self._requests += 1
+            else:
+                counts.hedges += 1
+                self._hedges += 1
+                self._hedged += number == 1
+
+    def first(self, target: str, waited_s: float, now_s: float) -> None:
+        """Count a first event."""
+        with self._lock:
+            counts = self._targets.get(target) or self._of(target)
+            counts.first.add_event(waited_s, now_s)
+            self._now_s = now_s
+
+    def won(self, target: str, *, backup: bool, saved_s: float) -> None:
+        """Count the first event of a request with a backup."""
+        with self._lock:
+            if backup:
+                self._of(target).wins += 1
+                self._hedge_wins += 1
+                self._saved_s += saved_s
+            else:
+                self._primary_wins += 1
+
+    def lost(self, target: str) -> None:
+        """Count an attempt that was closed because another one won."""
+        with self._lock:
+            self._of(target).lost += 1
+
+    def failed(self, target: str, *, rate_limited: bool) -> None:
+        """Count an attempt that failed."""
+        with self._lock:
+            counts = self._of(target)
+            counts.errors += 1
+            counts.rate_limited += rate_limited
+
+    def deny(self, reason: str) -> None:
+        """Count a late request without a backup."""
+        with self._lock:
+            self._denied[reason] = self._denied.get(reason, 0) + 1
+
+    # inside
+
+    def clear(self) -> None:
+        """Start from 0."""
+        self._lock = threading.Lock()
+        self._requests = self._hedges = self._hedged = self._hedge_wins = self._primary_wins = 0
+        self._saved_s = self._now_s = 0.0
+        self._denied: dict[str, int] = {}
+        self._targets: dict[str, _Counts] = {}
+
+    def _of(self, target: str) -> _Counts:
+        counts = self._targets.get(target)
+        if counts is None:
+            target = target if len(self._targets) < _TARGETS_MAX else _OTHER
+            counts = self._targets.setdefault(target, _Counts())
+        return counts
+
+    def _target_snapshot(self, counts: _Counts) -> TargetSnapshot:
+        p50_s, p95_s = (counts.first.quantile(q, self._now_s) for q in (0.5, 0.95))
+        return TargetSnapshot(
+            counts.requests,
+            counts.hedges,
+            counts.wins,
+            counts.lost,
+            counts.errors,
+            counts.rate_limited,
+            p50_s,
+            p95_s,
+        )
+
+
+_ALL: "weakref.WeakSet[Stats]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for stats in _ALL:
+        stats.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

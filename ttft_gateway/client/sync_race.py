@@ -1,0 +1,156 @@
+"""Races the attempts of one request in threads: `race.py` for a library that blocks.
+
+The primary runs in the caller's thread, which needs no other thread until the request is late: its own waits end at the
+time of the next decision (`sockets.py`). A backup runs in a thread of its own until its first event, at most
+`max_hedges` of them. The attempt with the first event stops the others; each connection is closed at once, by the
+thread that uses it.
+
+Attempts are the same as with asyncio: their coroutines never wait, because what they call blocks.
+"""
+
+import contextlib
+import math
+import threading
+from collections.abc import Coroutine
+from typing import Generic, TypeVar
+
+from ttft_gateway.client.hedger import ClientAttempt, safely
+from ttft_gateway.client.race import UNSENT, Overtaken, RacedAttempts
+from ttft_gateway.client.sockets import Watch, current
+
+_T = TypeVar("_T")
+
+
+def finished(work: Coroutine[object, None, _T]) -> _T:
+    """Return the result of a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+    raise RuntimeError("a coroutine of a library that blocks waits for an event loop")
+
+
+class SyncRace(Watch, Generic[_T]):
+    """One request; it is the watch of the caller's thread.
+
+    Args:
+        attempts: send with sockets of `sockets.py`.
+        threads: receives the thread of each backup until its end.
+    """
+
+    _won: _T | None = None  # response of a backup that has won
+    _is_left = False  # a response that comes now is closed by its thread
+
+    def __init__(self, attempts: RacedAttempts[_T], threads: set[threading.Thread]) -> None:
+        self._clock = attempts.race.hedger.clock
+        self._attempts = attempts
+        self._race = attempts.race
+        self._threads = threads
+        self.due_s = attempts.race.due_s
+        self._watches: list[Watch] = []  # of the backups
+
+    def run(self) -> _T:
+        """Return the winner's response; without a winner that of the primary, or raise its error."""
+        attempts, race = self._attempts, self._race
+        result, won, failed = None, None, None
+        current.watch = self
+        try:
+            try:
+                result = finished(attempts.open(attempts.primary))
+            except Overtaken:
+                pass
+            except Exception as error:
+                failed = error
+                safely(race.on_failed, attempts.primary, attempts.failure(error))
+            if self._watches and race.winner is not attempts.primary:
+                won = self._outlast()
+        except BaseException:
+            race.close()
+            self._close(result)
+            self._close(self._leave())
+            raise
+        finally:
+            current.watch = None
+            for watch in self._watches:
+                watch.stop()
+            if self._watches:
+                self.close()
+        if won is not None:
+            self._close(result)
+            return won
+        if failed is not None:
+            raise failed
+        assert result is not None
+        return result
+
+    def _outlast(self) -> _T | None:
+        """Wait after the end of the primary; return the response of a backup that has won, None if all have failed."""
+        while not self._race.is_over:
+            with contextlib.suppress(Overtaken):
+                self.wait(None, 0, None)
+        if self._race.winner is not None:  # its thread is about to hand its response over
+            with self._changed:
+                self._changed.wait_for(lambda: self._won is not None)
+        return self._leave()
+
+    def _leave(self) -> _T | None:
+        """Take the response of a backup that has won; a later one is closed by its thread."""
+        if not self._watches:
+            return None
+        with self._changed:
+            self._is_left = True
+            return self._won
+
+    def _close(self, opened: _T | None) -> None:
+        if opened is not None:
+            finished(self._attempts.close(opened))
+
+    def on_due(self) -> None:
+        """Send a backup if the policy approves, and set the time of the next decision."""
+        race = self._race
+        backup = safely(race.late)
+        self.due_s = race.due_s if race.due_s != self.due_s else math.inf
+        if backup is None:
+            return
+        if not self._watches:
+            self.listen()
+            self._changed = threading.Condition()
+        watch = Watch(self._clock)
+        watch.listen()
+        self._watches.append(watch)
+        thread = threading.Thread(
+            target=self._run_backup, args=(backup, watch), name=f"ttft-hedge-{backup.label}", daemon=True
+        )
+        self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._threads.discard(thread)
+            self._end(backup, watch, None)
+
+    def _run_backup(self, attempt: ClientAttempt, watch: Watch) -> None:
+        opened = None
+        current.watch = watch
+        try:
+            with contextlib.suppress(Overtaken):
+                opened = finished(self._attempts.open(attempt))
+        except Exception as error:
+            safely(self._race.on_failed, attempt, self._attempts.failure(error))
+        finally:
+            current.watch = None
+            self._end(attempt, watch, opened)
+            self._threads.discard(threading.current_thread())
+
+    def _end(self, attempt: ClientAttempt, watch: Watch, opened: _T | None) -> None:
+        """Take the response of a backup, None if it has none; in its thread."""
+        watch.close()
+        if opened is None:
+            safely(self._race.on_failed, attempt, UNSENT)  # if nothing else was reported
+        with self._changed:
+            if opened is not None and self._race.winner is attempt and not self._is_left:
+                self._won, opened = opened, None
+                self._changed.notify_all()
+        if self._race.is_over:
+            self.stop()
+        self._close(opened)

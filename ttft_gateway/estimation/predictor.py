@@ -1,0 +1,362 @@
+"""Predicts the TTFT of each replica of a pool: TTFT = level_r * (b + s * uncached + c * pending tokens).
+
+Owns the coefficients, fitted to relative errors and never negative, and the levels of the replicas, which follow each
+replica's slow phases (docs/design/0004). Does not choose replicas or time hedges; the ages of waiting attempts are
+no input. Samples are appended on the hot path and processed in batches.
+
+Units: seconds; tokens; a level is a factor, stored as its logarithm.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from math import exp, log
+from typing import Annotated, Final
+
+import msgspec
+
+from ttft_gateway.estimation.fit import FitState, RelativeFit, Row, Triple
+
+_FIRST_SAMPLES: Final = 20  # b is their median, with all levels 1: one tiny TTFT would dominate a squared error
+_RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall, and no sample of the fit
+_LEVEL_STEP: Final = 0.1
+LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, like any late answer
+_BATCH_MEDIAN_MIN: Final = 10  # samples of a replica in one batch: their median is less noisy and faster
+_BATCH_MEDIAN_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _BATCH_MEDIAN_MIN  # as far as that many single steps
+_APPROACH: Final = 0.02  # of the distance to the mean, ten times a second; more would hold back what has just moved
+_MEMORY_S: Final = 30.0
+_FOLD_S: Final = 0.5  # maximum lag of predictions after samples
+_BUFFER_MAX: Final = 256
+_REFIT: Final = 8  # new samples before the next fit; 500 count in it
+TTFT_MIN_S: Final = 1e-4  # keeps logarithms and quotients finite
+_PREDICTED_S_MAX: Final = 1e4  # a restored base above it is no TTFT
+LEVEL_MAX: Final = 20.0  # logarithm; a level beyond it is no slow phase
+_TOKENS_MIN: Final = 1.0  # less is rounding noise of a sum, and a time divided by it would look like a law
+
+Law = tuple[Triple, Mapping[str, float]]
+"""The coefficients, and the levels of the replicas as factors; a replica without a sample has none."""
+
+_Positive = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+
+
+class PredictorState(msgspec.Struct, frozen=True):
+    """A predictor as plain values.
+
+    Attributes:
+        age_s: time since the levels were last decayed.
+        samples: number of first contents that were processed.
+        first: TTFT, uncached and pending tokens of the first ones, before there is a fit.
+        fit: sums of the fit.
+        levels: logarithms of the replicas' levels.
+    """
+
+    age_s: Annotated[float, msgspec.Meta(ge=0.0)]
+    samples: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    first: Annotated[list[tuple[_Positive, _Positive, _Positive]], msgspec.Meta(max_length=_FIRST_SAMPLES)]
+    fit: FitState
+    levels: dict[str, Annotated[float, msgspec.Meta(ge=-LEVEL_MAX, le=LEVEL_MAX)]]
+
+
+class Predictor:
+    """Predicts the TTFT of one pool's replicas by their names; a replica exists from its first sample on.
+
+    Attributes:
+        level_median: median of the levels, 1 before the first sample: the slowness of all replicas against the fit.
+        memory_s: time constant with which a level without samples decays to 1.
+        steps: sum and number of the steps of each replica's level since the start, for other gateways; None if there
+            are none.
+    """
+
+    def __init__(self) -> None:
+        self._raw: list[tuple[str, float, float, float, bool]] = []
+        self._samples = 0
+        self._unfitted = 0
+        self._first: list[tuple[float, float, float]] = []
+        self._fit = RelativeFit()
+        self._coefficients = (0.0, 0.0, 0.0)
+        self._levels: dict[str, float] = {}  # logarithms
+        self._scales: dict[str, float] = {}  # the levels as factors
+        self._folded_s = self._due_s = -math.inf  # times of the last fold, and of the next one
+        self._law: Law | None = None  # valid until then; None before the fit
+        self.level_median = 1.0
+        self.memory_s = _MEMORY_S
+        self.steps: dict[str, tuple[float, int]] | None = None
+
+    @staticmethod
+    def restored(state: PredictorState, elapsed_s: float, now_s: float) -> "Predictor":
+        """Return a predictor in a recorded state.
+
+        Args:
+            elapsed_s: time since it was recorded.
+
+        Raises:
+            ValueError: the state contradicts itself.
+        """
+        predictor = Predictor()
+        predictor._samples, predictor._first = state.samples, list(state.first)
+        predictor._fit, predictor._levels = RelativeFit.restored(state.fit), dict(state.levels)
+        predictor._coefficients = _restored_coefficients(state)
+        predictor._folded_s = now_s - elapsed_s - state.age_s
+        predictor.fold(now_s)
+        return predictor
+
+    def state(self, now_s: float) -> PredictorState:
+        """Return the state as plain values, without the samples that are not processed yet."""
+        age_s = max(0.0, now_s - self._folded_s) if math.isfinite(self._folded_s) else 0.0
+        fit, samples = self._fit.state, self._samples
+        if samples >= _FIRST_SAMPLES and not fit.matrix[0]:
+            samples = 0  # only the base is known, from other gateways
+        return PredictorState(age_s, samples, list(self._first), fit, {name: self.level(name) for name in self._levels})
+
+    @property
+    def coefficients(self) -> tuple[float, float, float]:
+        """The last fitted b in seconds, s and c in seconds per token; all 0 before the first sample."""
+        return self._coefficients
+
+    @property
+    def levels(self) -> dict[str, float]:
+        """Each replica's level as a factor; replicas without samples are missing and count as 1."""
+        return dict(self._scales)
+
+    def predict(self, replica: str, uncached: float, pending: float, now_s: float) -> float | None:
+        """Return the expected TTFT in seconds, or None before the pool's first sample.
+
+        Args:
+            uncached: prompt tokens that the replica has to compute.
+            pending: prompt tokens sent to the replica and not yet answered, without this request's.
+        """
+        predicted_s = self.predict_each(((replica, uncached, pending),), now_s)
+        return None if predicted_s is None else predicted_s[0]
+
+    def predict_each(self, candidates: Iterable[tuple[str, float, float]], now_s: float) -> list[float] | None:
+        """Predict for several replicas, each given as (name, uncached, pending)."""
+        law = self.law(now_s)
+        if law is None:
+            return None
+        (b, s, c), levels = law
+        return [
+            max(TTFT_MIN_S, levels.get(replica, 1.0) * (b + s * uncached + c * pending))
+            for replica, uncached, pending in candidates
+        ]
+
+    def law(self, now_s: float) -> Law | None:
+        """Return the law that is valid now, the same object until it changes; None before the pool's first sample."""
+        if now_s >= self._due_s or (self._samples < _FIRST_SAMPLES and self._raw):
+            self.fold(now_s)
+        return self._law
+
+    def add(self, replica: str, ttft_s: float, uncached: float, pending: float, now_s: float) -> None:
+        """Add a first content, with the tokens as of the time when the attempt was sent."""
+        self._raw.append((replica, ttft_s, uncached, pending, True))
+        if len(self._raw) >= _BUFFER_MAX:
+            self.fold(now_s)
+
+    def add_late(self, replica: str, waited_s: float, uncached: float, pending: float, now_s: float) -> None:
+        """Add an attempt that ended without a first content; if it was late, it raises the level."""
+        self._raw.append((replica, waited_s, uncached, pending, False))
+        if len(self._raw) >= _BUFFER_MAX:
+            self.fold(now_s)
+
+    def start_at_median(self, replica: str) -> None:
+        """Give a new replica the median level of the others: all of them may be slow."""
+        if self._levels:
+            self._levels[replica] = statistics.median(self._levels.values())
+            self._set_law()
+
+    # other gateways
+
+    @property
+    def first_s(self) -> Sequence[float]:
+        """The first TTFTs, from which only a base is known; empty after the fit has begun."""
+        return [ttft_s for ttft_s, _, _ in self._first]
+
+    @property
+    def has_fit(self) -> bool:
+        """True if there were enough samples for a fit."""
+        return self._samples >= _FIRST_SAMPLES
+
+    def begin(self, base_s: float) -> None:
+        """Begin the fit with the median of all gateways' first TTFTs."""
+        if not self.has_fit:
+            self._samples, self._coefficients = _FIRST_SAMPLES, (max(TTFT_MIN_S, base_s), 0.0, 0.0)
+            self._begin_fit(self._coefficients[0])
+            self._set_law()
+
+    def fold_new(self, now_s: float) -> None:
+        """Process the appended samples now, if there are any."""
+        if self._raw:
+            self.fold(now_s)
+
+    def take_new(self) -> Sequence[float]:
+        """Return number and sums of the samples of the fit since the last call, see `RelativeFit.take_new`."""
+        return self._fit.take_new()
+
+    def put(self, count: int, sums: Sequence[float]) -> None:
+        """Add samples of other gateways to the fit, see `RelativeFit.put`.
+
+        Raises:
+            ValueError: the sums are not those of times; nothing was added.
+        """
+        if sums[0] > count / TTFT_MIN_S**2:
+            raise ValueError("the sums are not those of times")
+        fit = copy(self._fit)
+        fit.put(count, sums)
+        self._coefficients, self._unfitted = _plausible_coefficients(fit), 0
+        self._fit = fit
+        self._first.clear()
+        self._samples = max(self._samples, _FIRST_SAMPLES) + count
+        self._set_law()
+
+    def add_steps(self, steps: Mapping[str, tuple[float, int]], means: Mapping[str, float]) -> None:
+        """Move levels by the steps of other gateways, as far as by that number of own samples.
+
+        Args:
+            steps: sum and number of their residuals by replica, each clipped to a step.
+            means: means of their levels, as logarithms. A level moves a little towards its mean; a new one is the mean.
+        """
+        levels = self._levels
+        for replica, (total, count) in steps.items():
+            moved = _clipped(total / count) * (1.0 - (1.0 - _LEVEL_STEP) ** count)
+            levels[replica] = _bounded(levels.get(replica, means.get(replica, 0.0)) + moved)
+        for replica, mean in means.items():
+            level = levels.get(replica, mean)
+            levels[replica] = _bounded(level + _APPROACH * (mean - level))
+        self._set_law()
+
+    def level(self, replica: str) -> float:
+        """Return the logarithm of a replica's level, within the range of a recorded one."""
+        return _bounded(self._levels.get(replica, 0.0))
+
+    def forget(self, replica: str) -> None:
+        """Drop the level of a removed replica."""
+        self._levels.pop(replica, None)
+        self._set_law()
+
+    def fold(self, now_s: float) -> None:
+        """Decay the levels to now_s and process the appended samples; `predict` calls this when it is due."""
+        if now_s > self._folded_s:
+            fade = exp((self._folded_s - now_s) / self.memory_s)
+            for replica in self._levels:
+                self._levels[replica] *= fade
+            self._folded_s = now_s
+        if self._raw and self._samples < _FIRST_SAMPLES:
+            self._add_first()
+        elif self._raw:
+            self._add_batch()
+        self._raw.clear()
+        if self._unfitted >= _REFIT:
+            self._coefficients = self._fit.solve_nonnegative()
+            self._unfitted = 0
+        self._due_s = self._folded_s + _FOLD_S
+        self._set_law()
+
+    def _set_law(self) -> None:
+        self._scales = dict(zip(self._levels, map(exp, self._levels.values()), strict=True))
+        self._law = (self._coefficients, self._scales) if self._samples else None
+        self.level_median = statistics.median(self._scales.values()) if self._scales else 1.0
+
+    def _add_first(self) -> None:
+        """Process the first samples: b is their median; the 20th starts the fit, without outliers."""
+        self._first += [(ttft_s, u, p) for _, ttft_s, u, p, is_event in self._raw if is_event]
+        self._samples = len(self._first)
+        if not self._first:
+            return
+        b = _first_base(self._first)
+        self._coefficients = (b, 0.0, 0.0)
+        if self._samples >= _FIRST_SAMPLES:
+            self._begin_fit(b)
+
+    def _begin_fit(self, b: float) -> None:
+        for ttft_s, u, p in self._first:
+            y = max(TTFT_MIN_S, ttft_s)
+            if abs(log(y / b)) <= _RESIDUAL_MAX:
+                self._fit.add(y, 1.0, u if u >= _TOKENS_MIN else 0.0, p if p >= _TOKENS_MIN else 0.0)
+        self._first.clear()
+
+    def _add_batch(self) -> None:
+        """Update levels and fit, with residuals against the coefficients and levels from before the batch."""
+        b, s, c = self._coefficients
+        levels = self._levels
+        level_mean = statistics.fmean(levels.values()) if levels else 0.0
+        seen: dict[str, tuple[float, float, list[float]]] = {}  # level, factor to the mean level, residuals
+        rows: list[Row] = []
+        for replica, ttft_s, uncached, pending, is_event in self._raw:
+            if replica not in seen:
+                level = levels.setdefault(replica, 0.0)
+                seen[replica] = (level, exp(level_mean - level), [])
+            level, to_mean, residuals = seen[replica]
+            base = b + s * uncached + c * pending
+            if base < TTFT_MIN_S:
+                base = TTFT_MIN_S
+            y = ttft_s if ttft_s > TTFT_MIN_S else TTFT_MIN_S
+            residual = log(y / base) - level
+            if is_event:
+                residuals.append(residual)
+                if abs(residual) <= _RESIDUAL_MAX:
+                    u = uncached if uncached >= _TOKENS_MIN else 0.0
+                    rows.append((y * to_mean, 1.0, u, pending if pending >= _TOKENS_MIN else 0.0))
+            elif residual > 0.0:
+                residuals.append(residual)
+        self._fit.add_all(rows)
+        count = len(rows)
+        self._samples += count
+        self._unfitted += count
+        for replica, (_, _, residuals) in seen.items():
+            levels[replica] += _level_move(residuals)
+            if self.steps is not None and residuals:
+                total, steps = self.steps.get(replica, (0.0, 0))
+                self.steps[replica] = (total + sum(map(_clipped, residuals)), steps + len(residuals))
+
+
+def _first_base(samples: list[Triple]) -> float:
+    return max(TTFT_MIN_S, statistics.median(ttft_s for ttft_s, _, _ in samples))
+
+
+def _restored_coefficients(state: PredictorState) -> Triple:
+    """Return the coefficients of a recorded state.
+
+    Raises:
+        ValueError: the state contradicts itself.
+    """
+    if state.samples < _FIRST_SAMPLES:
+        if len(state.first) != state.samples:
+            raise ValueError("the number of first samples is wrong")
+        base_s = _first_base(state.first) if state.first else 0.0
+        if base_s > _PREDICTED_S_MAX:
+            raise ValueError("the first samples are no times")
+        return base_s, 0.0, 0.0
+    if state.first:
+        raise ValueError("the fit has no samples")
+    return _plausible_coefficients(RelativeFit.restored(state.fit))
+
+
+def _plausible_coefficients(fit: RelativeFit) -> Triple:
+    """Return the coefficients of a fit with sums from elsewhere.
+
+    Raises:
+        ValueError: the sums are not those of times.
+    """
+    if fit.state.matrix[0] <= 0.0:
+        raise ValueError("the fit has no samples")
+    b, s, c = fit.solve_nonnegative()
+    if not 0.0 <= max(b, s, c) <= _PREDICTED_S_MAX:
+        raise ValueError("the fit is not one of times")
+    return b, s, c
+
+
+def _bounded(level: float) -> float:
+    return min(LEVEL_MAX, max(-LEVEL_MAX, level))
+
+
+def _clipped(residual: float) -> float:
+    return min(LEVEL_CLIP, max(-LEVEL_CLIP, residual))
+
+
+def _level_move(residuals: list[float]) -> float:
+    if len(residuals) >= _BATCH_MEDIAN_MIN:
+        return _BATCH_MEDIAN_STEP * statistics.median(residuals)
+    moved = 0.0
+    for residual in residuals:
+        moved += _LEVEL_STEP * _clipped(residual - moved)
+    return moved

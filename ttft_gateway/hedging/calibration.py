@@ -1,0 +1,126 @@
+"""Compares what hedges saved and cost with what the gate expected, so that hedges that save little end. Pure.
+
+The gate's expectation assumes that the backup's wait is independent of the primary's. If both wait for the same cause,
+backups lose, or win by little. Counting wins would not notice the second case, so seconds are compared: a lost hedge
+saved 0, a won one the rest of the primary's wait by the survival curve (docs/design/0004).
+
+Units: seconds; `coin` is a request's uniform random number in [0, 1).
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ttft_gateway.estimation.survival import Survival
+
+_DECAY: Final = 0.998  # with each hedge: the last 500 count
+_PRIOR: Final = 10.0  # hedges that saved what was expected: a few losses prove nothing
+_RECENT: Final = 100  # hedges that the guard looks at
+_GUARD_GAIN: Final = 0.5  # rare wins may be worth a lot: then nothing is wrong
+_RECENT_MIN: Final = 30  # hedges without a win, or ...
+_RECENT_PER_WIN: Final = 15  # ... more with each win: at a win rate of 15%, either has a chance below 1%
+_GUARDED_SHARE: Final = 0.05  # of the requests may be hedged while nearly all hedges lose, to notice the end of that
+_TRIAL_SHARE: Final = 0.03  # of the requests ignore the factor, for the same reason
+_MIN_S: Final = 1e-4  # keeps a division finite
+_DIGITS: Final = 1024.0  # the coin's later digits are independent of the plan's use of the coin
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """Expected outcome of a hedge.
+
+    Attributes:
+        predicted_s: predicted TTFT of the attempt that was late.
+        waited_s: time for which that attempt had waited.
+        backup_s: predicted TTFT of the backup.
+        gain_s: expected saving.
+    """
+
+    predicted_s: float
+    waited_s: float
+    backup_s: float
+    gain_s: float
+
+
+class Correction(NamedTuple):
+    """Corrections of the gate's arithmetic.
+
+    Attributes:
+        gain: time that hedges saved, as a share of what was expected; 0 for a request that is not hedged.
+        cost: time for which backups ran, as a multiple of their predicted TTFT, at least 1.
+    """
+
+    gain: float = 1.0
+    cost: float = 1.0
+
+
+NO_CORRECTION: Final = Correction()
+NOT_NOW: Final = Correction(gain=0.0)
+
+
+class Guard:
+    """The wins of the last hundred hedges of one kind."""
+
+    def __init__(self) -> None:
+        self._outcomes = 0  # bits of the recent hedges; 1 for a win
+        self._recent = 0
+
+    @property
+    def is_losing(self) -> bool:
+        """True while nearly all recent hedges have lost."""
+        return self._recent >= _RECENT_MIN + _RECENT_PER_WIN * self._outcomes.bit_count()
+
+    def add(self, *, won: bool) -> None:
+        """Add a hedge."""
+        self._outcomes = (self._outcomes << 1 | won) & ((1 << _RECENT) - 1)
+        self._recent = min(self._recent + 1, _RECENT)
+
+    def allows(self, coin: float) -> bool:
+        """Return True if a request may be hedged: each, but one in 20 while nearly all hedges lose."""
+        return coin * _DIGITS % 1.0 < _GUARDED_SHARE or not self.is_losing
+
+
+class Calibration:
+    """The outcome of a pool's recent hedges."""
+
+    def __init__(self) -> None:
+        self._hedges = self._expected = self._saved = self._ran = 0.0  # decayed sums, in multiples of backup_s
+        self._guard = Guard()
+        self._correction = NO_CORRECTION
+
+    @property
+    def is_guarded(self) -> bool:
+        """True while nearly all recent hedges have lost, and hedges save less than half of what is expected."""
+        return self._guard.is_losing and self._correction.gain < _GUARD_GAIN
+
+    def of(self, coin: float) -> Correction:
+        """Return the correction for a request; the guard keeps 19 requests in 20 from being hedged."""
+        if coin * _DIGITS % 1.0 < _TRIAL_SHARE:
+            return NO_CORRECTION
+        return NOT_NOW if self.is_guarded and not self._guard.allows(coin) else self._correction
+
+    def add_won(self, expected: Expectation, curve: Survival, ran_s: float) -> None:
+        """Add a hedge that brought the first content, after it had run for `ran_s`."""
+        waited_s = expected.waited_s + ran_s
+        self._add(expected, curve.remaining_s(predicted_s=expected.predicted_s, waited_s=waited_s), ran_s, won=True)
+
+    def add_measured(self, expected: Expectation, saved_s: float, ran_s: float) -> None:
+        """Add a hedge that brought the first content after `ran_s`, and whose saving was measured."""
+        self._add(expected, saved_s, ran_s, won=True)
+
+    def add_lost(self, expected: Expectation, ran_s: float) -> None:
+        """Add a hedge that ran for `ran_s`, until another attempt brought the first content."""
+        self._add(expected, 0.0, ran_s, won=False)
+
+    def _add(self, expected: Expectation, saved_s: float, ran_s: float, *, won: bool) -> None:
+        backup_s = max(_MIN_S, expected.backup_s)  # in multiples of it, a long prompt counts like a short one
+        self._hedges = self._hedges * _DECAY + 1.0
+        self._expected = self._expected * _DECAY + expected.gain_s / backup_s
+        self._saved = self._saved * _DECAY + saved_s / backup_s
+        self._ran = self._ran * _DECAY + ran_s / backup_s
+        gain = self._with_prior(self._saved / max(_MIN_S, self._expected))
+        cost = self._with_prior(self._ran / self._hedges)
+        self._correction = Correction(min(1.0, gain), max(1.0, cost))
+        self._guard.add(won=won)
+
+    def _with_prior(self, ratio: float) -> float:
+        return (self._hedges * ratio + _PRIOR) / (self._hedges + _PRIOR)

@@ -1,0 +1,77 @@
+"""The parameters of a pool's hedging, and the only place of their defaults. Pure data.
+
+The settings of `hedge:`, the client library and the bench take each default from `DEFAULTS`.
+
+Units: seconds; shares are fractions of 1.
+"""
+
+import math
+from typing import Final
+
+import msgspec
+
+from ttft_gateway.apis.base import FirstToken
+from ttft_gateway.estimation.window import REACH_S
+from ttft_gateway.hedging.budget import BudgetUnit
+from ttft_gateway.hedging.contract import ATTEMPTS_MAX
+from ttft_gateway.hedging.measure import NOT_MEASURED, MeasureShares
+from ttft_gateway.hedging.plan import FirstEvent, Policy
+from ttft_gateway.limits.budget import SAVED_COSTS
+from ttft_gateway.routing.strategies import Crossing, Routing
+
+HEDGES_MAX: Final = ATTEMPTS_MAX - 1
+"""Largest value of `max_hedges`."""
+
+
+class HedgeParameters(msgspec.Struct, frozen=True):
+    """Parameters of a pool's hedging.
+
+    Attributes:
+        policy: method that sets the delay of a backup.
+        budget: extra requests, and extra tokens or cost, as a share of the traffic that may be hedged.
+        budget_unit: unit of the second budget, beside requests: prompt tokens or money.
+        max_hedges: maximum number of backups per request.
+        static_delay_s: delay of the policy `static`.
+        hedge_delay_min_s: shortest delay of a hedge.
+        cold_start_delay_s: delay while there are too few samples.
+        gain_min: required gain of a backup at a provider, as a multiple of its own TTFT.
+        gain_min_engine: the same at an own engine, where a backup slows others down (docs/evaluation/hedging.md, W5).
+        routing: strategy that picks a primary's replica; a backup always goes to the one predicted fastest.
+        crossing: later attempts of a request that may cross a boundary.
+        first_token: event that is timed as the first token.
+        hedge_hidden_reasoning: True to hedge also models whose answers begin with reasoning that is not shown.
+        sampled_event: event whose times the policy `quantile` learns from.
+        answered_by: event after which an attempt is not hedged any more.
+        ttft_target_s: TTFT that hedges are to keep; None: they save as much time as possible.
+        measure: shares of the hedges whose saving is measured.
+        warm_samples: first contents before the learned plan is used.
+        window_s: age at which samples expire, if enough newer ones are left.
+        saved_hedges: hedges that the budget can pay at the first request.
+        shows_replicas: True if the TTFT of each replica is shown; False: it is kept only if the policy reads it.
+    """
+
+    policy: Policy = Policy.ADAPTIVE
+    budget: float = 0.10
+    budget_unit: BudgetUnit = BudgetUnit.TOKENS
+    max_hedges: int = 1
+    static_delay_s: float = math.inf
+    quantile: float = 0.9
+    hedge_delay_min_s: float = 0.020
+    cold_start_delay_s: float = 2.0
+    gain_min: float = 0.25
+    gain_min_engine: float = 5.0
+    routing: Routing = Routing.PREDICTED
+    crossing: Crossing = Crossing.NEVER
+    hedge_hidden_reasoning: bool = False
+    first_token: FirstToken = "any"
+    sampled_event: FirstEvent = FirstEvent.CONTENT
+    answered_by: FirstEvent = FirstEvent.CONTENT
+    ttft_target_s: float | None = None
+    measure: MeasureShares = NOT_MEASURED
+    warm_samples: int = 20
+    window_s: float = REACH_S
+    saved_hedges: float = SAVED_COSTS
+    shows_replicas: bool = True
+
+
+DEFAULTS: Final = HedgeParameters()

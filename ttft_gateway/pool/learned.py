@@ -1,0 +1,166 @@
+"""The learned state of models as plain values: what a gateway keeps over a restart. Pure.
+
+Owns the document (`Learned`) and the rules by which a pool takes its part of it: the replica has the same name and
+source, and the newest sample is at most a day old. The state of the parts belongs to their modules: windows, predictor,
+token scale, learning. Budgets, breakers, quotas and cool-downs are not kept. The document contains no prompt, no key
+and no header.
+
+Units: seconds; `saved_s` is wall time, everything else is relative to it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from ttft_gateway.estimation.first_token import FirstTokenState
+from ttft_gateway.estimation.tokens import TokenScale, TokenScaleState
+from ttft_gateway.pool.learning import LearningState, ReplicaWindows
+from ttft_gateway.pool.pool import Pool
+
+Drop: TypeAlias = Callable[[str, str], object]
+"""Receives the name of something that was received and is not used, and the reason."""
+
+FORMAT: Final = "ttft-gateway learned state"
+VERSION: Final = 1  # of the document; another one is not read
+AGE_S_MAX: Final = 86_400.0  # models, servers and load change within days; a cold start is then the better guess
+
+_T = TypeVar("_T")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class LearnedReplica(msgspec.Struct, frozen=True):
+    """The state of one replica.
+
+    Attributes:
+        source: `Replica.source`.
+        windows: its windows.
+    """
+
+    source: str
+    windows: ReplicaWindows
+
+
+class LearnedPool(msgspec.Struct, frozen=True):
+    """The state of one pool; replicas by name."""
+
+    first_token: FirstTokenState
+    learning: LearningState
+    replicas: dict[str, LearnedReplica]
+
+
+class LearnedModel(msgspec.Struct, frozen=True):
+    """The state of one model.
+
+    Attributes:
+        tokens: scale of its tokenizer.
+        pools: pools by name.
+    """
+
+    tokens: TokenScaleState
+    pools: dict[str, LearnedPool]
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """The state of all models by name.
+
+    Attributes:
+        format: name of the document's format; the first field, so that a file shows it at its start.
+        version: version of the format.
+        saved_s: wall time of the state.
+    """
+
+    format: Literal["ttft-gateway learned state"]
+    version: int
+    saved_s: Annotated[float, msgspec.Meta(ge=0.0)]
+    models: dict[str, LearnedModel]
+
+
+class _RawModel(msgspec.Struct):
+    tokens: msgspec.Raw
+    pools: dict[str, msgspec.Raw]
+
+
+class _RawLearned(msgspec.Struct):
+    saved_s: Annotated[float, msgspec.Meta(ge=0.0)]
+    models: dict[str, msgspec.Raw]
+
+
+def encoded(learned: Learned) -> bytes:
+    """Return the document."""
+    return _encode(learned)
+
+
+def decoded(document: bytes, drop: Drop) -> Learned:
+    """Return the state of a document, without its damaged parts.
+
+    Args:
+        drop: receives the name of each damaged model, pool or token scale, and the reason.
+
+    Raises:
+        ValueError: it is no such document.
+        RecursionError: the same.
+    """
+    try:
+        return msgspec.json.decode(document, type=Learned)
+    except msgspec.ValidationError:
+        raw = msgspec.json.decode(document, type=_RawLearned)
+    models = {name: model for name, each in raw.models.items() if (model := _model(name, each, drop)) is not None}
+    return Learned(FORMAT, VERSION, raw.saved_s, models)
+
+
+def _model(name: str, raw: msgspec.Raw, drop: Drop) -> LearnedModel | None:
+    parts = _part(f"the model {name}", raw, _RawModel, drop)
+    if parts is None:
+        return None
+    tokens = _part(f"the tokens of {name}", parts.tokens, TokenScaleState, drop)
+    named = {each: _part(each, pool, LearnedPool, drop) for each, pool in parts.pools.items()}
+    pools = {each: pool for each, pool in named.items() if pool is not None}
+    return LearnedModel(TokenScale().state if tokens is None else tokens, pools)
+
+
+def _part(name: str, raw: bytes | msgspec.Raw, kind: type[_T], drop: Drop) -> _T | None:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except ValueError as error:
+        drop(name, str(error))
+        return None
+
+
+def sound_pool(name: str, pool: LearnedPool, drop: Drop) -> LearnedPool | None:
+    """Return a pool's state as a reader of the document gets it; None if it is out of range."""
+    return _part(name, _encode(pool), LearnedPool, drop)
+
+
+def learned_pool(pool: Pool, now_s: float) -> Iterator[LearnedPool | None]:
+    """Yield a pool's state, after a None for each replica so that the reader can pause between them."""
+    replicas = {}
+    for replica in pool.replicas:
+        replicas[replica.name] = LearnedReplica(replica.source, pool.learning.windows(replica.name, now_s))
+        yield None
+    yield LearnedPool(pool.first_token.state, pool.learning.state(now_s), replicas)
+
+
+def restore_pool(pool: Pool, learned: LearnedPool, elapsed_s: float, now_s: float) -> bool:
+    """Give a pool the state of replicas with the same name and source; return False if it fits no replica or is old.
+
+    Args:
+        elapsed_s: time since the state was recorded.
+
+    Raises:
+        ValueError: the state contradicts itself; the pool is unchanged.
+    """
+    windows = {
+        replica.name: recorded.windows
+        for replica in pool.replicas
+        if (recorded := learned.replicas.get(replica.name)) is not None and recorded.source == replica.source
+    }
+    ages_s = [window.age_s for each in windows.values() for window in (each.ttft, each.ttfb) if window is not None]
+    if not ages_s or (age_s := elapsed_s + min(ages_s)) > AGE_S_MAX:
+        return False
+    pool.learning.restore(learned.learning, windows, elapsed_s, now_s)
+    pool.learning.restored_age_s = age_s
+    if pool.first_token.restore(learned.first_token, windows.keys()):
+        pool.learning.restart()  # the recorded times are those of another event
+    return True

@@ -1,0 +1,142 @@
+"""Books a pool's requests on its replicas' quotas: waits, reservations, and what an attempt used. Pure.
+
+The ledgers are shared between pools (`ttft_gateway.limits`); this module maps replicas to ledgers, and requests and ended
+attempts to amounts. Independent of how a replica is picked.
+
+Units: seconds of the loop's clock, tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Final
+
+from ttft_gateway.apis.base import RateLimit
+from ttft_gateway.hedging.contract import AttemptView, RequestFacts
+from ttft_gateway.hedging.outcomes import Bill
+from ttft_gateway.limits.bucket import Spend
+from ttft_gateway.limits.ledger import Ledger, QuotaTicket
+from ttft_gateway.pool.learning import Learning
+from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX, Replica
+from ttft_gateway.routing.strategies import uncooled
+
+_HEADROOM_MIN: Final = 0.1  # share of a quota below which primaries avoid it while another one has room
+_NOT_SENT: Final = "connect"  # the label of an attempt that found no connection
+
+
+class Quotas:
+    """The quotas of one pool.
+
+    Args:
+        ledgers: ledgers by quota name; not every quota has one.
+        learning: has the usual length of answers.
+
+    Attributes:
+        of: ledgers by replica, for replicas that have one.
+    """
+
+    def __init__(self, replicas: Sequence[Replica], ledgers: Mapping[str, Ledger], learning: Learning) -> None:
+        self.of = {each: ledgers[each.quota] for each in replicas if each.quota is not None and each.quota in ledgers}
+        self._learning = learning
+
+    @property
+    def is_shared(self) -> bool:
+        """True if the fleet may have to be asked for more of a quota."""
+        return any(ledger.is_shared for ledger in self.of.values())
+
+    # before an attempt
+
+    def without_wait(self, candidates: Sequence[Replica], facts: RequestFacts, now_s: float) -> list[Replica]:
+        """Return the candidates that need not wait for their provider."""
+        if not self.of:
+            return uncooled(candidates, now_s)
+        return [replica for replica in candidates if self.wait_s(replica, facts, now_s) <= 0]
+
+    def wait_s(self, replica: Replica, facts: RequestFacts, now_s: float) -> float:
+        """Return the time until a replica may get this request: after a Retry-After, or a limit of its quota."""
+        ledger = self.of.get(replica)
+        own_s = max(0.0, replica.breaker.cooling_until_s - now_s)
+        if ledger is None or now_s >= ledger.restricts_until_s:
+            return own_s
+        return max(own_s, ledger.wait_s(self._spend(facts, replica), now_s))
+
+    def with_headroom(self, candidates: Sequence[Replica], now_s: float) -> Sequence[Replica]:
+        """Return the candidates whose quota has headroom, or all of them if none has."""
+        if not self.of:
+            return candidates
+        return [each for each in candidates if self.headroom(each, now_s) >= _HEADROOM_MIN] or candidates
+
+    def is_free(self, replica: Replica, facts: RequestFacts, now_s: float) -> bool:
+        """Return True if the replica need not wait for its provider, and its quota has headroom."""
+        return self.wait_s(replica, facts, now_s) <= 0 and self.headroom(replica, now_s) >= _HEADROOM_MIN
+
+    def has_room(self, replica: Replica, facts: RequestFacts, now_s: float) -> bool:
+        """Return True if its quota has room for a hedge."""
+        ledger = self.of.get(replica)
+        return ledger is None or ledger.room_for_hedge(self._spend(facts, replica), now_s)
+
+    def headroom(self, replica: Replica, now_s: float) -> float:
+        """Return the share of its quota that is left; 1 without a ledger."""
+        ledger = self.of.get(replica)
+        return 1.0 if ledger is None or now_s >= ledger.restricts_until_s else ledger.headroom(now_s)
+
+    # attempts
+
+    def reserve(self, replica: Replica, facts: RequestFacts, now_s: float) -> QuotaTicket | None:
+        """Reserve the amount of a request; None if the replica has no ledger."""
+        ledger = self.of.get(replica)
+        return None if ledger is None else ledger.reserve(self._spend(facts, replica), now_s)
+
+    def observe(self, attempt: AttemptView, limits: Sequence[RateLimit], now_s: float) -> None:
+        """Pass the rate limits of response headers to the ledger."""
+        ledger, ticket = self._open(attempt)
+        if ledger is not None and ticket is not None:
+            ledger.observe(ticket, limits, now_s)
+
+    def close(self, attempt: AttemptView, ticket: QuotaTicket, bill: Bill, now_s: float) -> None:
+        """Settle the ticket of an attempt that ended: release what it did not use."""
+        ledger = self.of[attempt.replica]
+        if bill is Bill.RELEASE or attempt.error == _NOT_SENT:
+            ledger.release(ticket, now_s)
+        else:
+            ledger.settle(ticket, _used(attempt, ticket.spend, bill), now_s)
+
+    def rate_limited(
+        self, attempt: AttemptView, now_s: float, retry_after_s: float | None, *, by_tokens: bool = False
+    ) -> None:
+        """Let the quota, and all replicas that share it, wait after a 429 for its Retry-After, up to 5 minutes.
+
+        Args:
+            by_tokens: True for a 429 about tokens: only the quota waits, and not for much smaller requests.
+        """
+        ledger, ticket = self._open(attempt)
+        if ledger is not None and ticket is not None:
+            wait_s = None if retry_after_s is None else min(retry_after_s, COOL_DOWN_S_MAX)
+            ledger.rate_limited(ticket, now_s, wait_s, by_tokens=by_tokens)
+            if by_tokens:
+                retry_after_s = None
+        attempt.replica.breaker.on_rate_limited(now_s, retry_after_s)
+
+    # inside
+
+    def _open(self, attempt: AttemptView) -> tuple[Ledger | None, QuotaTicket | None]:
+        return self.of.get(attempt.replica), None if attempt.forecast is None else attempt.forecast.quota
+
+    def _spend(self, facts: RequestFacts, replica: Replica) -> Spend:
+        """Return the amount that a provider may count against its limits when the request arrives."""
+        limit, p90 = facts.answer_tokens, self._learning.answer_tokens
+        answer = p90 if limit is None or (limit > p90 and not replica.counts_max_tokens) else limit
+        return Spend(ceil(facts.prompt_tokens), ceil(answer))
+
+
+def _used(attempt: AttemptView, reserved: Spend, bill: Bill) -> Spend:
+    """Estimate the amount that an ended attempt took of its quota."""
+    usage, replica = attempt.usage, attempt.replica
+    if usage is not None and usage.prompt_tokens is not None:
+        prompt, answer = usage.prompt_tokens, usage.completion_tokens or 0
+    else:
+        prompt, answer = reserved.prompt, reserved.answer
+        if bill is Bill.PROMPT or (bill is Bill.CATALOG and not replica.bills_cancelled):
+            answer = min(answer, attempt.events)  # cancelled, or failed: an event is about a token
+    if replica.counts_max_tokens:
+        answer = max(answer, reserved.answer)  # counted beforehand, and not given back
+    return Spend(prompt, answer)

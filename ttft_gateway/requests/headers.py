@@ -1,0 +1,104 @@
+"""The headers of a client's request that the gateway reads, checks or passes on. Pure.
+
+`by_name` has the headers with names in lower case; of a repeated name the last one. The ids that a caller gives its
+request reach the log and the headers of the answer, so an id of another form is dropped, as if there were none. Units:
+seconds.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from ttft_gateway.apis.base import Headers
+from ttft_gateway.requests import errors as inbound_errors
+
+_USUAL_CONNECTION: Final = (b"keep-alive", b"close")  # no headers
+_request_id = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}").fullmatch  # UUIDs, `Root=1-...` of load balancers, base64
+_trace = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?").fullmatch  # W3C Trace Context
+_NO_TRACE: Final = b"0" * 32
+_duration = re.compile(rb"([0-9]{1,7}(?:\.[0-9]{1,6})?)(ms|s)").fullmatch
+
+
+class CallerIds(NamedTuple):
+    """The ids of one request, each None if the caller sent none or an invalid one."""
+
+    request_id: str | None
+    trace_id: str | None
+
+
+_NO_IDS: Final = CallerIds(None, None)
+
+
+def caller_ids(by_name: Mapping[bytes, bytes]) -> CallerIds:
+    """Return the caller's ids of a request from its headers, by names in lower case."""
+    if b"x-request-id" not in by_name and b"traceparent" not in by_name:
+        return _NO_IDS
+    named, parent = by_name.get(b"x-request-id"), by_name.get(b"traceparent")
+    request_id = trace_id = None
+    if named is not None and _request_id(named := named.strip(b" \t")):
+        request_id = named.decode()
+    if parent is not None and (found := _trace(parent.strip(b" \t"))) and found[1] != _NO_TRACE:
+        trace_id = found[1].decode()
+    return CallerIds(request_id, trace_id)
+
+
+def passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers to pass on, without the white space around values, which the parser of requests keeps.
+
+    It is no part of a value (RFC 9110, 5.5), and a client library that rejects it would blame the replica.
+    """
+    hidden = listed_in_connection(headers)
+    return tuple((name, value.strip(b" \t")) for name, value in headers if name in names and name not in hidden)
+
+
+def listed_in_connection(headers: Headers) -> set[bytes]:
+    """Return the names in `Connection`, in lower case: no proxy passes these headers on (RFC 9110, 7.6.1)."""
+    return {
+        option.strip(b" \t").lower()
+        for name, value in headers
+        if name == b"connection" and value not in _USUAL_CONNECTION
+        for option in value.split(b",")
+    }
+
+
+def check_content_headers(by_name: Mapping[bytes, bytes]) -> None:
+    """Reject a body that is declared as compressed or as another media type than JSON."""
+    media = by_name.get(b"content-type")
+    if media is not None and media != b"application/json":
+        kind = media.partition(b";")[0].strip().lower()
+        if kind not in (b"", b"application/json") and not kind.endswith(b"+json"):
+            raise inbound_errors.content_type(kind)
+    coding = by_name.get(b"content-encoding")
+    if coding is not None and coding.strip().lower() not in (b"", b"identity"):
+        raise inbound_errors.content_encoding(coding)
+
+
+def is_on(by_name: Mapping[bytes, bytes], name: bytes) -> bool:
+    """Read a header whose value is `on` or `off`."""
+    word = by_name[name].strip().lower()
+    if word not in (b"on", b"off"):
+        raise inbound_errors.switch_header(name.decode(), word)
+    return word == b"on"
+
+
+def duration_s(by_name: Mapping[bytes, bytes], name: bytes) -> float:
+    """Read a header whose value is a duration in milliseconds or seconds."""
+    value = by_name[name]
+    match = _duration(value.strip().lower())
+    seconds = float(match[1]) * (0.001 if match[2] == b"ms" else 1.0) if match is not None else 0.0
+    if seconds == 0.0:
+        raise inbound_errors.duration_header(name.decode(), value)
+    return seconds
+
+
+def read_timeout_s(by_name: Mapping[bytes, bytes]) -> float | None:
+    """Read the client's read timeout from the header of OpenAI's and Anthropic's SDKs; None if missing or invalid."""
+    value = by_name.get(b"x-stainless-read-timeout")
+    if value is None:
+        return None
+    try:
+        timeout_s = float(value)
+    except ValueError:
+        return None
+    return timeout_s if 0 < timeout_s < math.inf else None

@@ -1,0 +1,236 @@
+"""A replica as routing sees it: identity, load, and a circuit breaker. Pure.
+
+The breaker opens after consecutive failures, and closes again after the first content of one probe with real traffic;
+then the replica's share of the traffic grows for a while. A first content is no proof that answers are complete: broken
+answers are counted apart, and only a complete answer resets their count. `ttft_gateway.hedging.outcomes` defines the
+failures: never a loser, a client disconnect, or a caller's own error.
+
+Units: seconds of the loop's clock.
+"""
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+from ttft_gateway.apis.base import Api, Endpoint, LimitReader
+from ttft_gateway.limits.prices import Prices
+
+FAILURES_TO_OPEN = 3  # consecutive; one or two are common
+OPEN_S = 5.0  # first wait before a probe; doubles per failed probe
+OPEN_S_MAX = 15.0  # a recovered replica is used again within this time
+LIMITED_TO_COOL_DOWN = 3.0  # 429s without a Retry-After, less half of the requests sent: fewer cost one more try each
+_LIMITED_SHARE = 0.5
+COOL_DOWN_S = 1.0  # wait after them
+COOL_DOWN_S_MAX = 300.0  # a longer Retry-After is tested after this time: some are wrong by a factor of a thousand
+SLOW_START_S = 10.0  # a restarted server has cold caches and few connections
+_SLOW_START_MIN = 0.1  # initial fraction of its share
+
+
+class BreakerState(enum.Enum):
+    """State of a breaker; the value is the metric label."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"  # one probe is under way
+
+
+_SECRETS_MAX = 100  # those of a replica with a key that was replaced several times while attempts were under way
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Counts consecutive failures of one replica.
+
+    Attributes:
+        failures: consecutive failures before a first content.
+        broken: consecutive answers that broke after their first content.
+        limited: 429s less their tolerated share of the requests sent, from 0 to `LIMITED_TO_COOL_DOWN`.
+        wait_s: duration of the next open phase.
+        open_until_s: time before which no probe is sent.
+        cooling_until_s: time before which nothing is sent (after a 429).
+        closed_s: time of the last return to closed; -inf if the breaker never opened.
+        opened_s: time at which it last opened from closed; failed probes do not change it.
+        eventful: False if it is closed, and nothing is counted that a complete answer would reset.
+        rejecting: True while it is not closed because the replica rejects requests (`ttft_gateway.pool.rejections`).
+    """
+
+    state: BreakerState = BreakerState.CLOSED
+    failures: int = 0
+    broken: int = 0
+    limited: float = 0.0
+    wait_s: float = OPEN_S
+    open_until_s: float = 0.0
+    cooling_until_s: float = 0.0
+    closed_s: float = -math.inf
+    opened_s: float = -math.inf
+    eventful: bool = False
+    rejecting: bool = False
+
+    def allows(self, now_s: float) -> bool:
+        """Return True if a request may be sent; an open breaker admits one probe after its wait."""
+        if now_s < self.cooling_until_s:
+            return False
+        if self.state is BreakerState.CLOSED:
+            return True
+        return self.state is BreakerState.OPEN and now_s >= self.open_until_s
+
+    def is_closed(self, now_s: float) -> bool:
+        """Return True if the replica is healthy: no probe is due and no cool-down runs."""
+        return self.state is BreakerState.CLOSED and now_s >= self.cooling_until_s
+
+    def on_sent(self, now_s: float) -> None:
+        """Record a sent request; the first after the wait is the probe."""
+        if self.state is BreakerState.OPEN and now_s >= self.open_until_s:
+            self.state = BreakerState.HALF_OPEN
+        if self.limited:
+            self.limited = max(0.0, self.limited - _LIMITED_SHARE)
+
+    def share(self, now_s: float) -> float:
+        """Return the fraction of its share of primaries that the replica gets: below 1 during slow start."""
+        return max(_SLOW_START_MIN, min(1.0, (now_s - self.closed_s) / SLOW_START_S))
+
+    def on_content(self, now_s: float) -> None:
+        """Record a first content: a probe closes the breaker, and opens it again if its answer breaks."""
+        self.failures = 0
+        if self.state is BreakerState.HALF_OPEN:
+            self.state = BreakerState.CLOSED
+            self.rejecting = False
+            self.closed_s = now_s
+            self.broken = min(self.broken, FAILURES_TO_OPEN - 1)
+            self.wait_s = min(2 * self.wait_s, OPEN_S_MAX)
+
+    def on_success(self, now_s: float) -> None:
+        """Record a complete answer."""
+        if self.state is not BreakerState.CLOSED:
+            self.closed_s = now_s
+            self.state = BreakerState.CLOSED
+            self.rejecting = False
+        self.failures = self.broken = 0
+        self.wait_s = OPEN_S
+        self.eventful = self.limited > 0.0 or now_s < self.cooling_until_s
+
+    def on_failure(self, now_s: float, *, broken: bool = False) -> None:
+        """Record a failure of the replica, before its first content or (`broken`) after it."""
+        self.eventful = True
+        if broken:
+            self.broken += 1
+        else:
+            self.failures += 1
+        # A probe's rejection is disproved by another replica only after its end, when the breaker is open again.
+        is_due = self.state is BreakerState.OPEN and now_s >= self.open_until_s
+        if self.state is BreakerState.HALF_OPEN or is_due:
+            self.wait_s = min(2 * self.wait_s, OPEN_S_MAX)
+        elif max(self.failures, self.broken) < FAILURES_TO_OPEN:
+            return
+        self._open(now_s)
+
+    def open_with_others(self, now_s: float) -> None:
+        """Open although its own failures are too few: those of several gateways are enough."""
+        self.eventful = True
+        self._open(now_s)
+
+    def _open(self, now_s: float) -> None:
+        if self.state is BreakerState.CLOSED:
+            self.opened_s = now_s
+        self.state = BreakerState.OPEN
+        self.open_until_s = now_s + self.wait_s
+
+    def trip(self, now_s: float) -> None:
+        """Open at once: the replica needs a repair before it can work."""
+        self.failures = max(self.failures, FAILURES_TO_OPEN - 1)
+        self.on_failure(now_s)
+
+    def on_undecided(self, now_s: float) -> None:
+        """Record an end without a verdict on the replica: a probe that lost its race must not block the next probe."""
+        if self.state is BreakerState.HALF_OPEN:
+            self.state = BreakerState.OPEN
+            self.open_until_s = now_s
+
+    def on_rate_limited(self, now_s: float, retry_after_s: float | None) -> None:
+        """Record a 429: send nothing for its Retry-After; without one, only frequent 429s start a cool-down."""
+        self.eventful = True
+        self.limited = min(self.limited + 1.0, LIMITED_TO_COOL_DOWN)
+        if retry_after_s is None and self.limited < LIMITED_TO_COOL_DOWN:
+            return
+        wait_s = COOL_DOWN_S if retry_after_s is None else min(retry_after_s, COOL_DOWN_S_MAX)
+        self.cool_down(now_s + wait_s)
+
+    def cool_down(self, until_s: float) -> None:
+        """Send nothing until then; never shortens a cool-down."""
+        self.eventful = True
+        self.cooling_until_s = max(self.cooling_until_s, until_s)
+
+    def start_slowly(self, now_s: float) -> None:
+        """Start the slow start: the replica was out, so its caches may be cold."""
+        self.closed_s = now_s
+
+    def end_cool_down(self) -> None:
+        """Send again: a reload tests whether the provider still refuses."""
+        self.cooling_until_s, self.limited = 0.0, 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One endpoint of a pool.
+
+    Attributes:
+        name: unique name in its model.
+        endpoint: endpoint that attempts open.
+        quota: name of the quota that counts its requests; None if none is configured.
+        boundary: region or vendor that a request must not leave (`ttft_gateway.routing.strategies.Crossing`); None if unset.
+        hedgeable: True if hedges may go here: cancelling stops billing, or the configuration accepts the bill.
+        bills_cancelled: True if a cancelled request is, or may be, billed as if it had run to its end.
+        billing_unknown: True if `bills_cancelled` is an assumption.
+        prices: token prices; None if not configured.
+        apis: APIs that the replica serves, directly or by translation.
+        read_limits: reader of the rate limits in response headers; None if the provider sends none.
+        counts_max_tokens: True if the provider charges a request's whole `max_tokens` to its rate limit in advance.
+        prefills: True if the replica continues an answer from a given beginning.
+        weight: its share of primaries relative to the weights of the other replicas.
+        backup_only: True if it gets a primary only while no other replica of its pool can be used.
+        batches: True for a self-hosted engine, whose concurrent streams slow each other down.
+        source: base URL, model at the replica and definition of a first token: its learned state is valid for these.
+        in_flight: number of its attempts under way, those of other gateways included as far as they are known.
+        others_in_flight: the part of them that other gateways sent.
+        out: True while the operator has taken it out: it gets no new attempts.
+        secrets: texts that its errors must not reveal: its key, keys before it, and the values of headers sent to it.
+    """
+
+    name: str
+    endpoint: Endpoint
+    quota: str | None = None
+    boundary: str | None = None
+    hedgeable: bool = True
+    bills_cancelled: bool = False
+    billing_unknown: bool = False
+    prices: Prices | None = None
+    apis: frozenset[Api] = frozenset(Api)
+    read_limits: LimitReader | None = None
+    counts_max_tokens: bool = False
+    prefills: bool = False
+    weight: int = 1
+    backup_only: bool = False
+    batches: bool = False
+    source: str = ""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    in_flight: int = 0
+    others_in_flight: int = 0
+    out: bool = False
+    breaker: Breaker = field(default_factory=Breaker)
+
+    def use_key(self, endpoint: Endpoint, secrets: tuple[str, ...], now_s: float) -> None:
+        """Send further attempts to an endpoint that differs in its key; those under way end with the old one."""
+        self.endpoint = endpoint
+        self.secrets = tuple(dict.fromkeys((*secrets, *self.secrets)))[:_SECRETS_MAX]
+        if self.breaker.state is not BreakerState.CLOSED:  # perhaps because of the old key
+            self.breaker.on_success(now_s)
+
+    @property
+    def own_in_flight(self) -> int:
+        """Number of this gateway's attempts under way."""
+        return self.in_flight - self.others_in_flight
+
+    @property
+    def cancel_stops_billing(self) -> bool | None:
+        """False if a cancelled request is billed as if it had run to its end; None if that is unknown."""
+        return None if self.billing_unknown else not self.bills_cancelled
