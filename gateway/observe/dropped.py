@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 from gateway.events import Event
 from gateway.observe.process import ProcessValue
 from gateway.process_events import StateDropped
-from gateway.share.messages import Drop
+from ttft_gateway.pool.learned import Drop
 
 Source = Literal["learned_file", "pool", "share", "worker"]
 

@@ -27,8 +27,7 @@ from gateway.observe.process import ProcessValue
 from gateway.process_events import LearnedFileFailed, LearnedRestored
 from gateway.server.daemon_thread import on_thread
 from gateway.server.learned_state import LearnedState, Restored
-from gateway.share.messages import Drop
-from ttft_gateway.pool.learned import FORMAT, VERSION, Learned, decoded, encoded
+from ttft_gateway.pool.learned import FORMAT, VERSION, Drop, Learned, decoded, encoded
 
 _SAVE_EVERY_S: Final = 30.0  # what a kill loses; a file of 5 models with 3 replicas has about 30 kB
 _WRITE_S_MAX: Final = 10.0

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from gateway.race.context import Model
-from gateway.share.messages import Drop
-from ttft_gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool, sound_pool
+from ttft_gateway.pool.learned import Drop, LearnedModel, LearnedPool, learned_pool, restore_pool, sound_pool
 
 _SLICE_PARTS: Final = 8  # replicas read between two turns of the event loop, about 1 ms
 

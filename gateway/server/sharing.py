@@ -17,10 +17,11 @@ from gateway.race.context import Model, Runtime
 from gateway.share.asker import Asker
 from gateway.share.fleet import ASK_S_MAX, Fleet, WhenAway
 from gateway.share.leases import LeasedLimits, Leases
-from gateway.share.messages import Drop, NamedEngine
+from gateway.share.messages import NamedEngine
 from gateway.share.pools import shared_parts
 from gateway.share.sync import Part, Reach, SharedSwitches, Sync
 from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.learned import Drop
 
 _COMPONENT: Final = "share"
 _NO_REPLY: Final = f"no reply within {1000 * ASK_S_MAX:g} ms, three times in a row"

@@ -31,7 +31,6 @@ from gateway.share.messages import (
     Ask,
     BucketAnswer,
     BucketAsk,
-    Drop,
     GaugeAnswer,
     GaugeAsk,
     Lost,
@@ -43,6 +42,7 @@ from gateway.share.messages import (
     keep_silent,
     refill,
 )
+from ttft_gateway.pool.learned import Drop
 
 METHOD: Final = "share"  # of the message channel
 KEYS_MAX: Final = 20_000  # of each kind

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from gateway.share.messages import Answer, Ask, BucketAnswer, BucketAsk, Drop, GaugeAnswer, GaugeAsk, keep_silent
+from gateway.share.messages import Answer, Ask, BucketAnswer, BucketAsk, GaugeAnswer, GaugeAsk, keep_silent
 from gateway.share.rows import (
     CONTENTS,
     CREDIT,
@@ -43,6 +43,7 @@ from gateway.share.rows import (
     checked,
 )
 from ttft_gateway.limits.budget import NO_CREDIT, Credit, RetryBudget
+from ttft_gateway.pool.learned import Drop
 from ttft_gateway.pool.loads import Loads, ReplicaLoad
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import FAILURES_TO_OPEN, OPEN_S, BreakerState, Replica

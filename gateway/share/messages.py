@@ -25,6 +25,8 @@ from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar
 from msgspec import Meta, Raw, Struct, convert
 from msgspec.msgpack import Decoder, Encoder
 
+from ttft_gateway.pool.learned import Drop
+
 SILENT_S: Final = 5.0  # a process that asks nothing for this long is gone: its gauges and slots are free
 BIN_S: Final = 5.0  # length of a bin of a slice
 SLICE_S: Final = 120.0  # age at which a bin is dropped

@@ -22,7 +22,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, convert
 
 from gateway.share.loads import SharedLoads
-from gateway.share.messages import BIN_S, Answer, Ask, Drop, GaugeAnswer, GaugeAsk, SliceAnswer, SliceAsk, keep_silent
+from gateway.share.messages import BIN_S, Answer, Ask, GaugeAnswer, GaugeAsk, SliceAnswer, SliceAsk, keep_silent
 from gateway.share.rows import USAGE, Row, checked
 from gateway.share.sync import Part
 from ttft_gateway.estimation.predictor import Predictor
@@ -30,6 +30,7 @@ from ttft_gateway.estimation.window import RELATIVE_ACCURACY, BinCount, BinIndex
 from ttft_gateway.limits.bucket import Spend
 from ttft_gateway.limits.budget import RetryBudget
 from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.learned import Drop
 from ttft_gateway.pool.pool import Pool
 
 SAMPLES_PERIOD_S: Final = 1.0

@@ -19,7 +19,8 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from redis.exceptions import AuthenticationError, RedisError
 
 from gateway.share.address import EngineAddress
-from gateway.share.messages import Answer, Answered, Ask, Drop, Reply, keep_silent, pack, unpack
+from gateway.share.messages import Answer, Answered, Ask, Reply, keep_silent, pack, unpack
+from ttft_gateway.pool.learned import Drop
 
 CONNECT_S: Final = 1.0  # time limit of a connect with all that belongs to it, and of one Sentinel
 SILENCE_S: Final = 1.0  # time limit of the reply to a batch, after which the connection is closed

@@ -16,11 +16,12 @@ from gateway.race.timers import TimerQueue
 from gateway.server.sharing import Sharing
 from gateway.share.fleet import ASK_WAIT_S, WhenAway
 from gateway.share.leases import Lease
-from gateway.share.messages import Answered, Ask, BucketAsk, Drop, SwitchesAsk, keep_silent
+from gateway.share.messages import Answered, Ask, BucketAsk, SwitchesAsk, keep_silent
 from pooled import pool, send
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
 from switching_hub import SwitchingHub
+from ttft_gateway.pool.learned import Drop
 from ttft_gateway.pool.pool import Pool
 
 _NO_REPLY = "no reply within 90 ms, three times in a row"

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gateway.share.hub import ShareHub
-from gateway.share.messages import Answered, Ask, Drop, Reply, keep_silent
+from gateway.share.messages import Answered, Ask, Reply, keep_silent
+from ttft_gateway.pool.learned import Drop
 
 
 class EngineHost:
