@@ -31,21 +31,6 @@ _COMMANDS = {  # command -> module in gateway.cli, function in it
     "version": ("version", "version"),
 }
 
-SERVE_LIBRARIES = frozenset(
-    {
-        "fastapi",
-        "h2",
-        "httptools",
-        "prometheus_client",
-        "pydantic",
-        "shtab",
-        "sse_starlette",
-        "starlette",
-        "yaml",
-    }
-)
-"""Modules of the extra `serve`; uvloop is not required."""
-
 
 def main(argv: Sequence[str] | None = None) -> ExitCode:
     """Run a command line.
@@ -68,25 +53,12 @@ def main(argv: Sequence[str] | None = None) -> ExitCode:
         command: Callable[[argparse.Namespace], ExitCode] = getattr(imported, function)
         code = command(arguments)
         sys.stdout.flush()
-    except ModuleNotFoundError as error:
-        library = missing_library(error)
-        if library is None:
-            raise
-        needs = f"{arguments.command} needs {library}, which is not installed"
-        print(f"{PROGRAM}: {needs}; install the project with its extra `serve`", file=sys.stderr)
-        return ExitCode.USAGE
     except KeyboardInterrupt:
         return ExitCode.SECOND_CTRL_C
     except BrokenPipeError:  # the reader of the output has closed it, as in `ttft-gateway config-schema | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     return code
-
-
-def missing_library(error: ModuleNotFoundError) -> str | None:
-    """Return the library of the extra `serve` that is not installed; None if another module is missing."""
-    name = (error.name or "").partition(".")[0]
-    return name if name in SERVE_LIBRARIES else None
 
 
 def foreign_providers() -> str | None:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
-from gateway.__main__ import missing_library as missing_server_library
 from streaming_bench.arguments import DefaultsFormatter
 from streaming_bench.errors import BenchError
 from streaming_bench.report.optional_plots import INSTALL, missing_library
@@ -92,9 +91,7 @@ def _module(parser: argparse.ArgumentParser, command: str) -> ModuleType:
         folder = "research.commands" if command in RESEARCH else "commands"
         return importlib.import_module(f"streaming_bench.{folder}.{command.replace('-', '_')}")
     except ModuleNotFoundError as error:
-        library, server_library = missing_library(error), missing_server_library(error)
-        if server_library is not None:
-            parser.error(f"{command} needs {server_library}, which is not installed; install the extra `serve`")
+        library = missing_library(error)
         if library is None:
             raise
         parser.error(f"{command} needs {library}; install it: {INSTALL}")

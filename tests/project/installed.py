@@ -1,4 +1,4 @@
-"""Checks an installed wheel away from its sources; run by scripts/verify-wheel with the Python of that installation.
+"""Checks installed wheels away from its sources; run by scripts/verify-wheel with the Python of that installation.
 
 Starts the demo, requests streams and pages, and shows the times to the first token and to the first token of a backup.
 Standard library only. Units: seconds.
@@ -20,7 +20,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-PACKAGES = ("gateway", "providers", "streaming_bench", "ttft_gateway")
+LIBRARY = "ttft_gateway"
+SERVER = ("gateway", "providers", "streaming_bench")
+LABORATORY = "streaming_bench/research"  # not installed
 FILES = ("gateway/openapi.yaml", "gateway/pages/static/*", "gateway/share/ttft1.lua", "*/py.typed")
 START_S_MAX = 60.0
 CALL_S_MAX = 60.0
@@ -31,30 +33,34 @@ class CheckFailedError(Exception):
     """The installation lacks something; the message names it."""
 
 
-def check_files(sources: Path) -> str:
-    """Compare the packages with those of the sources, which must not be what is imported."""
-    folders = {}
-    for name in PACKAGES:
+def check_files(sources: Path, *, library_only: bool) -> str:
+    """Compare the packages with the sources, which must not be what is imported."""
+    folders: dict[str, Path] = {}
+    packages = (LIBRARY,) if library_only else (LIBRARY, *SERVER)
+    if library_only and (found := [name for name in SERVER if importlib.util.find_spec(name)]):
+        raise CheckFailedError(f"the library's wheel installs {', '.join(found)}")
+    for name in packages:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             raise CheckFailedError(f"{name} is not installed")
         folders[name] = Path(spec.origin).parent
         if folders[name].is_relative_to(sources):
             raise CheckFailedError(f"{name} was imported from the sources: {folders[name]}")
-    wanted = [sources / "openapi.yaml", *(file for name in PACKAGES for file in (sources / name).rglob("*"))]
+    wanted = [file for name in packages for file in (sources / name).rglob("*")]
+    wanted += [] if library_only else [sources / "openapi.yaml"]
     count = 0
     for file in wanted:
-        if not file.is_file() or "__pycache__" in file.parts:
+        if not file.is_file() or "__pycache__" in file.parts or file.is_relative_to(sources / LABORATORY):
             continue
         package, *rest = ("gateway", "openapi.yaml") if file.parent == sources else file.relative_to(sources).parts
         installed = folders[package].joinpath(*rest)
         if not installed.is_file() or installed.read_bytes() != file.read_bytes():
             raise CheckFailedError(f"{file.relative_to(sources)} is missing or different in the wheel")
         count += 1
-    site = folders["gateway"].parent
-    if empty := [pattern for pattern in FILES if not any(site.glob(pattern))]:
-        raise CheckFailedError(f"the wheel has no {', '.join(empty)}")
-    return f"{count} files as in the sources; {', '.join(FILES)} among them"
+    site = folders[LIBRARY].parent
+    if not library_only and (empty := [pattern for pattern in FILES if not any(site.glob(pattern))]):
+        raise CheckFailedError(f"the wheels have no {', '.join(empty)}")
+    return f"{count} files of {', '.join(packages)} as in the sources"
 
 
 @contextlib.contextmanager
@@ -135,10 +141,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check an installed wheel.")
     parser.add_argument("sources", type=Path, help="the checkout that the wheel was built from")
     parser.add_argument("--begun", type=float, default=time.time(), help="Unix time at which the installation began")
+    parser.add_argument("--library", action="store_true", help="only the base is installed: no package of the server")
     parser.add_argument("--demo", metavar="PROGRAM", help="path of ttft-gateway; run its demo to a first token")
     options = parser.parse_args(arguments)
     try:
-        print(check_files(options.sources))
+        print(check_files(options.sources, library_only=options.library))
         if options.demo:
             begin_s = time.monotonic()
             with demo(options.demo) as (public, admin):

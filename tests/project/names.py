@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 NAMES: Final = ("providers", "gateway", "streaming_bench", "client", "core")
 INSTALLED_BYTES_MAX: Final = 3_000_000  # of the wheel, with compiled files
 
-PROGRAM: Final = '''
+PROGRAM: Final = """
 import json, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -96,7 +96,7 @@ with httpx.Client(transport=HedgingTransport(HedgeConfig(warmup_delay=0.1), stat
 assert stats.snapshot().hedge_wins == len(STREAMS), stats.snapshot()
 over.set()
 server.shutdown()
-'''
+"""
 
 
 class NamesError(Exception):

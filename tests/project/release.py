@@ -39,7 +39,14 @@ _CHART = "docker/helm/ttft-gateway/Chart.yaml"
 _IMAGE = re.compile(r"^( +image: ttft-gateway:)\S+", re.MULTILINE)
 # File -> lines with the version, and its form there; the first match of each is replaced.
 _VERSION_LINES: Final[Mapping[str, Mapping[re.Pattern[str], Callable[[str], str]]]] = {
-    "pyproject.toml": {re.compile(r'^(version = ")[^"]+', re.MULTILINE): str},
+    "pyproject.toml": {
+        re.compile(r'^(version = ")[^"]+', re.MULTILINE): str,
+        re.compile(r'("ttft-gateway-server==)[^"]+'): str,
+    },
+    "packaging/server/pyproject.toml": {
+        re.compile(r'^(version = ")[^"]+', re.MULTILINE): str,
+        re.compile(r'("ttft-gateway==)[^"]+'): str,
+    },
     "gateway/version.py": {re.compile(r'^(VERSION: Final = ")[^"]+', re.MULTILINE): str},
     "openapi.yaml": {re.compile(r"^(  version: )\S+", re.MULTILINE): str},
     "docker/Dockerfile": {re.compile(r'^( +org\.opencontainers\.image\.version=")[^"]+', re.MULTILINE): str},
@@ -168,13 +175,16 @@ def make(worktree: Path, version: str, date: str, dist: Path) -> str:
 
 
 def archive(worktree: Path, version: str, dist: Path) -> None:
-    """Build wheel, source archive and SBOM of a commit, and show their digests."""
+    """Build the wheels, the source archive and the SBOM of a commit, and show their digests."""
     time_s = git(worktree, "log", "-1", "--format=%ct")
     show(f"build with SOURCE_DATE_EPOCH={time_s} into {dist}")
     hatchling = str(Path(sys.executable).with_name("hatchling"))
-    run(worktree, hatchling, "build", "--directory", str(dist), environment={"SOURCE_DATE_EPOCH": time_s})
+    environment = {"SOURCE_DATE_EPOCH": time_s}
+    run(worktree, hatchling, "build", "--directory", str(dist), environment=environment)
+    server = worktree / "packaging/server"
+    run(server, hatchling, "build", "--target", "wheel", "--directory", str(dist), environment=environment)
     sbom.write_release(worktree, dist, int(time_s))
-    for path in sorted(dist.glob(f"ttft_gateway-{version}[-.]*")):
+    for path in sorted(dist.glob(f"ttft_gateway*-{version}[-.]*")):
         show(f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}")
 
 

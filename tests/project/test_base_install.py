@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from checkout import ROOT
-from gateway.__main__ import SERVE_LIBRARIES
+from gateway.version import VERSION
 
 SERVER_ONLY = (
     "fastapi",
@@ -32,16 +32,14 @@ with httpx.Client(transport=HedgingTransport(HedgeConfig(), stats=Stats())) as c
         pass
 print(*sys.modules)
 """
-WITHOUT_SERVE = """
+COMMANDS_WITHOUT_SERVE = """
+import importlib.metadata
 import sys
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in MISSING:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-MISSING = set(sys.argv.pop(1).split(","))
-sys.meta_path.insert(0, Missing())
-from PROGRAM.__main__ import main
-sys.exit(main(sys.argv[1:]))
+def distribution(name):
+    raise importlib.metadata.PackageNotFoundError(name)
+importlib.metadata.distribution = distribution
+import ttft_gateway.__main__ as commands
+sys.exit(getattr(commands, sys.argv[1])())
 """
 
 
@@ -67,32 +65,35 @@ def test_the_synchronous_transport_loads_no_event_loop() -> None:
     assert "asyncio" not in _run(USE).stdout.split()
 
 
-@pytest.mark.parametrize("command", ["serve", "demo", "check-config", "probe"])
+@pytest.mark.parametrize("command", ["gateway", "bench"])
 def test_a_command_without_the_extra_names_it(command: str) -> None:
-    """Without the extra `serve`, a command ends with exit code 2 and one line that names the extra."""
-    missing = ",".join(SERVE_LIBRARIES)
-    done = _run(WITHOUT_SERVE.replace("PROGRAM", "gateway"), missing, command)
+    """Without the server's distribution, a command ends with exit code 2 and one line that names the extra."""
+    done = _run(COMMANDS_WITHOUT_SERVE, command)
     assert done.returncode == 2, done.stderr
-    assert re.fullmatch(
-        rf"ttft-gateway: {command} needs \w+, which is not installed; install the project with its extra `serve`\n",
-        done.stderr,
-    )
+    assert re.fullmatch(r"ttft-(gateway|bench): only the client library .*\"ttft-gateway\[serve\]\"\n", done.stderr)
 
 
-def test_the_bench_without_the_extra_names_it() -> None:
-    """The bench runs the gateway's code, and needs the same extra."""
-    missing = ",".join(SERVE_LIBRARIES)
-    done = _run(WITHOUT_SERVE.replace("PROGRAM", "streaming_bench"), missing, "simulate")
-    assert done.returncode == 2
-    assert "which is not installed; install the extra `serve`" in " ".join(done.stderr.split())
+def test_the_command_of_the_base_runs_the_gateway() -> None:
+    """The commands of the base distribution find the functions of the server's distribution."""
+    done = _run("import sys\nimport ttft_gateway.__main__ as commands\nsys.exit(commands.gateway())", "version")
+    assert done.returncode == 0, done.stderr
+    assert VERSION in done.stdout
 
 
 def test_the_base_has_no_library_of_the_server() -> None:
-    """What the server alone needs is in the extra `serve`, and every module of the extra is recognised when missing."""
+    """What the server alone needs is in its own distribution, of the same version, which the extra `serve` installs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    base = {Requirement(each).name for each in project["dependencies"]}
-    serve = {Requirement(each).name for each in project["optional-dependencies"]["serve"]}
-    modules = {"pyyaml": "yaml", "sse-starlette": "sse_starlette", "prometheus-client": "prometheus_client"}
-    optional = {"uvloop", "httpx", "httpcore"}  # the first is not required, the others are in the base
-    assert base == {"ddsketch", "httpx", "msgspec"}
-    assert {modules.get(name, name) for name in serve - optional} <= SERVE_LIBRARIES
+    server = tomllib.loads((ROOT / "packaging/server/pyproject.toml").read_text())["project"]
+    assert {Requirement(each).name for each in project["dependencies"]} == {"ddsketch", "httpx", "msgspec"}
+    assert project["optional-dependencies"]["serve"] == [f"ttft-gateway-server=={VERSION}"]
+    assert f"ttft-gateway=={VERSION}" in server["dependencies"]
+    assert server["requires-python"] == project["requires-python"]
+
+
+def test_the_wheel_of_the_server_has_the_whole_bench_but_research() -> None:
+    """A new file of the bench is in the list that leaves out its laboratory."""
+    server = tomllib.loads((ROOT / "packaging/server/pyproject.toml").read_text())
+    listed = server["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    bench = {name.removeprefix("../../streaming_bench/") for name in listed if name.startswith("../../streaming_bench")}
+    files = {path.name for path in (ROOT / "streaming_bench").iterdir()}
+    assert bench == files - {"research", "__pycache__"}

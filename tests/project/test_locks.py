@@ -24,11 +24,14 @@ def _pins(lock: str) -> dict[str, str]:
 
 
 def _wanted() -> dict[str, list[Requirement]]:
-    """Return lock -> the requirements that pyproject.toml gives it."""
+    """Return lock -> the requirements in both pyproject.toml files."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         pyproject = tomllib.load(file)
+    with (ROOT / "packaging/server/pyproject.toml").open("rb") as file:
+        server = tomllib.load(file)["project"]["dependencies"]
     extras = pyproject["project"]["optional-dependencies"]
-    runtime = [*pyproject["project"]["dependencies"], *extras["otel"], *extras["serve"], *extras["share"]]
+    others = [line for line in server if not line.startswith("ttft-gateway==")]
+    runtime = [*pyproject["project"]["dependencies"], *others, *extras["otel"], *extras["share"]]
     build = pyproject["dependency-groups"]["build"]
     groups = [runtime, build, [*runtime, *build, *extras["bench"], *extras["dev"]]]
     return {lock: [Requirement(line) for line in group] for lock, group in zip(LOCKS, groups, strict=True)}

@@ -70,7 +70,7 @@ def test_bad_versions(version: str, error: str) -> None:
 
 def test_only_the_version_of_the_project_is_set() -> None:
     """Other lines with a version stay."""
-    text = '[project]\nversion = "0.1.0"\nrequires-python = ">=3.11"\n\n[tool.x]\nversion = "7"\n'
+    text = '[project]\nversion = "0.1.0"\nserve = ["ttft-gateway-server==0.1.0"]\n\n[tool.x]\nversion = "7"\n'
     assert release.set_version("pyproject.toml", text, "0.2.0") == text.replace("0.1.0", "0.2.0")
 
 
@@ -108,9 +108,8 @@ def test_every_file_with_the_version_has_the_same(name: str) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     text = (ROOT / name).read_text(encoding="utf-8")
     assert release.set_version(name, text, version) == text
-    assert release.set_version(name, text, "9.9.9") == text.replace(
-        version, "9.9.9", 2 if name.endswith("Chart.yaml") else 1
-    )
+    places = 2 if name.endswith(("Chart.yaml", "pyproject.toml")) else 1
+    assert release.set_version(name, text, "9.9.9") == text.replace(version, "9.9.9", places)
 
 
 def test_every_image_of_the_gateway_has_the_version() -> None:
