@@ -1,7 +1,7 @@
-"""The commands `ttft-gateway` and `ttft-bench`, which the extra `serve` installs; `python -m ttft_gateway` is the first.
+"""The commands `ttft-gateway` and `ttft-bench`, run by the extra `serve`; `python -m ttft_gateway` is the first.
 
-The base distribution owns the names, so that `pipx install` and `uvx` find them. The server's distribution registers the
-functions as entry points; the library itself never imports the server. No units.
+The base distribution owns the names, so that `pipx install` and `uvx` find them. The server's distribution registers
+the functions as entry points; the library itself never imports the server. No units.
 """
 
 import sys
