@@ -12,6 +12,7 @@ from types import FunctionType, ModuleType
 import pytest
 
 from defaults import default_hedging, default_timeouts
+from gateway import share
 from gateway.admission.admission import Admission, ModelQueue
 from gateway.admission.body_memory import BodyMemory
 from gateway.admission.caller_limits import CallerLimits, KeyLimiter
@@ -90,7 +91,7 @@ def call_sites(owner: object, name: str, function: FunctionType) -> list[object]
     """Return the objects through which a function is called: its class, or every module that imports it."""
     if inspect.isclass(owner):
         return [owner]
-    modules = [module for key, module in sys.modules.items() if key.split(".")[0] == "gateway"]
+    modules = [module for key, module in sys.modules.items() if key.split(".")[0] in {"gateway", "ttft_gateway"}]
     return [module for module in modules if getattr(module, name, None) is function]
 
 
@@ -193,6 +194,6 @@ def test_an_exception_in_any_leased_limit_fails_no_request() -> None:
         asker.close()
         return raised
 
-    targets = [target for target in functions(limits) if target[2].__module__ == leases.__name__]
+    targets = [target for target in functions(share) if target[2].__module__ in LEASED]
     raised = run_virtual(main())
     assert len(raised) >= 0.35 * len(targets)

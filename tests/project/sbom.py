@@ -118,7 +118,7 @@ def cyclonedx(project: str, version: str, lock: str, time_s: int) -> str:
     """
     libraries = read_lock(lock)
     root = f"pkg:pypi/{project}@{version}"
-    purls = {each.name: f"pkg:pypi/{each.name}@{each.version}" for each in libraries} 
+    purls = {each.name: f"pkg:pypi/{each.name}@{each.version}" for each in libraries}
     purls |= {project: root, f"{project}-server": root}  # one application, in two wheels of one version
     edges: dict[str, set[str]] = {purl: set() for purl in purls.values()}
     for each in libraries:

@@ -54,9 +54,9 @@ def test_a_clean_tree_passes(plant: Plant, rule: str) -> None:
 
 def test_a_class_name_used_again_is_found(plant: Plant) -> None:
     """A second public class of one name in a package is reported with the place of the first."""
-    root = plant("gateway/share/race.py", 'class Race:\n    """Runs."""\n')
+    root = plant("gateway/pages/race.py", 'class Race:\n    """Runs."""\n')
     assert findings(root, "classes") == [
-        "gateway/race/race.py:6: class Race is also defined in gateway/share/race.py:1; rename one of them"
+        "gateway/race/race.py:6: class Race is also defined in gateway/pages/race.py:1; rename one of them"
     ]
 
 
