@@ -1,8 +1,9 @@
 """One upstream stream of one request: stamps its times, holds back events before first content, ends once.
 
-The `Sink` of one `ttft_gateway.apis.base.Stream`. Times are stamped here, on the stack that read the socket. Independent of
-other attempts, policies and the client; it reports first content, failure and finish to its race. Once it forwards,
-content events in a row cost a time stamp and the call that writes them; a stream that can be recovered also keeps them.
+The `Sink` of one `ttft_gateway.apis.base.Stream`. Times are stamped here, on the stack that read the socket.
+Independent of other attempts, policies and the client; it reports first content, failure and finish to its race. Once
+it forwards, content events in a row cost a time stamp and the call that writes them; a stream that can be recovered
+also keeps them.
 
 Units: seconds of the loop's clock, bytes.
 """

@@ -1,7 +1,7 @@
 """A simulated workload, independent of its model: requests, replicas, limits, and a stream driven by timers.
 
-The simulated replicas implement `ttft_gateway.apis.base.Endpoint`, so that the gateway's own race uses them. A call's body is
-the request's number, by which a replica finds its draws, the same under every policy (common random numbers).
+The simulated replicas implement `ttft_gateway.apis.base.Endpoint`, so that the gateway's own race uses them. A call's
+body is the request's number, by which a replica finds its draws, the same under every policy (common random numbers).
 
 Units: seconds of the loop's clock, tokens.
 """

@@ -177,7 +177,7 @@ def test_refusals_are_counted_by_code() -> None:
 
 
 def test_every_instrument_is_fed() -> None:
-    """Each counter and histogram changes with at least one of the sample events; gateway/server/sharing.py counts asks."""
+    """Each counter and histogram changes with a sample event; gateway/server/sharing.py counts asks."""
     instruments = Instruments()
     instruments.share_asks.at("ok").value += 1
     instruments.share_ask.at().observe(0.001)

@@ -1,13 +1,14 @@
 """The outcome of a failed attempt, from its error, and the remedy to try. Pure.
 
-The first half of the table of docs/failover.md in code, for the gateway and for the client library; outcomes.py has
-the effects of an outcome, and gateway/race/failures.py the next step of a request. A policy refusal and an error that
+The first half of the table of docs/failover.md in code, for the gateway and for the client library; outcomes.py has the
+effects of an outcome, and gateway/race/failures.py the next step of a request. A policy refusal and an error that
 blames the request are answers; everything else is tried elsewhere. The gateway holds the key and names the model:
-`ttft_gateway.apis.account_errors` has the forms that no request can cause. Any other 4xx may be the caller's or the gateway's;
-`ttft_gateway.pool.rejections` judges by evidence. A 401, a 402 and forms that are likely the gateway's are tried everywhere;
-other error objects are put to replicas of the same pool, because a caller's own mistake is no reason to use another
-model. A 4xx without such an object can come from anything on the way (a firewall, a proxy, another protocol on the
-port): other replicas are asked. For statuses that most likely concern the request, one other replica is asked.
+`ttft_gateway.apis.account_errors` has the forms that no request can cause. Any other 4xx may be the caller's or the
+gateway's; `ttft_gateway.pool.rejections` judges by evidence. A 401, a 402 and forms that are likely the gateway's are
+tried everywhere; other error objects are put to replicas of the same pool, because a caller's own mistake is no reason
+to use another model. A 4xx without such an object can come from anything on the way (a firewall, a proxy, another
+protocol on the port): other replicas are asked. For statuses that most likely concern the request, one other replica is
+asked.
 
 If this machine is out of files, ports, memory or connections, one other replica is tried: an idle connection to it may
 be open, and ports and connections are counted per upstream. A third one would fail like the second.

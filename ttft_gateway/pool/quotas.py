@@ -1,7 +1,7 @@
 """Books a pool's requests on its replicas' quotas: waits, reservations, and what an attempt used. Pure.
 
-The ledgers are shared between pools (`ttft_gateway.limits`); this module maps replicas to ledgers, and requests and ended
-attempts to amounts. Independent of how a replica is picked.
+The ledgers are shared between pools (`ttft_gateway.limits`); this module maps replicas to ledgers, and requests and
+ended attempts to amounts. Independent of how a replica is picked.
 
 Units: seconds of the loop's clock, tokens.
 """

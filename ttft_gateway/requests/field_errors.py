@@ -1,9 +1,9 @@
 """Builds the error for a request's invalid fields: what was found, where, and what to write instead. Pure.
 
-Used after `ttft_gateway.requests.request` has rejected a request: it decodes each field again and checks it piece by piece.
-Of a field over `DECODED_MAX` only the beginning is decoded, and the typed decoder's own error has the path: a rejected
-request must not hold the event loop for longer than a good one. A message shows at most some 60 characters of the
-client's data; codes are OpenAI's where OpenAI has one. Units: bytes.
+Used after `ttft_gateway.requests.request` has rejected a request: it decodes each field again and checks it piece by
+piece. Of a field over `DECODED_MAX` only the beginning is decoded, and the typed decoder's own error has the path: a
+rejected request must not hold the event loop for longer than a good one. A message shows at most some 60 characters of
+the client's data; codes are OpenAI's where OpenAI has one. Units: bytes.
 """
 
 import json

@@ -3,9 +3,9 @@
 The top level is decoded into raw values, which checks the whole JSON and gives each value's length; a comparison of the
 body with its keys and values gives the values' positions. Duplicate keys are rejected: the gateway and an upstream
 could use different ones for the model or the stream flag. A second, typed decode reads the few fields that the gateway
-uses; all other fields go to the upstream unchanged. `ttft_gateway.requests.large` checks the messages of a large body in one
-pass; `ttft_gateway.requests.headers` reads the headers; `ttft_gateway.requests.errors` and `ttft_gateway.requests.field_errors` build
-the errors.
+uses; all other fields go to the upstream unchanged. `ttft_gateway.requests.large` checks the messages of a large body
+in one pass; `ttft_gateway.requests.headers` reads the headers; `ttft_gateway.requests.errors` and
+`ttft_gateway.requests.field_errors` build the errors.
 
 Independent of configured models and API keys. Units: bytes, seconds, tokens.
 """

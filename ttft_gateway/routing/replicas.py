@@ -177,7 +177,8 @@ class Replica:
         name: unique name in its model.
         endpoint: endpoint that attempts open.
         quota: name of the quota that counts its requests; None if none is configured.
-        boundary: region or vendor that a request must not leave (`ttft_gateway.routing.strategies.Crossing`); None if unset.
+        boundary: region or vendor that a request must not leave (`ttft_gateway.routing.strategies.Crossing`); None if
+            unset.
         hedgeable: True if hedges may go here: cancelling stops billing, or the configuration accepts the bill.
         bills_cancelled: True if a cancelled request is, or may be, billed as if it had run to its end.
         billing_unknown: True if `bills_cancelled` is an assumption.

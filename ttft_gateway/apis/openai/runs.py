@@ -53,7 +53,7 @@ _FIRST_END_BYTES_MAX: Final = 1024
 
 
 class TextRun:
-    """The `ttft_gateway.apis.base.ContentRun` of events that equal a content event but for the text between prefix and suffix.
+    """The `apis.base.ContentRun` of events that equal a content event but for the text between prefix and suffix.
 
     Such an event is the same JSON with another string in one place, which is not empty either: content again.
 
