@@ -89,7 +89,7 @@ stats = Stats()
 with httpx.Client(transport=HedgingTransport(HedgeConfig(warmup_delay=0.1), stats=stats)) as http:
     for path in STREAMS:
         url = f"http://127.0.0.1:{server.server_port}{path}"
-        body = {"model": "m", "stream": True, "max_tokens": 9, "input": "Hi", "prompt": "Hi",
+        body = {"model": "m", "stream": True, "store": False, "max_tokens": 9, "input": "Hi", "prompt": "Hi",
                 "messages": [{"role": "user", "content": "Hi"}]}
         answer = http.post(url, json=body).text
         assert answer.count("Hello") == 1, (path, answer)
