@@ -89,8 +89,12 @@ stats = Stats()
 with httpx.Client(transport=HedgingTransport(HedgeConfig(warmup_delay=0.1), stats=stats)) as http:
     for path in STREAMS:
         url = f"http://127.0.0.1:{server.server_port}{path}"
-        body = {"model": "m", "stream": True, "store": False, "max_tokens": 9, "input": "Hi", "prompt": "Hi",
-                "messages": [{"role": "user", "content": "Hi"}]}
+        asked = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+        if path.endswith("responses"):
+            asked = {"input": "Hi", "store": False}
+        elif path == "/v1/completions":
+            asked = {"prompt": "Hi"}
+        body = {"model": "m", "stream": True, **asked}
         answer = http.post(url, json=body).text
         assert answer.count("Hello") == 1, (path, answer)
 assert stats.snapshot().hedge_wins == len(STREAMS), stats.snapshot()
