@@ -18,7 +18,7 @@ from yarl import URL
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.client.aiohttp_content import RacedContent
 from ttft_gateway.client.asked import HEDGE_HEADER, ask
-from ttft_gateway.client.async_race import AsyncRace
+from ttft_gateway.client.async_race import AsyncRace, cancel_all
 from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.first import First
 from ttft_gateway.client.hedger import ClientAttempt, safely
@@ -133,9 +133,7 @@ class HedgingSession(Racing[Call, Sent, ClientResponse]):
 
     async def close(self) -> None:
         """Close all connections."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self._inner.close()
 
     async def __aenter__(self) -> Self:

@@ -7,6 +7,7 @@ primary's connection, and takes over the backup's response. Cancelled tasks clos
 
 import asyncio
 import math
+from collections.abc import Collection
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -14,6 +15,14 @@ from ttft_gateway.client.hedger import ClientAttempt, safely
 from ttft_gateway.client.race import UNSENT, Overtaken, RacedAttempts
 
 _T = TypeVar("_T")
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait for their end; without a task, no event loop of asyncio is needed."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class AsyncRace(Generic[_T]):
