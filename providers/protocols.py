@@ -13,14 +13,12 @@ from providers.anthropic.protocol import AnthropicMessages
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.edits import BodyEdits, EditedProtocol
-from providers.openai.embeddings import OpenAIEmbeddings
-from providers.openai.whole import WholeAnswers
+from providers.openai.whole import OpenAIEmbeddings, WholeAnswers
 from providers.responses.protocol import OpenAIResponses
 from providers.translation.base import OnDropped, TranslatedProtocol, Translation
 from providers.translation.chat_to_messages.translation import ChatToMessages
 from providers.translation.chat_to_responses.translation import ChatToResponses
-from providers.translation.messages_to_chat.request import Dialect
-from providers.translation.messages_to_chat.translation import MessagesToChat
+from providers.translation.messages_to_chat.translation import Dialect, MessagesToChat
 from providers.translation.responses_to_chat.translation import ResponsesToChat
 from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, FirstToken, WireProtocol
 from ttft_gateway.apis.catalog import Kind

@@ -70,25 +70,19 @@ class EditedProtocol:
         self._edits = edits
 
     def path(self, api: Api) -> str:
-        """See `WireProtocol.path`."""
         return self._inner.path(api)
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
-        """See `WireProtocol.build`."""
         return self._inner.build(self._edits.apply(call), model, stream=stream)
 
     def reader(self, call: Call) -> EventReader:
-        """See `WireProtocol.reader`."""
         return self._inner.reader(call)
 
     def whole(self, call: Call, body: bytes) -> Frame:
-        """See `WireProtocol.whole`."""
         return self._inner.whole(call, body)
 
     def outlined(self, outline: bytes) -> Frame | None:
-        """See `WireProtocol.outlined`."""
         return self._inner.outlined(outline)
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
-        """See `WireProtocol.error`."""
         return self._inner.error(status, headers, body)

@@ -181,11 +181,9 @@ class StreamJoiner:
 
     @property
     def caught_up(self) -> bool:
-        """See `Joiner.caught_up`."""
         return all(choice.caught_up for choice in self._choices.values())
 
     def feed(self, raw: bytes) -> bytes | None:
-        """See `Joiner.feed`."""
         try:
             return b"".join(map(self._event, events_of(raw)))
         except (_Differs, NotComparable):

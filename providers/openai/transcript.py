@@ -78,7 +78,6 @@ class OpenAIRecoverer:
         )
 
     def transcript(self, call: Call) -> "OpenAITranscript":
-        """See `Recoverer.transcript`."""
         return OpenAITranscript(call, continuable=self.continuable(call))
 
 
@@ -104,12 +103,10 @@ class OpenAITranscript(ChoiceVisitor):
 
     @property
     def tokens(self) -> int:
-        """See `Transcript.tokens`."""
         listed = sum(delivered.tokens for delivered in self._choices.values())
         return max(self.events, listed)
 
     def add(self, raw: bytes) -> None:
-        """See `Transcript.add`."""
         run: list[bytes] = []  # texts of events that are otherwise equal; they are read as one event
         prefix = suffix = b""
         for event in events_of(raw):
@@ -141,7 +138,6 @@ class OpenAITranscript(ChoiceVisitor):
             self.events += events - 1
 
     def joiner(self) -> StreamJoiner:
-        """See `Transcript.joiner`."""
         return StreamJoiner(self._head, self._choices, usage_sent=self.usage_sent)
 
     def continuation(self) -> Continuation | None:

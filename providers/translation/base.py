@@ -94,11 +94,9 @@ class TranslatedProtocol:
         self._on_dropped = on_dropped
 
     def path(self, _api: Api) -> str:
-        """See `WireProtocol.path`."""
         return self._inner.path(self._translation.upstream_api)
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
-        """See `WireProtocol.build`."""
         _check_values(call.body)
         request = self._translation.request(call)
         if request.unsupported:
@@ -111,7 +109,6 @@ class TranslatedProtocol:
         )
 
     def reader(self, call: Call) -> EventReader:
-        """See `WireProtocol.reader`."""
         upstream_call = msgspec.structs.replace(call, api=self._translation.upstream_api, include_usage=True)
         return _TranslatingReader(self._inner.reader(upstream_call), self._translation.translator(call))
 
@@ -130,7 +127,6 @@ class TranslatedProtocol:
         """See `WireProtocol.outlined`: the answer has to be converted."""
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
-        """See `WireProtocol.error`."""
         return self._inner.error(status, headers, body)
 
 

@@ -41,7 +41,8 @@ def test_a_transport_without_asyncio_sends_and_closes() -> None:
     def use() -> int:
         response = _result(transport.handle_async_request(httpx.Request("GET", "http://a")))
         _result(transport.aclose())
-        return response.status_code
+        status: int = response.status_code
+        return status
 
     with ThreadPoolExecutor(1) as threads:  # in the main thread, older Pythons make a loop when one is asked for
         assert threads.submit(use).result() == 204

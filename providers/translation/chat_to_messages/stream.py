@@ -47,7 +47,6 @@ class ChatChunksFromMessages:
         self._ended = False
 
     def read(self, event: bytes) -> bytes:
-        """See `Translator.read`."""
         value = None if self._ended else object_in(data_of(event))
         if value is None:
             return b""
@@ -65,7 +64,6 @@ class ChatChunksFromMessages:
                 return self._block(kind, value)
 
     def close(self) -> bytes:
-        """See `Translator.close`."""
         if self._ended:
             return b""
         self._ended = True

@@ -5,7 +5,7 @@ newer models accept and older ones reject. Tool results belong to the user's tur
 merged, with the user's next message. Content without a counterpart (audio, files of another provider, a
 participant's name) is rejected.
 
-Other parameters are translated in request.py. Sans-I/O.
+Other parameters are translated in translation.py. Sans-I/O.
 """
 
 import hashlib

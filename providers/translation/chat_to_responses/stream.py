@@ -44,7 +44,6 @@ class ChatChunksFromResponses:
         self._ended = False
 
     def read(self, event: bytes) -> bytes:
-        """See `Translator.read`."""
         value = None if self._ended else object_in(data_of(event))
         return b"".join(self._event(value)) if value is not None else b""
 

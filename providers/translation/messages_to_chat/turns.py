@@ -4,7 +4,7 @@ A user's turn with tool results becomes one `tool` message for each result, then
 tool's images are put into that user message, because `tool` messages hold text only; a failed tool's text begins with
 "Error: ". Thinking is sent only to servers that have a field for it. Blocks of Anthropic's own tools are rejected.
 
-Other parameters are translated in request.py. Sans-I/O.
+Other parameters are translated in translation.py. Sans-I/O.
 """
 
 from collections.abc import Iterable

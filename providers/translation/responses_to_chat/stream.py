@@ -68,7 +68,6 @@ class ResponseEventsFromChat:
         self._ended = False
 
     def read(self, event: bytes) -> bytes:
-        """See `Translator.read`."""
         data = data_of(event) or b""
         if data.startswith(b"[DONE]"):
             return self.close()
@@ -76,7 +75,6 @@ class ResponseEventsFromChat:
         return b"".join(self._chunk(chunk)) if chunk is not None else b""
 
     def close(self) -> bytes:
-        """See `Translator.close`."""
         if self._ended:
             return b""
         self._ended = True
