@@ -1,7 +1,7 @@
 """Wire protocols by client API for each kind of upstream: native protocols, and translations for the other APIs.
 
 One row for each native API, one for each translation. If several chains of translations lead from a client's API to a
-native one, the shortest is used; of equally short chains, the one whose row comes first.
+native one, the shortest is used; of equally short chains, the one with the first row.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +34,7 @@ class ProtocolOptions(msgspec.Struct, frozen=True):
         on_dropped: receives the names of fields that a translation dropped; None: such a request is rejected.
         max_tokens: the bound on an answer if the client sends none and the upstream's API requires one.
         edits: changes to the bodies of generating APIs, None for none.
-        wall_s: the wall time, for the dates of answers from an upstream whose API has none.
+        wall_s: the wall time, for the dates of answers from an upstream without dates.
     """
 
     first_token: FirstToken = "any"

@@ -116,7 +116,7 @@ class MessageAssembler:
     def _delta(self, index: object, delta: Mapping[str, object]) -> None:
         block, kind = self._blocks[index], delta.get("type")
         if kind == "input_json_delta":
-            self._keep(index, "input", delta.get("partial_json"))
+            self._append(index, "input", delta.get("partial_json"))
         elif kind == "citations_delta":
             known = block.get("citations")
             if not isinstance(known, list):
@@ -124,15 +124,15 @@ class MessageAssembler:
             known.append(delta.get("citation"))
         elif kind in PIECES:
             key = PIECES[str(kind)]
-            self._keep(index, key, delta.get(key))
+            self._append(index, key, delta.get(key))
 
-    def _keep(self, index: object, key: str, piece: object) -> None:
-        """Keep a piece of a text until the end: to join it now would copy the whole text each time."""
+    def _append(self, index: object, key: str, piece: object) -> None:
+        """Store a piece of a text until the end: to join it now would copy the whole text each time."""
         self._pieces.setdefault(index, {}).setdefault(key, []).append(str(piece or ""))
 
 
 def _input_of(text: bytes) -> object:
-    """Return a tool's input as it is if it is JSON, in the form of an upstream if that is Python's.
+    """Return a tool's input unchanged if it is JSON, else as decoded by Python's more tolerant json module.
 
     Raises:
         ValueError: it is neither.

@@ -1,7 +1,7 @@
 """The wire protocol of chat completions on OpenAI-compatible servers, and the assembling of a message from deltas.
 
 Handles `message` and `delta`: content in parts, tool calls, audio. Legacy completions share the code of requests,
-events, errors and the rest of assembling. Independent of HTTP, keys and providers. Sans-I/O.
+events and errors, and most of the assembling. Independent of HTTP, keys and providers. Sans-I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """The wire protocol of legacy completions on OpenAI-compatible servers.
 
-Handles `text` choices; the rest is shared with chat completions (request, events, errors, assembler). Independent of
+Handles `text` choices; requests, events, errors and the assembler are shared with chat completions. Independent of
 HTTP, keys and providers. Sans-I/O.
 """
 

@@ -1,7 +1,7 @@
 """Sets and caps top-level values of the bodies sent to one upstream. Sans-I/O.
 
 Only the spans of the changed values are replaced; a body that needs no change is sent as the client wrote it. The
-values are those of the upstream's own API: a translated request is edited after its translation.
+values belong to the upstream's own API: a translated request is edited after its translation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def _is_over(value: bytes | None, most: float) -> bool:
 
 
 class EditedProtocol:
-    """A `ttft_gateway.apis.base.WireProtocol` whose bodies are edited.
+    """A `ttft_gateway.apis.base.WireProtocol` that edits the bodies of requests.
 
     Args:
         inner: the wire protocol of the upstream's API.

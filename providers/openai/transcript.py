@@ -23,8 +23,8 @@ _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 _NO_EFFECT: Final = frozenset(
     {b"null", b"false", b"[]", b"{}", b'"none"', b'"text"', b'{"type":"text"}', b'{"type": "text"}'}
 )
-# Fields with which a server would parse the rest of an answer as its beginning (grammars, parsers of tool calls), whose
-# values differ in a continuation (logprobs of completions have offsets in the text), or that add a prefill.
+# Fields with which a server would parse a continuation as the beginning of an answer (grammars, parsers of tool calls),
+# with other values in a continuation (logprobs of completions have offsets in the text), or that add a prefill.
 _NOT_CONTINUABLE: Final = frozenset(
     {
         "add_generation_prompt",
@@ -230,7 +230,7 @@ class OpenAITranscript(ChoiceVisitor):
     # ChoiceVisitor
 
     def visit_text(self, path: Path, value: str) -> str:
-        """Record a text; keep all of it."""
+        """Record a text, and return all of it."""
         self._current.texts.setdefault(path, []).append(value)
         if path[0] == "logprobs":
             self._current.tokens += 1
@@ -239,7 +239,7 @@ class OpenAITranscript(ChoiceVisitor):
         return value
 
     def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
-        """Record a tool call; keep all of it."""
+        """Record a tool call, and return all of it."""
         self._current.calls.add(index)
         return {**labels, **texts}
 

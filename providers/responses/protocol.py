@@ -66,7 +66,7 @@ class ResponseAssembler:
         self._items: list[tuple[int, object]] = []
 
     def add(self, raw: bytes) -> None:
-        """Take events; only finished items and the terminal one are kept."""
+        """Take events; only finished items and the terminal event are stored."""
         for event in events_of(raw):
             data = data_of(event) or b""
             if b"output_item.done" not in data and b'"response"' not in data:

@@ -1,7 +1,7 @@
 """Serves a client API from an upstream that has another one: request and answer translated by one `WireProtocol`.
 
-A `Translation` translates the client's request and makes a `Translator`, which turns the upstream's events into the
-client's, one by one. Events are classified (content, error, usage, end) once, by the reader of the upstream's own
+A `Translation` translates the client's request and makes a `Translator`, which makes the client's events of the
+upstream's, one by one. Events are classified (content, error, usage, end) once, by the reader of the upstream's own
 protocol; a translation only replaces the bytes of its frames. Translations therefore compose: a translated protocol
 can be translated again.
 
@@ -39,7 +39,7 @@ class TranslatedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Translator(Protocol):
-    """Turns one answer's events into the client's; stateful, sans-I/O."""
+    """Translates one answer's events to the client's; stateful, sans-I/O."""
 
     def read(self, event: bytes) -> bytes:
         """Return the client's events for one event of the upstream (blank line included), empty for none.
@@ -76,7 +76,7 @@ class Translation(Protocol):
         """Make a translator for the answer to this call."""
 
     def assembler(self, call: Call) -> Assembler:
-        """Make an assembler that turns the client's events into a JSON body of the client's API."""
+        """Make an assembler that builds a JSON body of the client's API from the client's events."""
 
 
 class TranslatedProtocol:

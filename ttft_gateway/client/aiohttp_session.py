@@ -27,7 +27,7 @@ from ttft_gateway.client.racing import Ending, Entrant, Opened, Racing
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Target
 
-_DECOMPRESSED: Final = ("gzip", "deflate", "br", "zstd")  # by aiohttp; of several codings at once, none is
+_DECOMPRESSED: Final = ("gzip", "deflate", "br", "zstd")  # by aiohttp; of several codings together, none is
 
 _JSON: Final = "application/json"
 _SWITCH: Final = HEDGE_HEADER.decode()
@@ -52,9 +52,9 @@ class Call:
         url: its whole address, with the query of its parameters.
         given: its address as the session gets it.
         options: its arguments.
-        headers: its headers, with those of the session.
+        headers: its headers and the session's.
         body: whole body; None if it can be sent only once.
-        is_json: True if the body is that of the argument `json`.
+        is_json: True if the body is from the argument `json`.
     """
 
     method: str
@@ -67,7 +67,7 @@ class Call:
 
 
 class HedgingSession(Racing[Call, Sent, ClientResponse]):
-    """Hedges the requests of an `aiohttp.ClientSession`, whose methods and attributes it has.
+    """Hedges the requests of an `aiohttp.ClientSession`, and has its methods and attributes.
 
     Args:
         config: settings; None: the defaults.
@@ -187,7 +187,7 @@ class HedgingSession(Racing[Call, Sent, ClientResponse]):
         return Call(method.upper(), url, given, options, headers, body, is_json) if is_http else None
 
     def _enter(self, request: Call) -> "Entrant[Call, Sent, ClientResponse] | None":
-        """Return the race of a request; None: it is sent without one."""
+        """Return the race of a request; None: it is sent without a race."""
         url = request.url
         origin = f"{url.scheme}://{url.raw_host}:{'' if url.is_default_port() else url.port}"
         path = url.raw_path_qs.encode()
@@ -339,7 +339,7 @@ def _body(data: object) -> bytes | None:
 
 
 def _set_headers(request: ClientRequest, home: Target, target: Target) -> None:
-    """Set the headers of a target: after all those of the session, its cookies, and other middlewares.
+    """Set the headers of a target, after the session's headers, cookies and other middlewares.
 
     After a redirect to another host, that host gets no key and no header of its own.
     """

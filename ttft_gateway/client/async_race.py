@@ -53,13 +53,13 @@ class AsyncRace(Generic[_T]):
         self._tasks = tasks
         self._backups: list[asyncio.Task[None]] = []
         self._result: _T | None = None  # the primary's response
-        self._won: _T | None = None  # that of a backup that has won
+        self._won: _T | None = None  # response of a backup that has won
         self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._is_cancelled = False  # the caller's task, by a backup that has won
 
     async def run(self) -> _T:
-        """Return the winner's response; without a winner that of the primary, or raise its error."""
+        """Return the winner's response; without a winner, return the primary's or raise its error."""
         self._loop = loop = asyncio.get_running_loop()
         main = asyncio.current_task(loop)
         assert main is not None

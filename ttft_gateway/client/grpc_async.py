@@ -1,7 +1,7 @@
 """Hedging for `grpc.aio`: interceptors for RPCs with one request, which have one response or a stream of them.
 
 A method is hedged only if it is named: a server carries out a hedged RPC twice. A race ends with the response or with
-the first message of a stream; the loser's call is cancelled at once, which resets its stream.
+the first message of a stream; the loser's call is cancelled immediately, which resets its stream.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Answer(NamedTuple, Generic[_C]):
     Attributes:
         call: the call.
         first: response, or first message; EOF for a stream without a message; None after an error.
-        error: error, None without one.
+        error: its error, None if it has none.
     """
 
     call: _C
@@ -216,7 +216,7 @@ class _UnaryStream(_Interceptor, grpc.aio.UnaryStreamClientInterceptor):
 
 
 class _RacedStream:
-    """The call of a winner: the message that ended its race, then the others. It has the attributes of the call."""
+    """The call of a winner: the message that ended its race, then its other ones. It has the call's attributes."""
 
     def __init__(self, answer: Answer[UnaryStreamCall[_Q, _R]]) -> None:
         self._call = answer.call

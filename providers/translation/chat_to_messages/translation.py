@@ -78,7 +78,7 @@ def request_of(body: object) -> TranslatedRequest:
         ("tools", tools),
         ("tool_choice", _tool_choice(request, tools)),
         ("metadata", _user(request)),
-        ("service_tier", _tier(request)),
+        ("service_tier", request.take_mapped("service_tier", _TIERS)),
         *_reasoning(request),
     ):
         fields[key] = value
@@ -175,14 +175,6 @@ def _user(request: FieldReader) -> Json | None:
     newer, older = request.take_as("safety_identifier", str), request.take_as("user", str)
     user = newer or older
     return {"user_id": user} if user else None
-
-
-def _tier(request: FieldReader) -> str | None:
-    tier = request.take_as("service_tier", str)
-    if tier is not None and tier not in _TIERS:
-        request.mark_unsupported("service_tier", f"value {tier[:20]!r}")
-        return None
-    return _TIERS[tier] if tier else None
 
 
 def _reasoning(request: FieldReader) -> list[tuple[str, object]]:

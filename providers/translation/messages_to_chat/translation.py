@@ -89,7 +89,7 @@ def request_of(body: object, dialect: Dialect) -> TranslatedRequest:
         ("tool_choice", choice),
         ("parallel_tool_calls", parallel),
         ("user", _user(request)),
-        ("service_tier", _tier(request)),
+        ("service_tier", request.take_mapped("service_tier", _TIERS)),
         *_reasoning(request),
     ):
         if value is not None:
@@ -169,14 +169,6 @@ def _user(request: FieldReader) -> str | None:
     return user or None
 
 
-def _tier(request: FieldReader) -> str | None:
-    tier = request.take_as("service_tier", str)
-    if tier is not None and tier not in _TIERS:
-        request.mark_unsupported("service_tier", f"value {tier[:20]!r}")
-        return None
-    return _TIERS[tier] if tier else None
-
-
 def _reasoning(request: FieldReader) -> list[tuple[str, object]]:
     """`reasoning_effort` and `response_format` from `thinking` and `output_config`.
 
@@ -187,7 +179,7 @@ def _reasoning(request: FieldReader) -> list[tuple[str, object]]:
     config = request.take("output_config")
     if config is not None:
         item = request.nested(config, "output_config")
-        effort, form = _effort(item), _format(item)
+        effort, form = item.take_mapped("effort", _EFFORTS), _format(item)
         item.close()
     thinking = request.take("thinking")
     if thinking is not None:
@@ -201,14 +193,6 @@ def _reasoning(request: FieldReader) -> list[tuple[str, object]]:
             request.mark_unsupported("thinking", f"type {kind[:20]!r}")
         item.close()
     return [("reasoning_effort", effort), ("response_format", form)]
-
-
-def _effort(config: FieldReader) -> str | None:
-    effort = config.take_as("effort", str)
-    if effort is not None and effort not in _EFFORTS:
-        config.mark_unsupported("effort", f"value {effort[:20]!r}")
-        return None
-    return _EFFORTS[effort] if effort else None
 
 
 def _format(config: FieldReader) -> Json | None:

@@ -1,7 +1,7 @@
 """Translates the turns of a request to Anthropic's Messages API to the messages of a chat completion.
 
-A user's turn with tool results becomes one `tool` message for each result, then a `user` message with the rest. A
-tool's images are put into that user message, because `tool` messages hold text only; a failed tool's text begins with
+A user's turn with tool results becomes one `tool` message for each result, then a `user` message with the other blocks.
+A tool's images are put into that user message, because `tool` messages hold text only; a failed tool's text begins with
 "Error: ". Thinking is sent only to servers that have a field for it. Blocks of Anthropic's own tools are rejected.
 
 Other parameters are translated in translation.py. Sans-I/O.

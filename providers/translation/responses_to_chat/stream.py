@@ -166,7 +166,7 @@ class ResponseEventsFromChat:
             yield self._writer.event(f"response.{name}.delta", **position, delta=more)
 
     def _named(self, name: object) -> Fields:
-        """Return the name of a called tool as the request has it, with that of its group."""
+        """Return the name of a called tool as the request has it, with the name of its group."""
         if self._groups is None:
             self._groups = groups_by_name(self._request.get("tools"))
         grouped = self._groups.get(as_key(name))

@@ -127,7 +127,7 @@ def problem_of(value: object) -> Problem | None:
     if isinstance(error, dict):
         return _described(error)
     if error:
-        text = value.get("message")  # beside an `error` that is only a title
+        text = value.get("message")  # next to an `error` that is only a title
         return _described({"message": text or error, "type": value.get("error_type"), "code": value.get("code")})
     if value.get("message"):
         return _described(value)

@@ -28,7 +28,7 @@ Chunks = Callable[[Mapping[str, object]], Iterable[Mapping[str, object]]]
 """Splits a complete answer into the chunks of an equal stream, without the closing event."""
 
 _THOUGHTS = frozenset({"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks"})
-_REASONING = _THOUGHTS | {"channel"}  # in which Groq names the kind of the text beside it
+_REASONING = _THOUGHTS | {"channel"}  # in which Groq names the kind of the text in the same delta
 _TOOLS = frozenset({"tool_calls", "function_call"})
 _NOTED = _REASONING | _TOOLS | {"content"}
 _KNOWN = _NOTED | {"refusal", "audio", "annotations"}
@@ -40,7 +40,7 @@ _GIVEN_UP: Final = frozenset({"error", "abort", "cancelled", "insufficient_syste
 _NONE: Final[frozenset[Never]] = frozenset()
 _SILENT = Problem(None)
 _NOT_TYPED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# Looking a member up in its class costs more than half as much as decoding a chunk, on Python 3.11.
+# On Python 3.11, looking a member up in its class costs more than half as much as decoding a chunk.
 _ERROR, _REFUSAL, _CONTENT = FrameKind.ERROR, FrameKind.REFUSAL, FrameKind.CONTENT
 _FINISH, _PREAMBLE = FrameKind.FINISH, FrameKind.PREAMBLE
 _THINKING, _TOOL_CALL = Phase.THINKING, Phase.TOOL_CALL
@@ -68,11 +68,11 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"').search
 _FINISH_REASON: Final = re.compile(rb'"finish_reason": ?"').search
-_LEARN_MAX: Final = 4  # learned events; a server whose events differ in more than their text has no runs
+_LEARN_MAX: Final = 4  # learned events; a server with events that differ in more than their text has no runs
 _LEARNED_BYTES_MAX: Final = 64 * 1024  # of an event that is learned
-_USUAL_BYTES_MAX: Final = 4096  # of an event whose end is kept for later answers
-_DONE_EVENT: Final = b"data: [DONE]\n\n"
-_DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
+_USUAL_BYTES_MAX: Final = 4096  # of an event with an end that later answers use
+DONE_EVENT: Final = b"data: [DONE]\n\n"
+_DONE_FRAME: Final = Frame(FrameKind.DONE, DONE_EVENT)
 
 
 class ChunkReader:
@@ -141,7 +141,7 @@ class ChunkReader:
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
-        if event == _DONE_EVENT:
+        if event == DONE_EVENT:
             self.closed = True
             if self._begun:
                 self._close()
@@ -406,19 +406,19 @@ def _known_choice(choice: Mapping[str, object]) -> dict[str, object]:
 
 
 def _known(kind: type[msgspec.Struct], value: Mapping[str, object]) -> dict[str, object]:
-    """Keep the struct's own fields: msgspec raises on other names with an unpaired surrogate."""
+    """Return the struct's own fields: msgspec raises on other names with an unpaired surrogate."""
     return {name: value[name] for name in kind.__struct_fields__ if name in value}
 
 
 def _frame_error(error: object, event: bytes) -> ErrorFrame:
-    """Read the error in a chunk, with the fields beside it if it is only a text."""
+    """Read the error in a chunk, with the fields next to it if it is only a text."""
     beside = loads(data_of(event) or b"")
     problem = problem_of({**beside, "error": error} if isinstance(beside, dict) else {"error": error})
     return (problem or _SILENT).frame()
 
 
 def _error_event(event: bytes) -> ErrorFrame | None:
-    """Read an event whose SSE fields mark it as an error: `event: error`, or llama.cpp's `error: {...}`."""
+    """Read an event that its SSE fields mark as an error: `event: error`, or llama.cpp's `error: {...}`."""
     named = {name: value for name, value, _ in fields(event)}
     if named.get(b"event") != b"error" and b"error" not in named:
         return None
