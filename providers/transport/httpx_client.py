@@ -208,10 +208,11 @@ class _PooledConnection:
     __slots__ = ("fresh_until_s", "idle_since_s", "pool", "used")
 
     def __init__(self, origin: Origin, fresh_until_s: float) -> None:
+        proxy = None if origin.proxy is None else httpx.Proxy(origin.proxy)  # splits its login off
         plain_http2 = origin.http2 and origin.tls is None  # no negotiation without TLS: prior knowledge
         self.pool = httpcore.AsyncConnectionPool(
             ssl_context=origin.tls,
-            proxy=None if origin.proxy is None else _proxy(origin.proxy),
+            proxy=None if proxy is None else httpcore.Proxy(str(proxy.url), auth=proxy.raw_auth),
             max_connections=1,
             max_keepalive_connections=1,
             http1=not plain_http2,
@@ -275,11 +276,6 @@ class _ClosedSink:
 
 
 _CLOSED = _ClosedSink()
-
-
-def _proxy(url: str) -> httpcore.Proxy:
-    proxy = httpx.Proxy(url)
-    return httpcore.Proxy(str(proxy.url), auth=proxy.raw_auth)
 
 
 def _upstream_error(error: Exception) -> UpstreamError:

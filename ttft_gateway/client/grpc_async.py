@@ -146,10 +146,6 @@ class _Interceptor:
         is_hedged = method in self._policy.hedgers and not is_off
         return given, safely(self._policy.enter, method, details.timeout) if is_hedged else None
 
-    async def _run(self, attempts: RpcAttempts[_C]) -> Answer[_C]:
-        """Race an RPC; return the winner, or the primary with its error."""
-        return await AsyncRace(attempts, self._tasks).run()
-
     def _watch(self, call: grpc.aio.Call, race: ClientRace, attempt: ClientAttempt) -> None:
         """Report the end of a winner's stream when its status arrives or it is cancelled."""
         loop = asyncio.get_running_loop()
@@ -188,7 +184,7 @@ class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):
         attempts = RpcAttempts(
             self._policy, details, entered, lambda given: continuation(given, request), _response, request
         )
-        answer = await self._run(attempts)
+        answer = await AsyncRace(attempts, self._tasks).run()
         if attempts.race.winner is not None:
             safely(attempts.race.on_end, attempts.race.winner, outcome=Outcome.FINISHED)
         return answer.call
@@ -209,7 +205,7 @@ class _UnaryStream(_Interceptor, grpc.aio.UnaryStreamClientInterceptor):
         attempts = RpcAttempts(
             self._policy, details, entered, lambda given: continuation(given, request), _first, request
         )
-        answer = await self._run(attempts)
+        answer = await AsyncRace(attempts, self._tasks).run()
         if attempts.race.winner is not None:
             self._watch(answer.call, attempts.race, attempts.race.winner)
         return cast(UnaryStreamCall[_Q, _R], _RacedStream(answer))

@@ -230,7 +230,9 @@ class ClientRace:
             else:
                 picker = pool.picker
                 found = picker.pick(facts, (), now_s, rand) or picker.pick_ignoring_breakers(facts, (), now_s, rand)
-                attempt = self._attempt(found or self._soonest(), 0, now_s)
+                # a client library rejects no request: if all replicas wait, the one with the shortest wait gets it
+                found = found or min(pool.replicas, key=lambda each: each.breaker.cooling_until_s)
+                attempt = self._attempt(found, 0, now_s)
                 self._attempts = [attempt]
                 pool.on_sent(attempt, facts, None, is_first=True)
                 delay_s = None
@@ -379,10 +381,6 @@ class ClientRace:
     def _attempt(self, replica: Replica, number: int, now_s: float) -> ClientAttempt:
         target, label = self._targets[replica.name]
         return ClientAttempt(replica, target, label, number, now_s)
-
-    def _soonest(self) -> Replica:
-        """Return the replica with the wait that ends first: a client library rejects no request."""
-        return min(self._pool.replicas, key=lambda each: each.breaker.cooling_until_s)
 
     def _plan_next(self) -> None:
         running = [each.hedge_s for each in self._attempts if each.outcome is None and self.winner is None]

@@ -24,7 +24,9 @@ _PASSED: Final = frozenset(
         b"anthropic-beta",
         b"anthropic-version",
         b"baggage",
+        b"content-length",
         b"content-type",
+        b"host",
         b"idempotency-key",
         b"openai-beta",
         b"traceparent",
@@ -160,7 +162,7 @@ def headers_to(raw: Raw, home: Target, target: Target) -> Raw:
 
 def public(raw: Raw) -> Raw:
     """Return the headers that any host may get."""
-    return [each for each in raw if _is_passed(each[0].lower())]
+    return [each for each in raw if (name := each[0].lower()) in _PASSED or name.startswith(_PASSED_PREFIX)]
 
 
 def body_to(asked: Asked, target: Target) -> bytes | None:
@@ -170,10 +172,6 @@ def body_to(asked: Asked, target: Target) -> bytes | None:
     call = positioned(asked.call)
     body, (start, end) = call.body, call.spans["model"]
     return body[:start] + _encode(target.model) + body[end:]
-
-
-def _is_passed(name: bytes) -> bool:
-    return name in _PASSED or name.startswith(_PASSED_PREFIX) or name in (b"host", b"content-length")
 
 
 def _copy(request: _Request, url: HttpxUrl | str, raw: Raw, body: bytes | None) -> _Request:
