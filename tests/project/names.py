@@ -51,6 +51,13 @@ STREAMS = {  # path -> an event without content, the events of the answer after 
         {"type": "response.completed", "response": {"id": "r", "status": "completed", "output": []}},
     ),
 }
+MESSAGES = {"messages": [{"role": "user", "content": "Hi"}]}
+PROMPTS = {
+    "/v1/chat/completions": MESSAGES,
+    "/v1/completions": {"prompt": "Hi"},
+    "/v1/messages": MESSAGES,
+    "/v1/responses": {"input": "Hi"},
+}
 over = threading.Event()
 seen = set()
 
@@ -89,8 +96,7 @@ stats = Stats()
 with httpx.Client(transport=HedgingTransport(HedgeConfig(warmup_delay=0.1), stats=stats)) as http:
     for path in STREAMS:
         url = f"http://127.0.0.1:{server.server_port}{path}"
-        body = {"model": "m", "stream": True, "max_tokens": 9, "input": "Hi", "prompt": "Hi",
-                "messages": [{"role": "user", "content": "Hi"}]}
+        body = {"model": "m", "stream": True, "max_tokens": 9, **PROMPTS[path]}
         answer = http.post(url, json=body).text
         assert answer.count("Hello") == 1, (path, answer)
 assert stats.snapshot().hedge_wins == len(STREAMS), stats.snapshot()
