@@ -7,8 +7,8 @@ kept-alive connection that ends within `STALE_S` of the request, before a byte o
 server closed it before it read the request (RFC 9112, 9.3.1). A server that closes later may have processed the
 request.
 
-A spare connection is open, so that neither a backup nor the request after a cancelled loser waits for a
-handshake. Connections have a maximum age, so that changes in DNS take effect.
+A spare connection is open, so that neither a backup nor the request after a cancelled loser waits for a handshake.
+Connections have a maximum age, so that changes in DNS take effect.
 
 To cancel is to close: `abort()` drops the socket immediately, without draining. Units: seconds, bytes.
 """

@@ -45,7 +45,7 @@ Handler = Callable[[ClientRequest], Awaitable[ClientResponse]]
 
 
 @dataclass(slots=True)
-class Call:
+class SessionCall:
     """One request.
 
     Attributes:
@@ -66,7 +66,7 @@ class Call:
     is_json: bool
 
 
-class HedgingSession(Racing[Call, Sent, ClientResponse]):
+class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
     """Hedges the requests of an `aiohttp.ClientSession`, and has its methods and attributes.
 
     Args:
@@ -167,7 +167,7 @@ class HedgingSession(Racing[Call, Sent, ClientResponse]):
 
     # requests
 
-    def _read(self, method: str, given: str | URL, options: Options) -> Call | None:
+    def _read(self, method: str, given: str | URL, options: Options) -> SessionCall | None:
         """Read a request; None if aiohttp rejects it."""
         session = self._inner
         try:
@@ -184,9 +184,9 @@ class HedgingSession(Racing[Call, Sent, ClientResponse]):
         except (AttributeError, TypeError, ValueError):
             return None
         is_http = url.scheme in ("http", "https") and url.host
-        return Call(method.upper(), url, given, options, headers, body, is_json) if is_http else None
+        return SessionCall(method.upper(), url, given, options, headers, body, is_json) if is_http else None
 
-    def _enter(self, request: Call) -> "Entrant[Call, Sent, ClientResponse] | None":
+    def _enter(self, request: SessionCall) -> "Entrant[SessionCall, Sent, ClientResponse] | None":
         """Return the race of a request; None: it is sent without a race."""
         url = request.url
         origin = f"{url.scheme}://{url.raw_host}:{'' if url.is_default_port() else url.port}"
@@ -197,7 +197,7 @@ class HedgingSession(Racing[Call, Sent, ClientResponse]):
             request.options = self._guarded(request.options, None, None)
         return entrant
 
-    def request_to(self, entrant: Entrant[Call, Sent, ClientResponse], attempt: ClientAttempt) -> Sent:
+    def request_to(self, entrant: Entrant[SessionCall, Sent, ClientResponse], attempt: ClientAttempt) -> Sent:
         """Return method, address and arguments of an attempt."""
         call, asked, home, target = entrant.request, entrant.asked, entrant.home, attempt.target
         options = {**call.options, "raise_for_status": False}
