@@ -1,7 +1,7 @@
 """Wire protocols by client API for each kind of upstream: native protocols, and translations for the other APIs.
 
 One row for each native API, one for each translation. If several chains of translations lead from a client's API to a
-native one, the shortest is used; of equally short chains, the one whose row comes first.
+native one, the shortest is used; of equally short chains, the one with the first row.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,14 +13,12 @@ from providers.anthropic.protocol import AnthropicMessages
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.edits import BodyEdits, EditedProtocol
-from providers.openai.embeddings import OpenAIEmbeddings
-from providers.openai.whole import WholeAnswers
+from providers.openai.whole import OpenAIEmbeddings, WholeAnswers
 from providers.responses.protocol import OpenAIResponses
 from providers.translation.base import OnDropped, TranslatedProtocol, Translation
 from providers.translation.chat_to_messages.translation import ChatToMessages
 from providers.translation.chat_to_responses.translation import ChatToResponses
-from providers.translation.messages_to_chat.request import Dialect
-from providers.translation.messages_to_chat.translation import MessagesToChat
+from providers.translation.messages_to_chat.translation import Dialect, MessagesToChat
 from providers.translation.responses_to_chat.translation import ResponsesToChat
 from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, FirstToken, WireProtocol
 from ttft_gateway.apis.catalog import Kind
@@ -36,7 +34,7 @@ class ProtocolOptions(msgspec.Struct, frozen=True):
         on_dropped: receives the names of fields that a translation dropped; None: such a request is rejected.
         max_tokens: the bound on an answer if the client sends none and the upstream's API requires one.
         edits: changes to the bodies of generating APIs, None for none.
-        wall_s: the wall time, for the dates of answers from an upstream whose API has none.
+        wall_s: the wall time, for the dates of answers from an upstream without dates.
     """
 
     first_token: FirstToken = "any"

@@ -1,4 +1,4 @@
-"""The contract of recovery: the rest of a broken answer from another replica. Data and Protocols, no behaviour."""
+"""The contract of recovery: another replica continues a broken answer. Data and Protocols, no behaviour."""
 
 from typing import Protocol
 
@@ -24,7 +24,7 @@ class Joiner(Protocol):
 
 
 class Continuation(msgspec.Struct, frozen=True):
-    """A request for the rest of a broken answer.
+    """A request that continues a broken answer.
 
     Attributes:
         call: the client's call, with the text sent so far as the beginning of the answer.

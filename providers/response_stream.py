@@ -180,7 +180,7 @@ class ResponseStream:
 
         Examples, one read a line, `|` ends an event (openai/events.py has an example of a run):
 
-            role|Hel|lo|,      role; run of "Hel" (learned) and "lo"; the splitter keeps the incomplete event
+            role|Hel|lo|,      role; run of "Hel" (learned) and "lo"; the splitter stores the incomplete event
              wo|rld|usage|     feed: ", wo" and "rld" are pushed together, then usage; no run after an incomplete event
             a|b|c|             one run
             a|b|usage|[DONE]|  run of "a" and "b", usage, [DONE]
@@ -204,7 +204,7 @@ class ResponseStream:
                 self._read(data)
         except ProtocolError as error:
             self._fail(error)
-        except Exception as error:  # a bug must fail one attempt at once, not stall the client
+        except Exception as error:  # a bug must fail one attempt immediately, not stall the client
             self._fail(_unreadable(error))
         finally:
             burst.is_open = False
@@ -240,7 +240,7 @@ class ResponseStream:
             self._close(error)
 
     def _recognise(self, data: bytes) -> bytes:
-        """Read the body as events unless its first byte is that of JSON; return the bytes to read."""
+        """Read the body as events unless its first byte begins a JSON answer; return the bytes to read."""
         start = data[0] if data[0] not in _BLANK else next((byte for byte in data if byte not in _BLANK), None)
         self._is_unseen = start is None
         if start is not None and start not in _JSON:
@@ -250,7 +250,7 @@ class ResponseStream:
         return data
 
     def _take_turn(self, data: bytes) -> None:
-        """Read many bytes in slices; those that this turn of the stream does not allow are read in its next turns."""
+        """Read many bytes in slices; bytes over the time of this turn of the stream are read in its next turns."""
         exchange, loop = self.exchange, asyncio.get_running_loop()
         if self._unread is not None:  # its turn is over, and the transport or the parser had more
             self._unread += data
@@ -282,7 +282,7 @@ class ResponseStream:
             self.exchange.resume()
 
     def _read_slices(self, data: bytes, loop: asyncio.AbstractEventLoop, until_s: float) -> None:
-        """Read slices until this time, and keep the rest."""
+        """Read slices until this time; the bytes after them wait for the next turn."""
         at = 0
         while at < len(data):
             is_dense = data.count(b"\n\n", at, at + MANY_BYTES) > _SLICE_EVENTS_MAX

@@ -1,9 +1,9 @@
 """Remembers the request modes that a server has rejected (`stream`, `stream_options`), and returns the mode to try.
 
 A learned mode holds for calls of the same shape, the set of their top-level keys: a server that cannot stream with some
-parameter still streams all other requests, so one unusual request does not affect those of other callers. A mode is
-forgotten after 10 minutes, because servers are updated, and if the server rejects it too. Pure, bounded. Units: seconds
-of the caller's clock.
+parameter still streams all other requests, so one unusual request does not affect other callers. A mode is forgotten
+after 10 minutes, because servers are updated, and if the server rejects it too. Pure, bounded. Units: seconds of the
+caller's clock.
 """
 
 import re
@@ -54,7 +54,7 @@ class StreamSupport:
         self.learned: dict[_Shape, tuple[RequestMode, float]] = {}
 
     def mode_for(self, call: Call, now_s: float) -> RequestMode:
-        """Return the mode for a call whose answer is needed as events."""
+        """Return the mode for a call with an answer that is needed as events."""
         mode, until_s = self.learned.get(_shape(call), (DEFAULT, 0.0))
         return mode if now_s < until_s else DEFAULT
 

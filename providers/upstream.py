@@ -50,7 +50,7 @@ class HttpEndpoint:
         self._responses = ResponseContext(bounds, StreamSupport(), burst or Burst())
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # request no compression
-        # engines serve `/tokenize` beside `/v1`, not below it
+        # engines serve `/tokenize` next to `/v1`, not below it
         bases = {api: path.removesuffix("/v1") if api is Api.TOKENIZE else path for api in protocols}
         targets = {api: bases[api] + protocol.path(api) + query for api, protocol in protocols.items()}
         self._served = {

@@ -44,7 +44,7 @@ class WholeAnswer:
         """Take the next bytes.
 
         Raises:
-            ProtocolError: the answer is over its limit of bytes, or its outline over that of values.
+            ProtocolError: the answer has too many bytes, or its outline too many values.
         """
         before, self.size = self.size, self.size + len(data)
         if self.size > self._bytes_max:

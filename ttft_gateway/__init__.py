@@ -1,7 +1,7 @@
 """Hedging for the clients of LLM APIs, and of any HTTP API: `from ttft_gateway import HedgingTransport`.
 
-The names are those of `ttft_gateway.client`; each is imported when it is first used, so that a process loads only the
-client library that it uses. docs/client.md is the guide.
+Each name is imported from `ttft_gateway.client` when it is first used, so that a process loads only the client library
+that it uses. docs/client.md is the guide.
 """
 
 import gc

@@ -49,10 +49,10 @@ from gateway.server.tracing import Tracing, missing_exporter
 from gateway.share.fleet import WhenAway
 from gateway.share.messages import NamedEngine
 from gateway.version import VERSION
+from providers.anthropic.protocol import MessageAssembler
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
-from ttft_gateway.apis.anthropic.assembler import MessageAssembler
 from ttft_gateway.apis.base import Api, Headers
 from ttft_gateway.limits.rates import LOCAL
 

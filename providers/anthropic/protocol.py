@@ -1,21 +1,28 @@
-"""The wire protocol of POST /v1/messages on upstreams that have the API.
+"""The wire protocol of POST /v1/messages on upstreams that have the API, and the assembler of its messages.
 
 The client's bytes are sent with `model` and `stream` replaced, and the answer's events are forwarded unchanged.
 Independent of HTTP and keys. Sans-I/O. Units: tokens.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from providers.openai.outlines import read_outline
 from providers.openai.request import build
-from ttft_gateway.apis.anthropic.assembler import MessageAssembler
 from ttft_gateway.apis.anthropic.events import MessageReader
 from ttft_gateway.apis.anthropic.usage import counted
+from ttft_gateway.apis.anthropic.writer import PIECES, Json
 from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, Body, Call, FirstToken, Frame, FrameKind
 from ttft_gateway.apis.endings import frames_of_body
+from ttft_gateway.apis.errors import ProtocolError
 from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.json_values import ITEMS_MAX, is_light
 from ttft_gateway.apis.openai.errors import bad_status
-from ttft_gateway.apis.tolerant_json import dumps, loads
+from ttft_gateway.apis.sse import data_of, events_of, object_in
+from ttft_gateway.apis.tolerant_json import as_key, dumps, loads
+
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class AnthropicMessages:
@@ -31,33 +38,115 @@ class AnthropicMessages:
         self._max_tokens = max_tokens
 
     def path(self, _api: Api) -> str:
-        """See `WireProtocol.path`."""
         return "/messages"
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
-        """See `WireProtocol.build`."""
         return build(_bounded(call, self._max_tokens), model, stream=stream, ask_usage=False)
 
     def reader(self, _call: Call) -> MessageReader:
-        """See `WireProtocol.reader`."""
         return MessageReader(self._first_token)
 
-    def assembler(self, _call: Call) -> MessageAssembler:
-        """See `WireProtocol.assembler`."""
+    def assembler(self, _call: Call) -> "MessageAssembler":
         return MessageAssembler()
 
     def whole(self, call: Call, body: bytes) -> Frame:
-        """See `WireProtocol.whole`."""
         frames = frames_of_body(self.reader(call), body)
         if frames[0].kind is FrameKind.ERROR:
             return frames[0]
         return Frame(FrameKind.CONTENT, body, counted(dict_or_empty(loads(body)).get("usage")))
 
     def outlined(self, outline: bytes) -> Frame:
-        """See `WireProtocol.outlined`."""
         return read_outline(outline, "content", counted)
 
     error = staticmethod(bad_status)
+
+
+class MessageAssembler:
+    """The `ttft_gateway.apis.base.Assembler` of Messages streams."""
+
+    def __init__(self) -> None:
+        self._message: Json = {}
+        self._blocks: dict[object, Json] = {}
+        self._pieces: dict[object, dict[str, list[str]]] = {}  # of the texts and inputs of blocks
+
+    def add(self, raw: bytes) -> None:
+        """Take the bytes of one or several events; unknown events are ignored."""
+        for event in events_of(raw):
+            value = object_in(data_of(event))
+            if value is not None:
+                self._add(value)
+
+    def body(self) -> bytes:
+        """The message as JSON.
+
+        Raises:
+            ValueError: the stream had no message, or a tool's input is not light JSON.
+        """
+        if not self._message:
+            raise ValueError("the stream has no message_start")
+        for index, texts in self._pieces.items():
+            block = self._blocks[index]
+            for key, pieces in texts.items():
+                text = "".join(pieces)
+                if key != "input":
+                    block[key] = str(block.get(key) or "") + text
+                elif text:
+                    block["input"] = _input_of(text.encode("utf-8", "surrogatepass"))
+                else:
+                    block.setdefault("input", {})
+        self._pieces.clear()
+        return dumps({**self._message, "content": list(self._blocks.values())})
+
+    def _add(self, event: Json) -> None:
+        kind, index = event.get("type"), as_key(event.get("index"))
+        if kind == "message_start":
+            self._message = dict(dict_or_empty(event.get("message")))
+        elif kind == "content_block_start":
+            if len(self._blocks) == ITEMS_MAX:
+                raise ProtocolError(f"the upstream's answer has over {ITEMS_MAX} blocks")
+            self._pieces.pop(index, None)
+            self._blocks[index] = dict(dict_or_empty(event.get("content_block")))
+        elif kind == "content_block_delta" and index in self._blocks:
+            self._delta(index, dict_or_empty(event.get("delta")))
+        elif kind == "message_delta":
+            self._message |= dict_or_empty(event.get("delta"))
+            usage = {key: value for key, value in dict_or_empty(event.get("usage")).items() if value is not None}
+            self._message["usage"] = {**dict_or_empty(self._message.get("usage")), **usage}
+
+    def _delta(self, index: object, delta: Mapping[str, object]) -> None:
+        block, kind = self._blocks[index], delta.get("type")
+        if kind == "input_json_delta":
+            self._append(index, "input", delta.get("partial_json"))
+        elif kind == "citations_delta":
+            known = block.get("citations")
+            if not isinstance(known, list):
+                known = block["citations"] = []
+            known.append(delta.get("citation"))
+        elif kind in PIECES:
+            key = PIECES[str(kind)]
+            self._append(index, key, delta.get(key))
+
+    def _append(self, index: object, key: str, piece: object) -> None:
+        """Store a piece of a text until the end: to join it now would copy the whole text each time."""
+        self._pieces.setdefault(index, {}).setdefault(key, []).append(str(piece or ""))
+
+
+def _input_of(text: bytes) -> object:
+    """Return a tool's input unchanged if it is JSON, else as decoded by Python's more tolerant json module.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        _skip(text)
+    except (msgspec.DecodeError, RecursionError):
+        value = loads(text) if is_light(text) else None
+        if value is None:
+            raise ValueError("a tool's input is not JSON") from None
+        return value
+    if text.strip() == b"null":
+        raise ValueError("a tool's input is not JSON")
+    return msgspec.Raw(text)
 
 
 def _bounded(call: Call, max_tokens: int) -> Call:

@@ -3,7 +3,7 @@
 The body equals, as JSON, the one that the upstream would have sent for the same generation unstreamed, except for data
 that a stream does not have: `id` and `created` are the stream's own; a key that the upstream sends only unstreamed
 (`annotations: []`) is missing; a key that it sends only in streams stays, except padding; an empty `content` is null
-beside tool calls, refusal, audio or reasoning, and otherwise as in the stream.
+in a message with tool calls, refusal, audio or reasoning, and otherwise as in the stream.
 
 The caller supplies the function that builds a message; requests and races are not handled here.
 """
@@ -37,7 +37,7 @@ class ChunkAssembler:
     """The `ttft_gateway.apis.base.Assembler` of OpenAI-compatible streams.
 
     A top-level field has the last value that is neither null nor empty; see `latest` for a choice's own fields and
-    `joined` for those of a delta.
+    `joined` for the fields of a delta.
 
     Args:
         kind: the body's `object`.

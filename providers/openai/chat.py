@@ -1,7 +1,7 @@
 """The wire protocol of chat completions on OpenAI-compatible servers, and the assembling of a message from deltas.
 
 Handles `message` and `delta`: content in parts, tool calls, audio. Legacy completions share the code of requests,
-events, errors and the rest of assembling. Independent of HTTP, keys and providers. Sans-I/O.
+events and errors, and most of the assembling. Independent of HTTP, keys and providers. Sans-I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,30 +33,24 @@ class OpenAIChat:
         self._learned = LearnedEnds()
 
     def path(self, api: Api) -> str:
-        """See `WireProtocol.path`."""
         return "/" + api.value
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
-        """See `WireProtocol.build`."""
         return build(call, model, stream=stream, ask_usage=self._ask_usage)
 
     def reader(self, call: Call) -> ChunkReader:
-        """See `WireProtocol.reader`."""
         strip = self._ask_usage and call.streaming and not call.include_usage
         return ChunkReader(
             call, strip_usage=strip, first_token=self._first_token, chunks=_chunks, learned=self._learned
         )
 
     def assembler(self, _call: Call) -> ChunkAssembler:
-        """See `WireProtocol.assembler`."""
         return ChunkAssembler("chat.completion", _choice)
 
     def whole(self, call: Call, body: bytes) -> Frame:
-        """See `WireProtocol.whole`."""
         return whole_body(self.reader(call), body)
 
     def outlined(self, outline: bytes) -> Frame:
-        """See `WireProtocol.outlined`."""
         return read_outline(outline, "choices", usage_of)
 
     error = staticmethod(bad_status)

@@ -1,7 +1,7 @@
 """Visits the texts in one choice of a chunk, field by field, and returns the choice with some text removed.
 
-Two visitors serve the recovery of broken streams: a transcript records each text, a joiner compares it and keeps the
-new part. A text is any string under `delta` or in `text`, identified by choice, field and tool index. The tokens of
+Two visitors serve the recovery of broken streams: a transcript records each text, a joiner compares it and returns
+the new part. A text is any string under `delta` or in `text`, identified by choice, field and tool index. The tokens of
 `logprobs` are compared too, but not their numbers. Other content (audio, reasoning in parts) cannot be compared.
 
 Sans-I/O.
@@ -15,7 +15,7 @@ Path = tuple[str | int | None, ...]
 
 CONTENT: Final = ("content",)
 TEXT: Final = ("text",)
-_LABELS: Final = frozenset({"role", "channel"})  # the kind of the text beside them, in any number of chunks
+_LABELS: Final = frozenset({"role", "channel"})  # the kind of the text in the same delta, in any number of chunks
 _CALL_LABELS: Final = frozenset({"index", "id", "type"})
 _TOKEN_END: Final = "\0"  # appended to each token's text, so that "a", "b" differs from "ab"
 
@@ -33,7 +33,7 @@ class ChoiceVisitor(ABC):
 
     @abstractmethod
     def visit_text(self, path: Path, value: str) -> str:
-        """Visit a text that is not empty; return the part to keep."""
+        """Visit a text that is not empty; return the part to send."""
 
     @abstractmethod
     def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
@@ -42,7 +42,7 @@ class ChoiceVisitor(ABC):
         Args:
             index: index of the call, None if the server sends none.
             labels: its index, id and type, and all empty fields.
-            texts: the kept part of its texts.
+            texts: the part of its texts to send.
             has_name: `texts` has a whole name.
 
         Returns:
@@ -50,7 +50,7 @@ class ChoiceVisitor(ABC):
         """
 
     def visit(self, choice: Fields) -> Fields:
-        """Visit a choice; return it with the kept parts of its texts.
+        """Visit a choice; return it with the parts of its texts to send.
 
         Raises:
             NotComparable: the choice has content that is not text.
@@ -107,7 +107,7 @@ class ChoiceVisitor(ABC):
         return self.visit_call(number, labels, texts, has_name=has_name)
 
     def _texts(self, path: Path, values: Fields) -> Fields:
-        """Visit an object of texts; empty ones are kept."""
+        """Visit an object of texts; empty ones stay in it."""
         rest: Fields = {}
         for key, value in values.items():
             if not value:

@@ -1,6 +1,6 @@
 """The wire protocol of legacy completions on OpenAI-compatible servers.
 
-Handles `text` choices; the rest is shared with chat completions (request, events, errors, assembler). Independent of
+Handles `text` choices; requests, events, errors and the assembler are shared with chat completions. Independent of
 HTTP, keys and providers. Sans-I/O.
 """
 
@@ -28,28 +28,22 @@ class OpenAICompletions:
         self._learned = LearnedEnds()
 
     def path(self, api: Api) -> str:
-        """See `WireProtocol.path`."""
         return "/" + api.value
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
-        """See `WireProtocol.build`."""
         return build(call, model, stream=stream, ask_usage=self._ask_usage)
 
     def reader(self, call: Call) -> ChunkReader:
-        """See `WireProtocol.reader`."""
         strip = self._ask_usage and call.streaming and not call.include_usage
         return ChunkReader(call, strip_usage=strip, first_token="any", chunks=_chunks, learned=self._learned)
 
     def assembler(self, _call: Call) -> ChunkAssembler:
-        """See `WireProtocol.assembler`."""
         return ChunkAssembler("text_completion", _choice)
 
     def whole(self, call: Call, body: bytes) -> Frame:
-        """See `WireProtocol.whole`."""
         return whole_body(self.reader(call), body)
 
     def outlined(self, outline: bytes) -> Frame:
-        """See `WireProtocol.outlined`."""
         return read_outline(outline, "choices", usage_of)
 
     error = staticmethod(bad_status)

@@ -1,7 +1,7 @@
 """Sets and caps top-level values of the bodies sent to one upstream. Sans-I/O.
 
 Only the spans of the changed values are replaced; a body that needs no change is sent as the client wrote it. The
-values are those of the upstream's own API: a translated request is edited after its translation.
+values belong to the upstream's own API: a translated request is edited after its translation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def _is_over(value: bytes | None, most: float) -> bool:
 
 
 class EditedProtocol:
-    """A `ttft_gateway.apis.base.WireProtocol` whose bodies are edited.
+    """A `ttft_gateway.apis.base.WireProtocol` that edits the bodies of requests.
 
     Args:
         inner: the wire protocol of the upstream's API.
@@ -70,25 +70,19 @@ class EditedProtocol:
         self._edits = edits
 
     def path(self, api: Api) -> str:
-        """See `WireProtocol.path`."""
         return self._inner.path(api)
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
-        """See `WireProtocol.build`."""
         return self._inner.build(self._edits.apply(call), model, stream=stream)
 
     def reader(self, call: Call) -> EventReader:
-        """See `WireProtocol.reader`."""
         return self._inner.reader(call)
 
     def whole(self, call: Call, body: bytes) -> Frame:
-        """See `WireProtocol.whole`."""
         return self._inner.whole(call, body)
 
     def outlined(self, outline: bytes) -> Frame | None:
-        """See `WireProtocol.outlined`."""
         return self._inner.outlined(outline)
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
-        """See `WireProtocol.error`."""
         return self._inner.error(status, headers, body)

@@ -130,7 +130,7 @@ class _Choice(ChoiceVisitor):
         return rest if self._has_new else None
 
     def visit_text(self, path: Path, value: str) -> str:
-        """Compare a text; keep the new part."""
+        """Compare a text; return the new part."""
         expected = self._expected.get(path)
         if expected is None or expected.done:
             if self._only not in (None, path) and path[0] != "logprobs":
@@ -143,7 +143,7 @@ class _Choice(ChoiceVisitor):
         return rest
 
     def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
-        """Keep only the texts of a tool call that the client has: the client has the first stream's id."""
+        """Return only the texts of a tool call that the client has: the client has the first stream's id."""
         new = {key: value for key, value in texts.items() if value}
         if index not in self._calls or has_name:
             self._is_new = self._is_new or index not in self._calls
@@ -156,7 +156,7 @@ class StreamJoiner:
     """The `ttft_gateway.apis.base.Joiner` of OpenAI-compatible streams.
 
     Args:
-        head: the fields that every event of the first stream has.
+        head: fields with equal values in every event of the first stream.
         delivered: the part that the client has, by choice.
         only: path of the only text that may be new, for a continuation; None for any.
         prefill_tokens: tokens of the answer's beginning, which the second stream's usage counts as prompt.
@@ -181,11 +181,9 @@ class StreamJoiner:
 
     @property
     def caught_up(self) -> bool:
-        """See `Joiner.caught_up`."""
         return all(choice.caught_up for choice in self._choices.values())
 
     def feed(self, raw: bytes) -> bytes | None:
-        """See `Joiner.feed`."""
         try:
             return b"".join(map(self._event, events_of(raw)))
         except (_Differs, NotComparable):
@@ -223,7 +221,7 @@ class StreamJoiner:
         return joined.take(choice)
 
     def _headed(self, chunk: Fields) -> Fields:
-        """Give a chunk the head of the first stream, and token counts of the whole answer."""
+        """Give a chunk the first stream's id, date and model, and token counts of the whole answer."""
         for key in _ALWAYS:
             if key in self._head:
                 chunk[key] = self._head[key]

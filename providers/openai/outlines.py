@@ -12,7 +12,7 @@ import msgspec
 from ttft_gateway.apis.base import Frame, FrameKind, Usage
 from ttft_gateway.apis.endings import unfinished_body
 from ttft_gateway.apis.openai.errors import Problem, problem_of
-from ttft_gateway.apis.openai.finishes import is_finish
+from ttft_gateway.apis.openai.events import is_finish
 from ttft_gateway.apis.tolerant_json import loads
 
 _READ_MAX: Final = 64 * 1024  # bytes of a value that is decoded

@@ -62,7 +62,7 @@ def edited(call: Call, values: Mapping[str, bytes]) -> Call:
     """Return the call with the JSON of some top-level values replaced; absent keys follow the opening brace.
 
     Args:
-        call: a call whose body has at least one key.
+        call: a call with at least one key in its body.
         values: JSON by key.
     """
     pieces = [call.body[: call.insert_at]]

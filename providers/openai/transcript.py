@@ -23,8 +23,8 @@ _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 _NO_EFFECT: Final = frozenset(
     {b"null", b"false", b"[]", b"{}", b'"none"', b'"text"', b'{"type":"text"}', b'{"type": "text"}'}
 )
-# Fields with which a server would parse the rest of an answer as its beginning (grammars, parsers of tool calls), whose
-# values differ in a continuation (logprobs of completions have offsets in the text), or that add a prefill.
+# Fields with which a server would parse a continuation as the beginning of an answer (grammars, parsers of tool calls),
+# with other values in a continuation (logprobs of completions have offsets in the text), or that add a prefill.
 _NOT_CONTINUABLE: Final = frozenset(
     {
         "add_generation_prompt",
@@ -78,7 +78,6 @@ class OpenAIRecoverer:
         )
 
     def transcript(self, call: Call) -> "OpenAITranscript":
-        """See `Recoverer.transcript`."""
         return OpenAITranscript(call, continuable=self.continuable(call))
 
 
@@ -104,12 +103,10 @@ class OpenAITranscript(ChoiceVisitor):
 
     @property
     def tokens(self) -> int:
-        """See `Transcript.tokens`."""
         listed = sum(delivered.tokens for delivered in self._choices.values())
         return max(self.events, listed)
 
     def add(self, raw: bytes) -> None:
-        """See `Transcript.add`."""
         run: list[bytes] = []  # texts of events that are otherwise equal; they are read as one event
         prefix = suffix = b""
         for event in events_of(raw):
@@ -141,7 +138,6 @@ class OpenAITranscript(ChoiceVisitor):
             self.events += events - 1
 
     def joiner(self) -> StreamJoiner:
-        """See `Transcript.joiner`."""
         return StreamJoiner(self._head, self._choices, usage_sent=self.usage_sent)
 
     def continuation(self) -> Continuation | None:
@@ -234,7 +230,7 @@ class OpenAITranscript(ChoiceVisitor):
     # ChoiceVisitor
 
     def visit_text(self, path: Path, value: str) -> str:
-        """Record a text; keep all of it."""
+        """Record a text, and return all of it."""
         self._current.texts.setdefault(path, []).append(value)
         if path[0] == "logprobs":
             self._current.tokens += 1
@@ -243,7 +239,7 @@ class OpenAITranscript(ChoiceVisitor):
         return value
 
     def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
-        """Record a tool call; keep all of it."""
+        """Record a tool call, and return all of it."""
         self._current.calls.add(index)
         return {**labels, **texts}
 

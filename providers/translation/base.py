@@ -1,7 +1,7 @@
 """Serves a client API from an upstream that has another one: request and answer translated by one `WireProtocol`.
 
-A `Translation` translates the client's request and makes a `Translator`, which turns the upstream's events into the
-client's, one by one. Events are classified (content, error, usage, end) once, by the reader of the upstream's own
+A `Translation` translates the client's request and makes a `Translator`, which makes the client's events of the
+upstream's, one by one. Events are classified (content, error, usage, end) once, by the reader of the upstream's own
 protocol; a translation only replaces the bytes of its frames. Translations therefore compose: a translated protocol
 can be translated again.
 
@@ -39,7 +39,7 @@ class TranslatedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Translator(Protocol):
-    """Turns one answer's events into the client's; stateful, sans-I/O."""
+    """Translates one answer's events to the client's; stateful, sans-I/O."""
 
     def read(self, event: bytes) -> bytes:
         """Return the client's events for one event of the upstream (blank line included), empty for none.
@@ -76,7 +76,7 @@ class Translation(Protocol):
         """Make a translator for the answer to this call."""
 
     def assembler(self, call: Call) -> Assembler:
-        """Make an assembler that turns the client's events into a JSON body of the client's API."""
+        """Make an assembler that builds a JSON body of the client's API from the client's events."""
 
 
 class TranslatedProtocol:
@@ -94,11 +94,9 @@ class TranslatedProtocol:
         self._on_dropped = on_dropped
 
     def path(self, _api: Api) -> str:
-        """See `WireProtocol.path`."""
         return self._inner.path(self._translation.upstream_api)
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
-        """See `WireProtocol.build`."""
         _check_values(call.body)
         request = self._translation.request(call)
         if request.unsupported:
@@ -111,7 +109,6 @@ class TranslatedProtocol:
         )
 
     def reader(self, call: Call) -> EventReader:
-        """See `WireProtocol.reader`."""
         upstream_call = msgspec.structs.replace(call, api=self._translation.upstream_api, include_usage=True)
         return _TranslatingReader(self._inner.reader(upstream_call), self._translation.translator(call))
 
@@ -130,7 +127,6 @@ class TranslatedProtocol:
         """See `WireProtocol.outlined`: the answer has to be converted."""
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
-        """See `WireProtocol.error`."""
         return self._inner.error(status, headers, body)
 
 

@@ -7,10 +7,10 @@ kept-alive connection that ends within `STALE_S` of the request, before a byte o
 server closed it before it read the request (RFC 9112, 9.3.1). A server that closes later may have processed the
 request.
 
-A spare connection is kept ready, so that neither a backup nor the request after a cancelled loser waits for a
-handshake. Connections have a maximum age, so that changes in DNS take effect.
+A spare connection is open, so that neither a backup nor the request after a cancelled loser waits for a handshake.
+Connections have a maximum age, so that changes in DNS take effect.
 
-To cancel is to close: `abort()` drops the socket at once, without draining. Units: seconds, bytes.
+To cancel is to close: `abort()` drops the socket immediately, without draining. Units: seconds, bytes.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from typing import Final, cast
 
 import httptools
 
-from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unreachable
+from providers.transport.origin import STALE_S, SWEEP_S, Origin, too_many, too_slow, unreachable
 from providers.transport.tls import TlsTransport
 from ttft_gateway.apis.base import Headers, HttpSink, HttpStream, Request
 from ttft_gateway.apis.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
@@ -34,7 +34,6 @@ _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _NO_BODY = (b"content-length", b"0")
 _BODILESS = (204, 304)
 _NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)
-_SWEEP_S: Final = 5.0  # interval of the check for idle connections that are too old
 _SPREAD: Final = 0.2  # share of the age by which connections differ, so that they do not all end together
 _SPREAD_STEPS: Final = 16
 
@@ -85,7 +84,7 @@ class WireClient:
             self._tasks.create_task(self._spare())
 
     def close(self) -> None:
-        """Close idle connections and keep none from now on; running exchanges go on."""
+        """Close idle connections, now and from now on; running exchanges go on."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -120,7 +119,7 @@ class WireClient:
         self._waiting.pop(exchange, None)
 
     def release(self, connection: "Connection") -> None:
-        """Give a free connection to the first waiting exchange, or keep it for the next request."""
+        """Give a free connection to the first waiting exchange, or store it for the next request."""
         now_s = self._loop.time()
         if self._closed or now_s > connection.fresh_until_s:
             connection.close()
@@ -135,10 +134,10 @@ class WireClient:
         if len(self._idle) >= self._origin.idle_max:
             self._close_oldest()
         connection.idle_since_s = now_s
-        connection.idle = connection.kept = True
+        connection.idle = connection.is_reused = True
         self._idle.append(connection)
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     # Internals
 
@@ -226,7 +225,7 @@ class WireClient:
         oldest_s = self._loop.time() - self._origin.idle_s
         while self._idle and (self._idle[0].closing or self._idle[0].idle_since_s < oldest_s):
             self._close_oldest()
-        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep) if self._idle else None
 
 
 class Exchange:
@@ -298,7 +297,7 @@ class Connection(asyncio.Protocol):
         "_head",
         "_headers",
         "_is_open",
-        "_keep",
+        "_keep_alive",
         "_loose_bytes",
         "_parser",
         "_paused",
@@ -315,7 +314,7 @@ class Connection(asyncio.Protocol):
         "idle",
         "idle_since_s",
         "is_read",
-        "kept",
+        "is_reused",
         "on_body",
         "read_began_s",
         "stale_until_s",
@@ -329,7 +328,7 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._sink: HttpSink | None = None  # of the exchange, between the head and the end of its response
         self._is_open = False  # between `connection_made` and `connection_lost`
-        self.kept = False  # open before its exchange began: the server may have closed it meanwhile
+        self.is_reused = False  # open before its exchange began: the server may have closed it since
         self.closing = False
         self.is_read = True  # False while the exchange has paused reading
         self.idle = False  # in the client's pool
@@ -337,12 +336,12 @@ class Connection(asyncio.Protocol):
         self.fresh_until_s = 0.0  # set by the client: after this time the connection is not used again
         self.stale_until_s = 0.0  # set by the client: a close before this time happened before the exchange began
         self._paused = False  # the transport buffers enough of a large request
-        self._unsent: Iterator[memoryview] | None = None  # the rest of it, None if there is none
+        self._unsent: Iterator[memoryview] | None = None  # the part to write later, None if there is none
         self.read_began_s = 0.0  # see `HttpStream.read_began_s`
         self._pieces: list[bytes] = []  # of the body, from the present read
         self.on_body = self._pieces.append  # httptools calls this for every chunk: a C function is cheaper
         self._read_bytes = 0  # size of the last read, before the headers are complete
-        self._keep = False  # valid after the end of the response
+        self._keep_alive = False  # valid after the end of the response
         self._surplus = False  # there are bytes after the end of the response
         self._whole = 0  # number of `_pieces` that belong to the response, if there is a surplus
         self._head: Headers = ()  # of the last response
@@ -383,7 +382,7 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def drop(self) -> None:
-        """Close at once, without draining: the exchange was aborted."""
+        """Close immediately, without draining: the exchange was aborted."""
         self._exchange = self._sink = self._unsent = None
         self.closing = True
         self.transport.abort()
@@ -446,7 +445,7 @@ class Connection(asyncio.Protocol):
         is_begun = self._status or self._loose_bytes  # a byte of the response was received
         if self._status and exc is None and self._is_until_eof():
             exchange.over(None)
-        elif self.kept and not is_begun and asyncio.get_running_loop().time() < self.stale_until_s:
+        elif self.is_reused and not is_begun and asyncio.get_running_loop().time() < self.stale_until_s:
             exchange.again()
         else:
             where = "in the middle of its answer" if self._status else "without an answer"
@@ -489,20 +488,20 @@ class Connection(asyncio.Protocol):
             self.complete = True
             if self._exchange is not None:
                 self._exchange.received = True
-            self._keep = self._parser.should_keep_alive()  # valid only until the parser starts the next message
+            self._keep_alive = self._parser.should_keep_alive()  # valid only until the parser starts the next message
 
     def _finish(self) -> None:
-        """End a complete response: push its last bytes, keep the connection if possible, then call the sink."""
+        """End a complete response: push its last bytes, release the connection if possible, then call the sink."""
         self._push_rest()
         exchange, self._exchange, self._sink = self._exchange, None, None
         if (
             self._unsent is not None or self.transport.get_write_buffer_size()
         ):  # an early response: the server may never read the whole request
             self.drop()
-        elif self._surplus or self.closing or not self._keep:
+        elif self._surplus or self.closing or not self._keep_alive:
             self.close()
         else:
-            self.kept = True
+            self.is_reused = True
             if not self.is_read:
                 self.is_read = True
                 self.transport.resume_reading()
@@ -511,7 +510,7 @@ class Connection(asyncio.Protocol):
             exchange.over(None)
 
     def _on_invalid(self, error: Exception) -> None:
-        """End a response whose bytes, or those after it, are not HTTP/1.1."""
+        """End a response after invalid HTTP/1.1 in it or after it."""
         self._on_surplus()
         if self.complete:
             self._finish()

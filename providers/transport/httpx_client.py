@@ -18,12 +18,11 @@ import httpcore
 import httpx
 
 from providers.transport.httpx_stream import ListeningBackend
-from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unreachable
+from providers.transport.origin import STALE_S, SWEEP_S, Origin, too_many, too_slow, unreachable
 from ttft_gateway.apis.base import Headers, HttpSink, HttpStream, Request
 from ttft_gateway.apis.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
 from ttft_gateway.apis.shortages import causes
 
-_SWEEP_S: Final = 5.0  # interval of the check for idle connections that are too old
 _STEPS: Final = 3  # steps of connecting: TCP, the proxy's CONNECT, TLS
 _PROXY_REFUSES: Final = 407
 _QUOTED_MAX: Final = 200  # characters of a proxy's or library's message
@@ -61,10 +60,10 @@ class HttpxClient:
         return exchange
 
     def warm(self) -> None:
-        """Keeps no spare connections."""
+        """Do nothing: there are no spare connections."""
 
     def close(self) -> None:
-        """Close idle connections and keep none from now on; running exchanges go on."""
+        """Close idle connections, now and from now on; running exchanges go on."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -103,13 +102,13 @@ class HttpxClient:
         self, connection: "_PooledConnection", exchange: "_Exchange", request_out: httpcore.Request
     ) -> bool:
         """Send and receive on one connection; return False if it was kept alive and ended before the response began."""
-        kept, whole, stale_until_s = connection.used, False, self._loop.time() + STALE_S
+        reused, whole, stale_until_s = connection.used, False, self._loop.time() + STALE_S
         connection.used = True
         try:
             try:
-                response = await self._head(connection, exchange, request_out, kept=kept)
+                response = await self._head(connection, exchange, request_out, reused=reused)
             except (httpcore.NetworkError, httpcore.RemoteProtocolError):
-                if kept and self._loop.time() < stale_until_s:
+                if reused and self._loop.time() < stale_until_s:
                     return False
                 raise
             headers = [(name.lower(), value) for name, value in response.headers]
@@ -125,7 +124,7 @@ class HttpxClient:
         return True
 
     async def _head(
-        self, connection: "_PooledConnection", exchange: "_Exchange", request_out: httpcore.Request, *, kept: bool
+        self, connection: "_PooledConnection", exchange: "_Exchange", request_out: httpcore.Request, *, reused: bool
     ) -> httpcore.Response:
         """Connect if needed, send, and wait for the final response head.
 
@@ -142,7 +141,7 @@ class HttpxClient:
             exchange.connected = True
             if exchange.aborted:
                 raise asyncio.CancelledError
-            if not kept:
+            if not reused:
                 self.opened()
 
         timeouts = {"connect": connect_s, **dict.fromkeys(("read", "write", "pool"))}
@@ -174,13 +173,13 @@ class HttpxClient:
         return _PooledConnection(self._origin, self._loop.time() + self._origin.age_s)
 
     async def _give_back(self, connection: "_PooledConnection", *, again: bool) -> None:
-        """Keep a connection for the next request, or close it now."""
+        """Store a connection for the next request, or close it now."""
         now_s = self._loop.time()
         if again and not self._closed and now_s < connection.fresh_until_s and len(self._idle) < self._origin.idle_max:
             connection.idle_since_s = now_s
             self._idle.append(connection)
             if self._sweeper is None:
-                self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+                self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
             return
         self._open -= 1
         await connection.pool.aclose()
@@ -194,7 +193,7 @@ class HttpxClient:
         oldest_s = self._loop.time() - self._origin.idle_s
         while self._idle and self._idle[0].idle_since_s < oldest_s:
             self._close_oldest()
-        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep) if self._idle else None
 
 
 async def _closed(connection: "_PooledConnection") -> None:
@@ -209,10 +208,11 @@ class _PooledConnection:
     __slots__ = ("fresh_until_s", "idle_since_s", "pool", "used")
 
     def __init__(self, origin: Origin, fresh_until_s: float) -> None:
+        proxy = None if origin.proxy is None else httpx.Proxy(origin.proxy)  # splits its login off
         plain_http2 = origin.http2 and origin.tls is None  # no negotiation without TLS: prior knowledge
         self.pool = httpcore.AsyncConnectionPool(
             ssl_context=origin.tls,
-            proxy=None if origin.proxy is None else _proxy(origin.proxy),
+            proxy=None if proxy is None else httpcore.Proxy(str(proxy.url), auth=proxy.raw_auth),
             max_connections=1,
             max_keepalive_connections=1,
             http1=not plain_http2,
@@ -250,7 +250,7 @@ class _Exchange:
     def abort(self) -> None:
         if not self.aborted:
             self.aborted = True
-            self.sink = _DEAF
+            self.sink = _CLOSED
             if self.connected:
                 self.task.cancel()
 
@@ -258,11 +258,11 @@ class _Exchange:
         """End the exchange: the response is complete or failed; call the sink once."""
         if not self.aborted:
             self.aborted = True
-            sink, self.sink = self.sink, _DEAF
+            sink, self.sink = self.sink, _CLOSED
             sink.on_close(error)
 
 
-class _Deaf:
+class _ClosedSink:
     """The sink of an exchange that is over."""
 
     def on_response(self, status: int, headers: Headers) -> None:
@@ -275,12 +275,7 @@ class _Deaf:
         pass
 
 
-_DEAF = _Deaf()
-
-
-def _proxy(url: str) -> httpcore.Proxy:
-    proxy = httpx.Proxy(url)
-    return httpcore.Proxy(str(proxy.url), auth=proxy.raw_auth)
+_CLOSED = _ClosedSink()
 
 
 def _upstream_error(error: Exception) -> UpstreamError:

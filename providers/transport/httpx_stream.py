@@ -54,7 +54,7 @@ class _Listening(httpcore.AsyncNetworkStream):
         return await self._stream.read(max_bytes, timeout)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Write; stop if a response arrives meanwhile.
+        """Write; stop if a response arrives before the end.
 
         Raises:
             httpcore.WriteError: not everything was written; httpcore then reads the response.

@@ -16,6 +16,9 @@ STALE_S: Final = 2.0
 """A kept-alive connection that ends within this time after a request was written, a few round trips, was already closed
 by the server when the request was sent."""
 
+SWEEP_S: Final = 5.0
+"""Interval of the check for idle connections that are too old."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -30,7 +33,7 @@ class Origin:
             balancers.
         idle_max: maximum of idle connections; further ones are closed.
         age_s: approximate age up to which a connection, and so the address from DNS, is used again.
-        spare: keep one connection ready beyond those in use.
+        spare: open one connection more than are in use.
         connections_max: maximum of open connections; a request that needs another one fails with OutOfResources.
         socket: path of a unix socket to connect to instead of host and port.
         http2: use HTTP/2: negotiated with TLS, and always without TLS.

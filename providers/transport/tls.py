@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final, cast
 
 _RECORD_BYTES_MAX: Final = 16_384  # of plain text (RFC 8446, 5.1): one read takes a whole record
-_ENCRYPTED_BYTES: Final = 4 * _RECORD_BYTES_MAX  # at a time: a MemoryBIO keeps the memory of its largest content
+_ENCRYPTED_BYTES: Final = 4 * _RECORD_BYTES_MAX  # at a time: a MemoryBIO never frees the memory of its largest content
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
@@ -143,7 +143,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._socket.resume_reading()
 
     def close(self) -> None:
-        """Send `close_notify` and close, without waiting for that of the peer."""
+        """Send `close_notify` and close, without waiting for the peer's."""
         if self._closing:
             return
         self._closing = True

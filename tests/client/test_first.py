@@ -38,7 +38,7 @@ def test_events_of_real_servers(row: dict[str, Any]) -> None:
     finder = detector(_asked(row.get("api", "chat")), "content", EVENTS)
     assert finder is not None
     expected = Verdict.FIRST if row["kind"] in FIRST else Verdict.ERROR if row["kind"] in ERROR else Verdict.WAIT
-    verdicts = [finder.feed(bytes([byte])) for byte in row["event"].encode()]
+    verdicts = [finder(bytes([byte])) for byte in row["event"].encode()]
     assert next((each for each in verdicts if each is not Verdict.WAIT), Verdict.WAIT) is expected
 
 
@@ -63,7 +63,7 @@ def test_usual_events_are_not_mistaken(choice: str, rest: str, verdict: Verdict)
     """An event that begins as most do is read further where its other fields or events decide."""
     finder = detector(_asked("chat"), "content", EVENTS)
     assert finder is not None
-    assert finder.feed(f'data: {{"id":"c","choices":[{choice}]{rest}}}\n\n'.encode()) is verdict
+    assert finder(f'data: {{"id":"c","choices":[{choice}]{rest}}}\n\n'.encode()) is verdict
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
@@ -75,7 +75,7 @@ def test_a_compressed_stream_is_read(coding: str) -> None:
     verdicts = []
     for delta in ("{}", '{"content":"a"}'):
         event = b'data: {"choices":[{"index":0,"delta":%b}]}\n\n' % delta.encode()
-        verdicts.append(finder.feed(pack.compress(event) + pack.flush(zlib.Z_SYNC_FLUSH)))
+        verdicts.append(finder(pack.compress(event) + pack.flush(zlib.Z_SYNC_FLUSH)))
     assert verdicts == [Verdict.WAIT, Verdict.FIRST]
 
 
@@ -91,14 +91,14 @@ def test_a_body_of_unknown_form_wins_with_its_first_byte(headers: list[tuple[byt
     """What cannot be read is passed on: a client library withholds no answer."""
     finder = detector(_asked("chat"), "content", headers)
     assert finder is not None
-    assert finder.feed(b"\x00 no events") is Verdict.FIRST
+    assert finder(b"\x00 no events") is Verdict.FIRST
 
 
 def test_an_event_without_an_end_is_passed_on() -> None:
     """An event that is too long for the search counts as content."""
     finder = detector(_asked("chat"), "content", EVENTS)
     assert finder is not None
-    verdicts = {finder.feed(b"data: " + b"x" * HELD_MAX) for _ in range(5)}
+    verdicts = {finder(b"data: " + b"x" * HELD_MAX) for _ in range(5)}
     assert verdicts == {Verdict.WAIT, Verdict.FIRST}
 
 

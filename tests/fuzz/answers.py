@@ -15,11 +15,10 @@ from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.transcript import OpenAIRecoverer
 from providers.protocols import ProtocolOptions, protocols
-from providers.responses.assembler import ResponseAssembler
+from providers.responses.protocol import ResponseAssembler
 from providers.translation.base import TranslatedProtocol
 from providers.translation.chat_to_messages.translation import ChatToMessages
-from providers.translation.messages_to_chat.request import Dialect
-from providers.translation.messages_to_chat.translation import MessagesToChat
+from providers.translation.messages_to_chat.translation import Dialect, MessagesToChat
 from ttft_gateway.apis.base import Api, Assembler, Call, Frame, FrameKind, WireProtocol
 from ttft_gateway.apis.catalog import CATALOG
 from ttft_gateway.apis.errors import ProtocolError, UpstreamError

@@ -80,7 +80,7 @@ def library(row: Mapping[str, Any]) -> str:
     body = json.dumps({"model": "m", "stream": True, **FIELDS[api]}).encode()
     finder = detector(ask("POST", "http://host:1", f"/v1/{api.value}".encode(), (), body, 0.5), "content", EVENTS)
     assert finder is not None
-    return {Verdict.FIRST: "first", Verdict.ERROR: "failed", Verdict.WAIT: ""}[finder.feed(row["event"].encode())]
+    return {Verdict.FIRST: "first", Verdict.ERROR: "failed", Verdict.WAIT: ""}[finder(row["event"].encode())]
 
 
 def server(row: Mapping[str, Any]) -> str:

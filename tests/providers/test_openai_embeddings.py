@@ -5,7 +5,7 @@ import json
 import pytest
 
 from openai_calls import call_of, in_one_piece
-from providers.openai.embeddings import OpenAIEmbeddings
+from providers.openai.whole import OpenAIEmbeddings
 from ttft_gateway.apis.base import Api, Frame, FrameKind, Usage
 from ttft_gateway.apis.errors import BadStatus, Unsupported
 

@@ -9,8 +9,7 @@ from providers.anthropic.protocol import AnthropicMessages
 from providers.openai.chat import OpenAIChat
 from providers.translation.base import TranslatedProtocol
 from providers.translation.chat_to_messages.translation import ChatToMessages
-from providers.translation.messages_to_chat.request import Dialect
-from providers.translation.messages_to_chat.translation import MessagesToChat
+from providers.translation.messages_to_chat.translation import Dialect, MessagesToChat
 from ttft_gateway.apis.base import Api, Call
 from ttft_gateway.apis.sse import Splitter, data_of, events_of
 

@@ -33,7 +33,7 @@ CONNECT_S: Final = 3.0
 class FastEnum(enum.Enum):
     """Base of enums that are looked up for every request."""
 
-    __hash__ = object.__hash__  # a C function; that of `Enum` is Python code
+    __hash__ = object.__hash__  # a C function; `Enum.__hash__` is Python code
 
 
 class Api(FastEnum):
@@ -238,7 +238,7 @@ class Endpoint(Protocol):
     """One replica as the race sees it."""
 
     def open(self, call: Call, sink: Sink) -> Stream:
-        """Send the call and return at once; the response, errors included, reaches the sink from a later loop turn."""
+        """Send the call without waiting; the response, errors included, reaches the sink from a later loop turn."""
 
 
 class ContentRun(Protocol):
@@ -314,10 +314,10 @@ class WireProtocol(Protocol):
         """Read a 200 that was not requested as a stream: CONTENT with the body for the client, or ERROR."""
 
     def outlined(self, outline: bytes) -> Frame | None:
-        """Read a 200 whose JSON is too heavy to be decoded, by its outline (whole_answer.py).
+        """Read a 200 with JSON that is too heavy to be decoded, by its outline (whole_answer.py).
 
         Returns:
-            CONTENT without bytes if the answer is forwarded as it is, or ERROR; None if it has to be converted.
+            CONTENT without bytes if the answer is forwarded unchanged, or ERROR; None if it has to be converted.
         """
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
@@ -349,7 +349,7 @@ class Burst:
     Attributes:
         is_open: a read is being processed; code with bytes to send adds a callback to `at_end`.
         at_end: callbacks, each called once when the read is over, in order; must not raise.
-        turns: the turns of streams whose reads bring many bytes.
+        turns: shares the loop between streams with many bytes a read.
     """
 
     __slots__ = ("at_end", "is_open", "turns")
@@ -378,7 +378,7 @@ class HttpStream(Flow, Protocol):
 
     @property
     def received(self) -> bool:
-        """The end of the response was received: `on_close` follows at once. False if the client cannot detect it."""
+        """The end of the response was received, and `on_close` is next. False if the client cannot detect it."""
 
     @property
     def read_began_s(self) -> float:

@@ -25,7 +25,7 @@ class Auth(enum.Enum):
 
 _COMPATIBLE = frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS})
 _WITH_RESPONSES = _COMPATIBLE | {Api.RESPONSES}
-_ENGINE = frozenset({Api.RERANK, Api.TOKENIZE})  # served by vLLM, SGLang and llama-server beside OpenAI's API
+_ENGINE = frozenset({Api.RERANK, Api.TOKENIZE})  # served by vLLM, SGLang and llama-server in addition to OpenAI's API
 
 
 class Kind(msgspec.Struct, frozen=True):

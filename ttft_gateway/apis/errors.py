@@ -81,7 +81,7 @@ def redacted(text: str, secrets: Sequence[str]) -> str:
 def shown_id(value: bytes, secrets: Sequence[str]) -> str | None:
     """Return an upstream's request id as it may be shown; None if nothing is left of it.
 
-    It becomes a response header. HTTP/2 carries bytes that HTTP/1.1 forbids, so only visible ASCII is kept. Secrets are
+    It becomes a response header. HTTP/2 carries bytes that HTTP/1.1 forbids, so only visible ASCII is left. Secrets are
     removed before and after that, because a secret may contain a space, or be interrupted by what is dropped.
     """
     text = _INVISIBLE.sub("", redacted(value.decode("latin-1"), secrets))

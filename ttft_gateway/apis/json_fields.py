@@ -1,10 +1,11 @@
 """Reads the fields of a request object. Each field may be read once; unread fields are reported as unsupported.
 
 So a translation cannot forget a field: it translates the field, ignores it for a reason, or the field counts as
-unsupported. A request that makes no sense without an unsupported field is rejected at once. Paths have the form of
+unsupported. A request that makes no sense without an unsupported field is rejected immediately. Paths have the form of
 OpenAI's `param`: `messages[2].content[0].type`.
 """
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from ttft_gateway.apis.errors import Unsupported
@@ -70,6 +71,13 @@ class FieldReader:
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise invalid_type(self.path_of(key), "a number", value)
         return value
+
+    def take_mapped(self, key: str, counterparts: Mapping[str, str]) -> str | None:
+        """Return the counterpart of a field's text, None if absent; a text that has none is unsupported."""
+        text = self.take_as(key, str)
+        if text is not None and text not in counterparts:
+            self.mark_unsupported(key, f"value {text[:20]!r}")
+        return None if text is None else counterparts.get(text)
 
     def ignore(self, *keys: str) -> None:
         """Drop fields that have no effect on the answer."""

@@ -1,7 +1,7 @@
 """Shares the event loop between streams that are read as fast as they can be sent, and everything else.
 
-A stream whose reads bring many bytes at a time takes turns with all others of its kind. One of them reads at a time,
-each API key as often as any other, and after each turn none of them is read for a multiple of its duration. Streams of
+A stream with many bytes in each read takes turns with all other such streams. One of them reads at a time, each API
+key as often as any other, and after each turn none of them is read for a multiple of the turn's duration. Streams of
 tokens never wait here: a read brings a few of them. Units: seconds of the loop's clock, bytes.
 """
 
@@ -36,7 +36,7 @@ class ReadTurns:
     __slots__ = ("_is_timed", "_next_s", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[Callable[[], None]]] = {}  # the key whose turn is next comes first
+        self._waiting: dict[str, deque[Callable[[], None]]] = {}  # the key with the next turn comes first
         self._next_s = 0.0
         self._is_timed = False
 

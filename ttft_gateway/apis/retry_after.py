@@ -6,7 +6,6 @@ seconds, epoch seconds.
 """
 
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -62,15 +61,10 @@ def retry_after_s(headers: Headers) -> float | None:
     """Return the wait that a response requests: the first usable of the millisecond headers and `retry-after`."""
     texts = {name: value.decode("latin-1") for name, value in headers}
     for name in (b"retry-after-ms", b"x-ms-retry-after-ms"):
-        wait = _milliseconds(texts, name)
-        if wait is not None:
+        text = texts.get(name, "").strip()
+        if len(text) <= _TEXT_MAX and _number(text) and (wait := _sane(float(text) / 1000)) is not None:
             return wait
     return wait_s(texts.get(b"retry-after", ""), epoch_s(texts.get(b"date", "")))
-
-
-def _milliseconds(texts: Mapping[bytes, str], name: bytes) -> float | None:
-    text = texts.get(name, "").strip()
-    return _sane(float(text) / 1000) if len(text) <= _TEXT_MAX and _number(text) else None
 
 
 def _until(time_s: float | None, reference_s: float | None) -> float | None:

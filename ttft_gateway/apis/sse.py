@@ -2,8 +2,8 @@
 
 Sans-I/O. Every byte fed is returned once, in an event or by `rest()`, and the events do not depend on the sizes of the
 reads. A line ends with LF, CRLF or CR, an event with a blank line (so a blank line alone is an event too). Only a CR
-after an LF waits for one more byte, because an LF may follow; CR CR ends an event at once, so that events of a server
-whose lines end with CR alone are not one event late. A BOM at the start belongs to the first event.
+after an LF waits for one more byte, because an LF may follow; CR CR ends an event immediately, so that events of a
+server that ends lines with CR alone are not one event late. A BOM at the start belongs to the first event.
 
 Units: bytes.
 """
@@ -145,7 +145,8 @@ def object_in(data: bytes | None) -> dict[str, object] | None:
 def forwardable(event: bytes) -> bytes:
     """Return the event without the parts that break clients that parse every event as JSON.
 
-    `id` and `retry` fields are removed. An event whose data is empty or absent is dropped, unless it has only comments.
+    `id` and `retry` fields are removed. An event with empty data or without data is dropped, unless it has only
+    comments.
 
     Returns:
         The bytes to forward, empty if the event is dropped.

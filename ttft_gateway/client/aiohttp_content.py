@@ -1,7 +1,7 @@
-"""The content of a raced response of aiohttp: the pieces that were read in its race, then those of its `StreamReader`.
+"""The content of a raced response of aiohttp: the pieces that were read in its race, then its `StreamReader`.
 
-A `StreamReader` takes no piece back, so this object stands for it in `ClientResponse.content`. Attributes that are not
-here are those of the reader.
+A `StreamReader` takes no piece back, so this object stands for it in `ClientResponse.content`. Other attributes
+are the reader's.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ from yarl import URL
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.client.aiohttp_content import RacedContent
 from ttft_gateway.client.asked import HEDGE_HEADER, ask
-from ttft_gateway.client.async_race import AsyncRace
+from ttft_gateway.client.async_race import AsyncRace, cancel_all
 from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.first import First
 from ttft_gateway.client.hedger import ClientAttempt, safely
@@ -27,7 +27,7 @@ from ttft_gateway.client.racing import Ending, Entrant, Opened, Racing
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Target
 
-_DECOMPRESSED: Final = ("gzip", "deflate", "br", "zstd")  # by aiohttp; of several codings at once, none is
+_DECOMPRESSED: Final = ("gzip", "deflate", "br", "zstd")  # by aiohttp; of several codings together, none is
 
 _JSON: Final = "application/json"
 _SWITCH: Final = HEDGE_HEADER.decode()
@@ -45,16 +45,16 @@ Handler = Callable[[ClientRequest], Awaitable[ClientResponse]]
 
 
 @dataclass(slots=True)
-class Call:
+class SessionCall:
     """One request.
 
     Attributes:
         url: its whole address, with the query of its parameters.
         given: its address as the session gets it.
         options: its arguments.
-        headers: its headers, with those of the session.
+        headers: its headers and the session's.
         body: whole body; None if it can be sent only once.
-        is_json: True if the body is that of the argument `json`.
+        is_json: True if the body is from the argument `json`.
     """
 
     method: str
@@ -66,8 +66,8 @@ class Call:
     is_json: bool
 
 
-class HedgingSession(Racing[Call, Sent, ClientResponse]):
-    """Hedges the requests of an `aiohttp.ClientSession`, whose methods and attributes it has.
+class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
+    """Hedges the requests of an `aiohttp.ClientSession`, and has its methods and attributes.
 
     Args:
         config: settings; None: the defaults.
@@ -133,9 +133,7 @@ class HedgingSession(Racing[Call, Sent, ClientResponse]):
 
     async def close(self) -> None:
         """Close all connections."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self._inner.close()
 
     async def __aenter__(self) -> Self:
@@ -169,7 +167,7 @@ class HedgingSession(Racing[Call, Sent, ClientResponse]):
 
     # requests
 
-    def _read(self, method: str, given: str | URL, options: Options) -> Call | None:
+    def _read(self, method: str, given: str | URL, options: Options) -> SessionCall | None:
         """Read a request; None if aiohttp rejects it."""
         session = self._inner
         try:
@@ -186,10 +184,10 @@ class HedgingSession(Racing[Call, Sent, ClientResponse]):
         except (AttributeError, TypeError, ValueError):
             return None
         is_http = url.scheme in ("http", "https") and url.host
-        return Call(method.upper(), url, given, options, headers, body, is_json) if is_http else None
+        return SessionCall(method.upper(), url, given, options, headers, body, is_json) if is_http else None
 
-    def _enter(self, request: Call) -> "Entrant[Call, Sent, ClientResponse] | None":
-        """Return the race of a request; None: it is sent without one."""
+    def _enter(self, request: SessionCall) -> "Entrant[SessionCall, Sent, ClientResponse] | None":
+        """Return the race of a request; None: it is sent without a race."""
         url = request.url
         origin = f"{url.scheme}://{url.raw_host}:{'' if url.is_default_port() else url.port}"
         path = url.raw_path_qs.encode()
@@ -199,7 +197,7 @@ class HedgingSession(Racing[Call, Sent, ClientResponse]):
             request.options = self._guarded(request.options, None, None)
         return entrant
 
-    def request_to(self, entrant: Entrant[Call, Sent, ClientResponse], attempt: ClientAttempt) -> Sent:
+    def request_to(self, entrant: Entrant[SessionCall, Sent, ClientResponse], attempt: ClientAttempt) -> Sent:
         """Return method, address and arguments of an attempt."""
         call, asked, home, target = entrant.request, entrant.asked, entrant.home, attempt.target
         options = {**call.options, "raise_for_status": False}
@@ -341,7 +339,7 @@ def _body(data: object) -> bytes | None:
 
 
 def _set_headers(request: ClientRequest, home: Target, target: Target) -> None:
-    """Set the headers of a target: after all those of the session, its cookies, and other middlewares.
+    """Set the headers of a target, after the session's headers, cookies and other middlewares.
 
     After a redirect to another host, that host gets no key and no header of its own.
     """

@@ -1,12 +1,12 @@
 """Reads from one HTTP request what a policy needs: whether it may be hedged, its population, its first event. Pure.
 
-A population is a set of requests whose times to the first event are compared: those of one model and API at an origin,
-or of one method at an origin. The rules for bodies of LLM APIs are the gateway's (`ttft_gateway.requests`).
+A population is a set of requests with comparable times to the first event: of one model and API at an origin, or of one
+method at an origin. The rules for bodies of LLM APIs are the gateway's (`ttft_gateway.requests`).
 
     request                                    raced on
     POST .../chat/completions, "stream": true  the first content event
     POST .../embeddings                        the headers of a 2xx
-    POST of these APIs without a stream        never: the time is that of the whole answer
+    POST of these APIs without a stream        never: the whole answer takes the time
     GET, HEAD, OPTIONS                         the headers of a response that is no error
     other methods                              never, unless `x-ttft-hedge: on` and an idempotency key are set
 """
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 HEDGE_HEADER: Final = b"x-ttft-hedge"
 _RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and Anthropic
 _KEY_HEADER: Final = b"idempotency-key"
-_NAMES_MAX: Final = 64  # sets of header names that are remembered with the places of these headers
-_name_of: Final = itemgetter(0)  # of a header
+_HEADERS_READ: Final = (HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER)
+_NAMES_MAX: Final = 128  # sets of header names that are remembered with the places of the headers read
+name_of: Final = itemgetter(0)
+"""Returns the name of a header."""
+
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _BYTES_A_TOKEN: Final = 4.0
 _NAME_MAX: Final = 200  # characters of a model's name or a path that identify a population
@@ -67,7 +70,7 @@ class Asked(msgspec.Struct, frozen=True):
         facts: facts for the policy; `hedge_off` is set if it gets no backup.
         event: event that ends its race.
         call: its parsed body, without positions (`positioned` has them); None unless it is a call of an LLM API.
-        key: idempotency key, None without one.
+        key: idempotency key, None if it has none.
         has_switch: True if it has the header `x-ttft-hedge`, which is not sent on.
         stored: True if a server that stores answers would store this one.
     """
@@ -94,7 +97,7 @@ def ask(
         body: the whole body; None if it can be sent only once.
         coin: random number in [0, 1).
     """
-    switch_at, retry_at, key_at = _places(tuple(map(_name_of, headers)))
+    switch_at, retry_at, key_at = places(tuple(map(name_of, headers)), _HEADERS_READ)
     has_switch, key = switch_at is not None, None if key_at is None else headers[key_at][1]
     switch = b"" if switch_at is None else headers[switch_at][1].strip().lower()
     is_retry = retry_at is not None and headers[retry_at][1].strip() != b"0"
@@ -182,10 +185,10 @@ def _bounds() -> "NumberLimits":
 
 
 @lru_cache(_NAMES_MAX)
-def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | None]:
-    """Return the places of the switch, the number of retries, and the idempotency key; of several, the last one."""
+def places(names: tuple[bytes, ...], read: tuple[bytes, ...]) -> tuple[int | None, ...]:
+    """Return the places of the headers that are read among the names; of several with one name, the last one."""
     at = {name.lower(): place for place, name in enumerate(names)}
-    return at.get(HEDGE_HEADER), at.get(_RETRY_HEADER), at.get(_KEY_HEADER)
+    return tuple(map(at.get, read))
 
 
 @lru_cache(_PATHS_MAX)

@@ -7,6 +7,7 @@ primary's connection, and takes over the backup's response. Cancelled tasks clos
 
 import asyncio
 import math
+from collections.abc import Collection
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -14,6 +15,14 @@ from ttft_gateway.client.hedger import ClientAttempt, safely
 from ttft_gateway.client.race import UNSENT, Overtaken, RacedAttempts
 
 _T = TypeVar("_T")
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait for their end; without a task, no event loop of asyncio is needed."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class AsyncRace(Generic[_T]):
@@ -44,13 +53,13 @@ class AsyncRace(Generic[_T]):
         self._tasks = tasks
         self._backups: list[asyncio.Task[None]] = []
         self._result: _T | None = None  # the primary's response
-        self._won: _T | None = None  # that of a backup that has won
+        self._won: _T | None = None  # response of a backup that has won
         self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._is_cancelled = False  # the caller's task, by a backup that has won
 
     async def run(self) -> _T:
-        """Return the winner's response; without a winner that of the primary, or raise its error."""
+        """Return the winner's response; without a winner, return the primary's or raise its error."""
         self._loop = loop = asyncio.get_running_loop()
         main = asyncio.current_task(loop)
         assert main is not None

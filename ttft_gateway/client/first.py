@@ -8,15 +8,14 @@ Bytes, seconds.
 import enum
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
-from operator import itemgetter
-from typing import Final, Literal, Protocol
+from functools import cache
+from typing import Final, Literal
 
 from ttft_gateway.apis.base import FIRST_CONTENT, Api, Call, EventReader, FrameKind, Headers
 from ttft_gateway.apis.errors import BadStatus, ProtocolError
 from ttft_gateway.apis.retry_after import retry_after_s
 from ttft_gateway.apis.sse import Splitter
-from ttft_gateway.client.asked import Asked, Event
+from ttft_gateway.client.asked import Asked, Event, name_of, places
 from ttft_gateway.client.hedger import Failure
 from ttft_gateway.hedging.outcomes import Outcome
 
@@ -26,7 +25,7 @@ headers; or the first piece of a body for which the function returns True, an ev
 
 HELD_MAX: Final = 256 * 1024  # bytes before the first event; more are passed on
 _EVENT_MAX: Final = 1024 * 1024
-_ERRORS: Final = frozenset({408, 425, 429})  # beside 5xx, statuses that another replica may not answer with
+_ERRORS: Final = frozenset({408, 425, 429})  # with 5xx, statuses that another replica may not answer with
 _LIMITED: Final = 429
 _NOT_CONNECTED: Final = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"})
 _TIMED_OUT: Final = frozenset({"TimeoutException", "TimeoutError"})  # of httpx and of aiohttp
@@ -40,19 +39,14 @@ class Verdict(enum.Enum):
     ERROR = "error"
 
 
+Detector = Callable[[bytes], Verdict]
+"""Reads the next piece of a body, up to its first event."""
+
 _HEADERS: Final = Event.HEADERS
 _WAIT, _FIRST, _ERROR = Verdict.WAIT, Verdict.FIRST, Verdict.ERROR
 _FAILED: Final = FrameKind.ERROR
 _BLANK: Final = b"\n\n"  # ends an event
-_name_of: Final = itemgetter(0)  # of a header
-_NAMES_MAX: Final = 64  # sets of header names that are remembered with the places of two of them
-
-
-class Detector(Protocol):
-    """Reads a body up to its first event."""
-
-    def feed(self, data: bytes) -> Verdict:
-        """Read the next piece."""
+_NAMES: Final = (b"content-type", b"content-encoding")
 
 
 class _Pieces:
@@ -101,8 +95,8 @@ class _Events:
 class _Inflated:
     """Decompresses a body for another detector."""
 
-    def __init__(self, inner: Detector) -> None:
-        self._inner = inner
+    def __init__(self, feed: Detector) -> None:
+        self._feed = feed
         self._inflate = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # gzip or zlib, by their headers
 
     def feed(self, data: bytes) -> Verdict:
@@ -110,14 +104,12 @@ class _Inflated:
             plain = self._inflate.decompress(data, HELD_MAX)
         except zlib.error:
             return _FIRST
-        return self._inner.feed(plain) if plain else _WAIT
+        return self._feed(plain) if plain else _WAIT
 
 
-class _AnyByte:
-    """Takes the first byte for the first event."""
-
-    def feed(self, data: bytes) -> Verdict:
-        return _FIRST if data else _WAIT
+def _any_byte(data: bytes) -> Verdict:
+    """Take the first byte for the first event."""
+    return _FIRST if data else _WAIT
 
 
 def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
@@ -129,25 +121,18 @@ def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
     is_usual = first == "content"
     if asked.event is _HEADERS if is_usual else first == "headers":
         return None
-    media_at, coding_at = _places(tuple(map(_name_of, headers)))
+    media_at, coding_at = places(tuple(map(name_of, headers)), _NAMES)
     media = b"" if media_at is None else headers[media_at][1].lower()
     coding = b"" if coding_at is None else headers[coding_at][1].strip().lower()
     if not is_usual and callable(first):
-        found: Detector = _Pieces(first, events=b"event-stream" in media)
+        found: Detector = _Pieces(first, events=b"event-stream" in media).feed
     elif asked.call is None or b"json" in media:
-        return _AnyByte()
+        return _any_byte
     else:
-        found = _Events(asked.call)
+        found = _Events(asked.call).feed
     if coding in (b"", b"identity"):
         return found
-    return _Inflated(found) if coding in (b"gzip", b"deflate") else _AnyByte()
-
-
-@lru_cache(_NAMES_MAX)
-def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None]:
-    """Return the places of the media type and of the coding; of several, the last one."""
-    at = {name.lower(): place for place, name in enumerate(names)}
-    return at.get(b"content-type"), at.get(b"content-encoding")
+    return _Inflated(found).feed if coding in (b"gzip", b"deflate") else _any_byte
 
 
 def is_error(asked: Asked, status: int) -> bool:

@@ -1,7 +1,7 @@
 """Hedging for `grpc.aio`: interceptors for RPCs with one request, which have one response or a stream of them.
 
 A method is hedged only if it is named: a server carries out a hedged RPC twice. A race ends with the response or with
-the first message of a stream; the loser's call is cancelled at once, which resets its stream.
+the first message of a stream; the loser's call is cancelled immediately, which resets its stream.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Answer(NamedTuple, Generic[_C]):
     Attributes:
         call: the call.
         first: response, or first message; EOF for a stream without a message; None after an error.
-        error: error, None without one.
+        error: its error, None if it has none.
     """
 
     call: _C
@@ -146,10 +146,6 @@ class _Interceptor:
         is_hedged = method in self._policy.hedgers and not is_off
         return given, safely(self._policy.enter, method, details.timeout) if is_hedged else None
 
-    async def _run(self, attempts: RpcAttempts[_C]) -> Answer[_C]:
-        """Race an RPC; return the winner, or the primary with its error."""
-        return await AsyncRace(attempts, self._tasks).run()
-
     def _watch(self, call: grpc.aio.Call, race: ClientRace, attempt: ClientAttempt) -> None:
         """Report the end of a winner's stream when its status arrives or it is cancelled."""
         loop = asyncio.get_running_loop()
@@ -188,7 +184,7 @@ class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):
         attempts = RpcAttempts(
             self._policy, details, entered, lambda given: continuation(given, request), _response, request
         )
-        answer = await self._run(attempts)
+        answer = await AsyncRace(attempts, self._tasks).run()
         if attempts.race.winner is not None:
             safely(attempts.race.on_end, attempts.race.winner, outcome=Outcome.FINISHED)
         return answer.call
@@ -209,14 +205,14 @@ class _UnaryStream(_Interceptor, grpc.aio.UnaryStreamClientInterceptor):
         attempts = RpcAttempts(
             self._policy, details, entered, lambda given: continuation(given, request), _first, request
         )
-        answer = await self._run(attempts)
+        answer = await AsyncRace(attempts, self._tasks).run()
         if attempts.race.winner is not None:
             self._watch(answer.call, attempts.race, attempts.race.winner)
         return cast(UnaryStreamCall[_Q, _R], _RacedStream(answer))
 
 
 class _RacedStream:
-    """The call of a winner: the message that ended its race, then the others. It has the attributes of the call."""
+    """The call of a winner: the message that ended its race, then its other ones. It has the call's attributes."""
 
     def __init__(self, answer: Answer[UnaryStreamCall[_Q, _R]]) -> None:
         self._call = answer.call

@@ -72,7 +72,7 @@ class GrpcPolicy:
             others = methods[method] if isinstance(methods, Mapping) else {}
             names = (target, *others) if others else ()
             if names not in made:
-                # A policy identifies targets by name; their addresses are those of the channels.
+                # A policy identifies targets by name; their addresses are the channels'.
                 targets = [Target(f"http://target-{at}.invalid", name=name) for at, name in enumerate(names)]
                 made[names] = Hedger(config, targets, stats)
             self.hedgers[method], self._others[method] = made[names], others
@@ -113,7 +113,7 @@ def failure_of(code: str, pushback: str | bytes | None) -> Failure:
 
     Args:
         code: name of its status code.
-        pushback: the server's value of `grpc-retry-pushback-ms`, None without one. A value that is negative or no
+        pushback: the server's value of `grpc-retry-pushback-ms`, None if absent. A value that is negative or no
             number forbids further attempts of the RPC.
     """
     if pushback is None:

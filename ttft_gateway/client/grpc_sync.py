@@ -50,7 +50,7 @@ def hedging_channel(
 
 
 class _Channel(grpc.Channel):
-    """A channel whose RPCs of named methods are raced."""
+    """A channel that races the RPCs of named methods."""
 
     def __init__(self, inner: grpc.Channel, policy: GrpcPolicy) -> None:
         self._inner: Any = inner
@@ -106,7 +106,7 @@ class _Method:
         self._alarm = alarm
 
     def _send(self, send: Callable[..., Call], request: object, given: tuple[object, ...], named: Options) -> Call:
-        """Send an RPC; return its call, that of a race unless the RPC has none.
+        """Send an RPC; return its call, a `RacedCall` if the RPC is raced.
 
         Args:
             send: sends over this channel.
@@ -152,7 +152,7 @@ class _UnaryUnary(_Method):
             raise
 
     def future(self, request: object, *given: object, **named: object) -> Call:
-        """Send an RPC; return its call at once."""
+        """Send an RPC; return its call without waiting."""
         return self._send(self._inner.future, request, given, named)
 
 
@@ -196,13 +196,13 @@ class RacedCall:
         return response
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error; None without one."""
+        """Return the error; None for no error."""
         answer = self._race.wait(timeout)
         error: BaseException | None = answer.error if answer.call is None else answer.call.exception(timeout)
         return error
 
     def traceback(self, timeout: float | None = None) -> TracebackType | None:
-        """Return the traceback of the error; None without one."""
+        """Return the traceback of the error; None for no error."""
         found: TracebackType | None = self._winner(timeout).call.traceback(timeout)
         return found
 
@@ -248,7 +248,7 @@ class RacedCall:
         return not self.done()
 
     def time_remaining(self) -> float | None:
-        """Return the seconds until the timeout; None without one."""
+        """Return the seconds until the timeout; None for no timeout."""
         return self._race.left_s()
 
     initial_metadata = _of_winner("initial_metadata", "Return the metadata before the response.")

@@ -2,7 +2,7 @@
 
 No thread waits for a response: grpc reports it. A stream's first message is read in a thread for each attempt, which
 ends with it. One thread of the channel decides on backups; it exists while there is something to wait for. The loser's
-call is cancelled at once, which resets its stream.
+call is cancelled immediately, which resets its stream.
 """
 
 import heapq
@@ -24,7 +24,7 @@ from ttft_gateway.hedging.outcomes import Outcome
 Call = Any
 """A call of grpc, for which its types have no common name: `grpc.Call`, `grpc.Future`, and an iterator for a stream."""
 Start = Callable[[ClientAttempt, float | None], Call]
-"""Sends an attempt, with the seconds that are left for it or None; returns its call at once."""
+"""Sends an attempt, with the seconds that are left for it or None; returns its call without waiting."""
 
 NOTHING: Final = object()  # instead of a message: there is none
 _IDLE_S: Final = 1.0  # time between two searches for cancelled appointments, after the last of which the thread ends
@@ -35,8 +35,8 @@ class RpcResult(NamedTuple):
 
     Attributes:
         call: its call; None if it could not be sent.
-        first: first message of a stream, `NOTHING` without one.
-        error: error, None without one.
+        first: first message of a stream, `NOTHING` if it has none.
+        error: its error, None if it has none.
     """
 
     attempt: ClientAttempt
@@ -70,7 +70,7 @@ class SyncGrpcRace:
         """Send the primary.
 
         Raises:
-            Exception: that of a channel which cannot send, such as a closed one.
+            Exception: raised by a channel that cannot send, such as a closed one.
         """
         self._send(primary)
         answer = self._answer
@@ -79,7 +79,7 @@ class SyncGrpcRace:
         self._set_alarm()
 
     def wait(self, timeout_s: float | None = None) -> RpcResult:
-        """Wait for the winner; without one, for the primary with its error.
+        """Wait for the winner; if all attempts fail, for the primary with its error.
 
         Raises:
             grpc.FutureTimeoutError: the time is over.
@@ -277,7 +277,7 @@ class Appointment:
 
 
 class Alarm:
-    """Calls functions, each of which returns at once, in a thread of its own."""
+    """Calls functions, none of which waits, in a thread of its own."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -293,7 +293,7 @@ class Alarm:
             if self._is_closed:
                 return entry
             heapq.heappush(self._entries, entry)
-            if self._thread is None or not self._thread.is_alive():  # none yet, or that of the parent before a fork
+            if self._thread is None or not self._thread.is_alive():  # none yet, or the parent's before a fork
                 self._thread = threading.Thread(target=self._run, name="ttft-hedge-alarm", daemon=True)
                 try:
                     self._thread.start()

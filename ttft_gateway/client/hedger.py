@@ -26,13 +26,12 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
 from ttft_gateway.apis.base import Headers, RateLimit, Usage
-from ttft_gateway.client.asked import Asked
+from ttft_gateway.client.asked import Asked, name_of
 from ttft_gateway.client.config import HedgeConfig, parameters
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Population, Target, check, populate, stores_answers
@@ -49,7 +48,6 @@ _log: Final = logging.getLogger("ttft_gateway")
 _POPULATIONS_MAX: Final = 256  # the least recently used one is forgotten
 _KEYS_MAX: Final = 256  # idempotency keys of hedged requests that are remembered
 _LIMIT: Final = b"limit"  # in the name of each header with a rate limit; most servers send none
-_name_of: Final = itemgetter(0)  # of a header
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two decisions
 
 
@@ -63,7 +61,7 @@ def safely(function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T
 
 
 def log_failure() -> None:
-    """Log the exception of the policy that is being handled; where each request passes, `safely` costs a call."""
+    """Log the exception of the policy that is being handled; in the path of every request, `safely` costs a call."""
     _log.exception("the hedging policy failed; the request goes on without it")
 
 
@@ -72,7 +70,7 @@ class Failure(NamedTuple):
 
     Attributes:
         outcome: its class; see `failure_of`.
-        retry_after_s: the server's Retry-After, None without one.
+        retry_after_s: the server's Retry-After, None if absent.
         error: "connect" if no connection was made, else any name or None.
         is_final: True if the server forbids further attempts.
     """
@@ -165,7 +163,7 @@ class ClientAttempt:
         outcome: its end, None while it runs.
         headers_s: None: no policy of a client reads the times of headers.
 
-    All others are those of `AttemptView`.
+    The other attributes are described in `AttemptView`.
     """
 
     hedge_s = math.inf
@@ -232,7 +230,9 @@ class ClientRace:
             else:
                 picker = pool.picker
                 found = picker.pick(facts, (), now_s, rand) or picker.pick_ignoring_breakers(facts, (), now_s, rand)
-                attempt = self._attempt(found or self._soonest(), 0, now_s)
+                # a client library rejects no request: if all replicas wait, the one with the shortest wait gets it
+                found = found or min(pool.replicas, key=lambda each: each.breaker.cooling_until_s)
+                attempt = self._attempt(found, 0, now_s)
                 self._attempts = [attempt]
                 pool.on_sent(attempt, facts, None, is_first=True)
                 delay_s = None
@@ -278,7 +278,7 @@ class ClientRace:
         """Report a response's headers, names in any case: its quota."""
         attempt.status = status
         read = attempt.replica.read_limits
-        if read is None or _LIMIT not in b" ".join(map(_name_of, headers)).lower():
+        if read is None or _LIMIT not in b" ".join(map(name_of, headers)).lower():
             return
         limits = read([(name.lower(), value) for name, value in headers])
         if limits:
@@ -335,7 +335,7 @@ class ClientRace:
         return all(each is attempt or each.outcome is not None for each in self._attempts)
 
     def left_s(self) -> float | None:
-        """Return the seconds until the deadline; None without one."""
+        """Return the seconds until the deadline; None for no deadline."""
         return None if self.deadline_s == math.inf else max(0.0, self.deadline_s - self.hedger.clock())
 
     def on_end(self, attempt: ClientAttempt, *, outcome: Outcome, events: int = 1) -> None:
@@ -370,7 +370,7 @@ class ClientRace:
         ledger.settle(ticket, ticket.spend, now_s)
 
     def _learn_race(self, attempt: ClientAttempt, now_s: float) -> float:
-        """Learn from the first event of the winner and end the others; return the time that a backup saved."""
+        """Learn from the first event of the winner and end the other attempts; return the time that a backup saved."""
         saved_s = self._saved_s(now_s) if attempt.number else 0.0
         self._pool.on_content(attempt, now_s)
         for other in self._attempts:
@@ -381,10 +381,6 @@ class ClientRace:
     def _attempt(self, replica: Replica, number: int, now_s: float) -> ClientAttempt:
         target, label = self._targets[replica.name]
         return ClientAttempt(replica, target, label, number, now_s)
-
-    def _soonest(self) -> Replica:
-        """Return the replica whose wait ends first: a client library rejects no request."""
-        return min(self._pool.replicas, key=lambda each: each.breaker.cooling_until_s)
 
     def _plan_next(self) -> None:
         running = [each.hedge_s for each in self._attempts if each.outcome is None and self.winner is None]

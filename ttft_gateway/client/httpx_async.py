@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ttft_gateway.client.async_race import AsyncRace
+from ttft_gateway.client.async_race import AsyncRace, cancel_all
 from ttft_gateway.client.hedger import log_failure
 from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, transport_class
 from ttft_gateway.client.messages import HttpxRequest, without_switch
@@ -53,14 +53,12 @@ class _Transport(HttpxTransport[_T]):
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self._inner.aclose()
 
 
 class _Body(Ending[Response]):
-    """The body of a response that is returned: the pieces that were read in its race, then the others."""
+    """The body of a response that is returned: the pieces that were read in its race, then the pieces after them."""
 
     def __aiter__(self) -> Self:
         return self

@@ -77,7 +77,7 @@ class _Transport(HttpxTransport[_T]):
 
 
 class _Body(Ending[Response]):
-    """The body of a response that is returned: the pieces that were read in its race, then the others."""
+    """The body of a response that is returned: the pieces that were read in its race, then the pieces after them."""
 
     def __iter__(self) -> Iterator[bytes]:
         opened, pieces = self._opened, self._opened.chunks

@@ -75,7 +75,7 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
         """Set the transport that sends."""
 
     def enter(self, request: HttpxRequest) -> _Entrant | None:
-        """Return the race of a request; None: it is sent without one."""
+        """Return the race of a request; None: it is sent without a race."""
         url: Any = request.url
         try:
             origin, path = self._addresses[url._uri_reference]
@@ -89,7 +89,7 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
         return self.race(request, url, asked)
 
     def request_to(self, entrant: _Entrant, attempt: ClientAttempt) -> HttpxRequest:
-        """Return the request as it is sent in an attempt."""
+        """Return the request that an attempt sends."""
         if attempt.target is None and not entrant.asked.has_switch:
             return entrant.request
         return addressed(entrant.request, entrant.asked, entrant.home, attempt.target)

@@ -11,13 +11,12 @@ import msgspec
 
 from ttft_gateway.apis.catalog import Auth
 from ttft_gateway.client.asked import HEDGE_HEADER, Asked, positioned
-from ttft_gateway.client.targets import Target, kind_of
+from ttft_gateway.client.targets import PORTS, Target, kind_of
 
 Raw = list[tuple[bytes, bytes]]
 """Headers in order, names in any case."""
 
 _encode: Final = msgspec.json.Encoder().encode
-_PORTS: Final = {"http": 80, "https": 443}
 _PASSED: Final = frozenset(
     {
         b"accept",
@@ -25,7 +24,9 @@ _PASSED: Final = frozenset(
         b"anthropic-beta",
         b"anthropic-version",
         b"baggage",
+        b"content-length",
         b"content-type",
+        b"host",
         b"idempotency-key",
         b"openai-beta",
         b"traceparent",
@@ -87,11 +88,11 @@ _Request = TypeVar("_Request", bound=HttpxRequest)
 
 def origin_of(url: Url) -> tuple[str, str, int]:
     """Return scheme, host and port of a URL."""
-    return url.scheme, url.host or "", url.port or _PORTS.get(url.scheme, 0)
+    return url.scheme, url.host or "", url.port or PORTS.get(url.scheme, 0)
 
 
 def home_of(url: Url, targets: Sequence[Target]) -> Target | None:
-    """Return the target below whose base URL a request is; None if it is for another address."""
+    """Return the target with a base URL above a request's URL; None if the request is for another address."""
     origin, path = origin_of(url), url.path
     for target in targets:
         if target.origin == origin and (path == target.path or path.startswith(target.path + "/")):
@@ -100,10 +101,10 @@ def home_of(url: Url, targets: Sequence[Target]) -> Target | None:
 
 
 def addressed(request: _Request, asked: Asked, home: Target | None, target: Target | None) -> _Request:
-    """Return the request as it is sent to a target; the same object if nothing changes.
+    """Return the request for a target; the same object if nothing changes.
 
     Args:
-        home: target below whose base URL the request is.
+        home: target with a base URL above the request's URL; None for no such target.
         target: None: the request's own address.
     """
     if target is None or home is None or is_plain(home, target):
@@ -124,7 +125,7 @@ def without_switch(request: _Request) -> _Request:
 
 
 def is_plain(home: Target | None, target: Target | None) -> bool:
-    """Return True if a target gets the request as it is."""
+    """Return True if a target gets the request unchanged."""
     return target is None or (target is home and target.api_key is None and target.model is None and not target.headers)
 
 
@@ -140,7 +141,7 @@ def address_at(raw_path: bytes, home: Target, target: Target) -> tuple[str, str]
         query = b"&".join(part for part in query.split(b"&") if part.startswith(_VERSION))
     scheme, host, port = target.origin
     named = f"[{host}]" if ":" in host else host
-    authority = named if port == _PORTS[scheme] else f"{named}:{port}"
+    authority = named if port == PORTS[scheme] else f"{named}:{port}"
     return authority, f"{scheme}://{authority}{path.decode('latin-1')}{'?' if query else ''}{query.decode('latin-1')}"
 
 
@@ -161,7 +162,7 @@ def headers_to(raw: Raw, home: Target, target: Target) -> Raw:
 
 def public(raw: Raw) -> Raw:
     """Return the headers that any host may get."""
-    return [each for each in raw if _is_passed(each[0].lower())]
+    return [each for each in raw if (name := each[0].lower()) in _PASSED or name.startswith(_PASSED_PREFIX)]
 
 
 def body_to(asked: Asked, target: Target) -> bytes | None:
@@ -171,10 +172,6 @@ def body_to(asked: Asked, target: Target) -> bytes | None:
     call = positioned(asked.call)
     body, (start, end) = call.body, call.spans["model"]
     return body[:start] + _encode(target.model) + body[end:]
-
-
-def _is_passed(name: bytes) -> bool:
-    return name in _PASSED or name.startswith(_PASSED_PREFIX) or name in (b"host", b"content-length")
 
 
 def _copy(request: _Request, url: HttpxUrl | str, raw: Raw, body: bytes | None) -> _Request:

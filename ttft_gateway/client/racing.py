@@ -88,10 +88,10 @@ class Racing(ABC, Generic[_Q, _S, _R]):
 
     @abstractmethod
     def request_to(self, entrant: "Entrant[_Q, _S, _R]", attempt: ClientAttempt) -> _S:
-        """Return the request as it is sent in an attempt."""
+        """Return the request that an attempt sends."""
 
     def race(self, request: _Q, url: Url, asked: Asked) -> "Entrant[_Q, _S, _R] | None":
-        """Return the race of a request; None: it is sent without one."""
+        """Return the race of a request; None: it is sent without a race."""
         hedger, home = self.hedger, None
         if hedger.targets:
             home = home_of(url, hedger.targets)
@@ -137,7 +137,7 @@ class Entrant(Generic[_Q, _S, _R]):
                 async for chunk in opened.rest:
                     opened.chunks.append(chunk)
                     held += len(chunk)
-                    verdict = finder.feed(chunk) if held <= HELD_MAX else _FIRST
+                    verdict = finder(chunk) if held <= HELD_MAX else _FIRST
                     if verdict is not _WAIT:
                         break
             if verdict is not _FIRST:

@@ -1,14 +1,14 @@
-"""Sockets of httpcore whose waits can be interrupted: a thread that waits for a server also waits for its race.
+"""Sockets of httpcore with waits that can be interrupted: a thread that waits for a server also waits for its race.
 
 A blocking read cannot be raced from outside: no other thread may close the socket under it, because the number of the
-closed file may at once belong to another connection. So the waiting thread itself waits for three things: its socket,
+closed file may by then belong to another connection. So the waiting thread itself waits for three things: its socket,
 the time of the next decision on a backup, and a byte from another thread. No thread is needed before a request is late,
 and every connection is closed by the thread that uses it. Until then no other thread can interrupt, and the timeout of
 the socket itself ends a wait at the time of the decision, at the cost of any read.
 
 `raced(pool, library)` puts these sockets into a connection pool of httpcore or httpcore2. Outside of a race they pass
 each call on; in a race, `current.watch` is the watch of the thread that works for it. HTTP/1.1 only: the end of an
-HTTP/2 connection would end its other requests, too. Times are those of the watch's clock, timeouts are seconds.
+HTTP/2 connection would end its other requests, too. Times are read from the watch's clock, timeouts are seconds.
 """
 
 import errno
@@ -30,7 +30,7 @@ SocketOption = tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple
 _READ: Final = select.POLLIN if hasattr(select, "poll") else 1
 _WRITE: Final = select.POLLOUT if hasattr(select, "poll") else 4
 _WAIT_S_MAX: Final = 3600.0
-_LARGE: Final = 16 * 1024  # bytes that a socket's buffer takes at once; a longer write may wait for the server
+_LARGE: Final = 16 * 1024  # bytes that a socket's buffer takes without waiting; a longer write may wait for the server
 _PENDING: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK)})
 
 
@@ -47,7 +47,7 @@ class Watch:
 
     due_s = math.inf
     is_over = False
-    _ears: tuple[socket.socket, socket.socket] | None = None
+    _wakers: tuple[socket.socket, socket.socket] | None = None
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -57,38 +57,38 @@ class Watch:
 
     def listen(self) -> None:
         """Become interruptible by other threads; until then only `due_s` can interrupt."""
-        if self._ears is None:
+        if self._wakers is None:
             self._lock = threading.Lock()
-            self._ears = socket.socketpair()
+            self._wakers = socket.socketpair()
 
     def stop(self) -> None:
         """End the wait with `Overtaken`; for other threads."""
         self.is_over = True
-        if self._ears is None:
+        if self._wakers is None:
             return
         with self._lock:
-            if self._ears is not None:
-                self._ears[1].send(b"x")
+            if self._wakers is not None:
+                self._wakers[1].send(b"x")
 
     def close(self) -> None:
         """Release the sockets of the watch."""
-        if self._ears is None:
+        if self._wakers is None:
             return
         with self._lock:
-            ears, self._ears = self._ears, None
-        for ear in ears:
-            ear.close()
+            wakers, self._wakers = self._wakers, None
+        for waker in wakers:
+            waker.close()
 
     def alone_s(self, timeout: float | None) -> float:
-        """Return the time for which a wait needs no interruption, at most the timeout; 0 if it may need one at once."""
-        if self._ears is not None:
+        """Return the time for which a wait needs no interruption, at most the timeout; 0 if it may need one now."""
+        if self._wakers is not None:
             return 0.0
         left_s = self.due_s - self._clock()
         most_s = _WAIT_S_MAX if timeout is None else timeout
         return left_s if left_s < most_s else most_s
 
     def wait(self, sock: socket.socket | None, event: int, timeout: float | None) -> bool:
-        """Wait for the socket; without one, for the end of the watch.
+        """Wait for the socket; without a socket, for the end of the watch.
 
         Returns:
             False if the timeout has passed.
@@ -103,27 +103,27 @@ class Watch:
                 raise Overtaken
             if now_s >= self.due_s:
                 self.on_due()
-            ear = None if self._ears is None else self._ears[0]
+            waker = None if self._wakers is None else self._wakers[0]
             left_s = min(max(0.0, min(end_s, self.due_s) - self._clock()), _WAIT_S_MAX)
-            if _ready(sock, event, ear, left_s):
+            if _ready(sock, event, waker, left_s):
                 return True
             now_s = self._clock()
             if now_s >= end_s and not self.is_over:
                 return False
 
 
-def _ready(sock: socket.socket | None, event: int, ear: socket.socket | None, wait_s: float) -> bool:
+def _ready(sock: socket.socket | None, event: int, waker: socket.socket | None, wait_s: float) -> bool:
     """Return True if the socket is ready; False after the time, or after a byte from another thread."""
     if not hasattr(select, "poll"):  # Windows
-        read = [each for each in (sock if event == _READ else None, ear) if each is not None]
+        read = [each for each in (sock if event == _READ else None, waker) if each is not None]
         write = [sock] if sock is not None and event == _WRITE else []
         readable, writable, broken = select.select(read, write, write, wait_s)
         return bool(writable or broken) or sock in readable
     poll = select.poll()
     if sock is not None:
         poll.register(sock, event)
-    if ear is not None:
-        poll.register(ear, _READ)
+    if waker is not None:
+        poll.register(waker, _READ)
     ready = poll.poll(wait_s * 1000.0 + 0.5)
     return sock is not None and any(number == sock.fileno() for number, _ in ready)
 

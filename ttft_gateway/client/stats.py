@@ -27,7 +27,7 @@ class TargetSnapshot:
         lost: attempts that were closed because another one brought the first event.
         errors: attempts that failed, those with status 429 included.
         rate_limited: attempts with status 429.
-        first_p50_s, first_p95_s: quantiles of the time to the first event; None without one.
+        first_p50_s, first_p95_s: quantiles of the time to the first event; None before the first event.
     """
 
     requests: int = 0
@@ -48,8 +48,8 @@ class StatsSnapshot:
         requests: requests that may be hedged.
         hedges: backups sent.
         hedged_requests: requests with at least one backup.
-        hedge_wins: requests whose first event came from a backup.
-        primary_wins: requests with a backup whose first event came from the primary.
+        hedge_wins: requests with the first event from a backup.
+        primary_wins: requests with a backup and the first event from the primary.
         budget_exhausted: late requests without a backup because the budget had no credit.
         denied: late requests without a backup, by reason (docs/hedging.md#denials).
         saved_s: time that winning backups saved, as estimated from the learned distribution.

@@ -2,8 +2,8 @@
 
 The primary runs in the caller's thread, which needs no other thread until the request is late: its own waits end at the
 time of the next decision (`sockets.py`). A backup runs in a thread of its own until its first event, at most
-`max_hedges` of them. The attempt with the first event stops the others; each connection is closed at once, by the
-thread that uses it.
+`max_hedges` of them. The attempt with the first event stops the other attempts; each connection is closed immediately,
+by the thread that uses it.
 
 Attempts are the same as with asyncio: their coroutines never wait, because what they call blocks.
 """
@@ -51,7 +51,7 @@ class SyncRace(Watch, Generic[_T]):
         self._watches: list[Watch] = []  # of the backups
 
     def run(self) -> _T:
-        """Return the winner's response; without a winner that of the primary, or raise its error."""
+        """Return the winner's response; without a winner, return the primary's or raise its error."""
         attempts, race = self._attempts, self._race
         result, won, failed = None, None, None
         current.watch = self
@@ -89,7 +89,7 @@ class SyncRace(Watch, Generic[_T]):
         while not self._race.is_over:
             with contextlib.suppress(Overtaken):
                 self.wait(None, 0, None)
-        if self._race.winner is not None:  # its thread is about to hand its response over
+        if self._race.winner is not None:  # its thread is about to set its response
             with self._changed:
                 self._changed.wait_for(lambda: self._won is not None)
         return self._leave()

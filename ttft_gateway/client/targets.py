@@ -1,6 +1,6 @@
 """The replicas of a hedging client: their addresses, keys and model names, and the pools built of them. No I/O.
 
-Facts about providers are those of the gateway (`ttft_gateway.apis.catalog`), found by host name.
+Facts about providers are the gateway's (`ttft_gateway.apis.catalog`), found by host name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _HOSTS: Final[Mapping[str, str]] = {
     for host in (*kind.hosts, urlsplit(kind.base_url or "").hostname)
     if host is not None
 }
-_PORTS: Final = {"http": 80, "https": 443}
+PORTS: Final = {"http": 80, "https": 443}
 _NO_ENDPOINT: Final = cast(Endpoint, None)  # a transport sends, not the replica
 
 Origin = tuple[str, str, int]
@@ -38,7 +38,7 @@ class Target:
         api_key: key, sent to this address only; None: no key is sent, except the request's own to its own host.
         model: name of the model there; None: the request's.
         name: name in the statistics; empty: the host.
-        headers: further headers, sent to this address only; they replace those of the request.
+        headers: further headers, sent to this address only; they replace the request's.
         kind: kind of the server (docs/providers.md); None: found by the host, else a compatible server.
     """
 
@@ -51,7 +51,7 @@ class Target:
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.base_url)
-        if parts.scheme not in _PORTS or not parts.hostname:
+        if parts.scheme not in PORTS or not parts.hostname:
             raise ValueError(f"base_url is {self.base_url!r}; use an address such as 'https://api.openai.com/v1'")
         if parts.query or parts.fragment or parts.username or parts.password:
             raise ValueError("base_url has a query, fragment or password; remove it")
@@ -62,7 +62,7 @@ class Target:
     def origin(self) -> Origin:
         """Scheme, host and port."""
         parts = urlsplit(self.base_url)
-        return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
+        return parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme]
 
     @property
     def path(self) -> str:
@@ -76,7 +76,7 @@ class Target:
 
 
 def kind_of(host: str, named: str | None = None) -> Kind:
-    """Return the facts of the server at a host; those of a compatible server if the host is unknown."""
+    """Return the facts of the server at a host; if the host is unknown, of a compatible server."""
     if named is None:
         named = next((kind for end, kind in _HOSTS.items() if host == end or host.endswith("." + end)), "compatible")
     return CATALOG[named]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from ttft_gateway.apis.anthropic.usage import Counts
 from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.openai.events import DONE_EVENT
 from ttft_gateway.apis.sse import data_of, object_in
 from ttft_gateway.apis.tolerant_json import dumps
 
@@ -22,7 +23,6 @@ _FINISH = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-_DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
 
 
@@ -47,7 +47,6 @@ class ChatChunksFromMessages:
         self._ended = False
 
     def read(self, event: bytes) -> bytes:
-        """See `Translator.read`."""
         value = None if self._ended else object_in(data_of(event))
         if value is None:
             return b""
@@ -65,14 +64,13 @@ class ChatChunksFromMessages:
                 return self._block(kind, value)
 
     def close(self) -> bytes:
-        """See `Translator.close`."""
         if self._ended:
             return b""
         self._ended = True
         usage = self._counts.chat() if self._with_usage else None
         if usage is None:
-            return _DONE
-        return b"data: " + dumps({**self._head, "choices": [], "usage": usage}) + b"\n\n" + _DONE
+            return DONE_EVENT
+        return b"data: " + dumps({**self._head, "choices": [], "usage": usage}) + b"\n\n" + DONE_EVENT
 
     def _begin(self, message: Mapping[str, object]) -> bytes:
         self._counts.add(message.get("usage"))

@@ -1,11 +1,11 @@
 """Translates the messages of a chat completion to the system prompt and turns of Anthropic's Messages API.
 
 Leading system and developer messages become the system prompt; later ones keep their place, as `role: system`, which
-newer models accept and older ones reject. Tool results belong to the user's turn there, so those of one round are
-merged, with the user's next message. Content without a counterpart (audio, files of another provider, a
+newer models accept and older ones reject. Tool results belong to the user's turn there, so the results of one
+round are merged, with the user's next message. Content without a counterpart (audio, files of another provider, a
 participant's name) is rejected.
 
-Other parameters are translated in request.py. Sans-I/O.
+Other parameters are translated in translation.py. Sans-I/O.
 """
 
 import hashlib
@@ -112,7 +112,7 @@ def _document(file: FieldReader) -> Block:
     data = file.take_as("file_data", str)
     if data is None:
         raise unsupported_field(
-            file.path_of("file_id"), "the file is kept at another provider; send its data as `file_data`"
+            file.path_of("file_id"), "the file is stored at another provider; send its data as `file_data`"
         )
     media, encoded = _data(data, file.path_of("file_data"))
     if media != _PDF:

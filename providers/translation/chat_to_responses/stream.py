@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.openai.events import DONE_EVENT
 from ttft_gateway.apis.responses.writer import CALL_FIELDS
 from ttft_gateway.apis.sse import data_of, object_in
 from ttft_gateway.apis.tolerant_json import as_key, dumps
 
 Fields = dict[str, object]
 
-_DONE: Final = b"data: [DONE]\n\n"
 _TEXTS: Final[Mapping[str, tuple[str, str]]] = {  # event -> the delta's key, and where the done event has the text
     "response.output_text": ("content", "text"),
     "response.refusal": ("refusal", "refusal"),
@@ -44,7 +44,6 @@ class ChatChunksFromResponses:
         self._ended = False
 
     def read(self, event: bytes) -> bytes:
-        """See `Translator.read`."""
         value = None if self._ended else object_in(data_of(event))
         return b"".join(self._event(value)) if value is not None else b""
 
@@ -112,7 +111,7 @@ class ChatChunksFromResponses:
         usage = answer.get("usage")
         if self._with_usage and isinstance(usage, dict):
             yield _event({**self._head, "choices": [], "usage": _usage(usage)})
-        yield _DONE
+        yield DONE_EVENT
 
     def _chunk(self, delta: Fields, finish: str | None = None, logprobs: object = None) -> bytes:
         """Write one chunk; the first one has the role."""

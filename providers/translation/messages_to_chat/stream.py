@@ -10,8 +10,8 @@ Sans-I/O. Units: tokens.
 from collections.abc import Iterable, Mapping
 
 from providers.translation.chat_to_messages.turns import tool_id
-from ttft_gateway.apis.anthropic.assembler import event
 from ttft_gateway.apis.anthropic.usage import message_usage
+from ttft_gateway.apis.anthropic.writer import event
 from ttft_gateway.apis.base import Usage
 from ttft_gateway.apis.errors import ProtocolError
 from ttft_gateway.apis.json_fields import dict_or_empty
@@ -74,7 +74,6 @@ class MessageEventsFromChat:
         return b"".join(self._chunk(chunk)) if chunk is not None else b""
 
     def close(self) -> bytes:
-        """See `Translator.close`."""
         if self._ended or not self._started:
             return b""
         self._ended = True

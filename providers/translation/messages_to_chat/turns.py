@@ -1,10 +1,10 @@
 """Translates the turns of a request to Anthropic's Messages API to the messages of a chat completion.
 
-A user's turn with tool results becomes one `tool` message for each result, then a `user` message with the rest. A
-tool's images are put into that user message, because `tool` messages hold text only; a failed tool's text begins with
+A user's turn with tool results becomes one `tool` message for each result, then a `user` message with the other blocks.
+A tool's images are put into that user message, because `tool` messages hold text only; a failed tool's text begins with
 "Error: ". Thinking is sent only to servers that have a field for it. Blocks of Anthropic's own tools are rejected.
 
-Other parameters are translated in request.py. Sans-I/O.
+Other parameters are translated in translation.py. Sans-I/O.
 """
 
 from collections.abc import Iterable
@@ -125,7 +125,8 @@ def _result(block: FieldReader) -> tuple[Json, list[Json]]:
     parts = content_of(block, "content", content) if content is not None else []
     texts = [part for part in parts if part["type"] == "text"]
     if block.take_as("is_error", bool):
-        texts = [{"type": "text", "text": "Error: "}, *texts] if len(texts) != 1 else _marked(texts[0])
+        marked = f"Error: {texts[0]['text'] if len(texts) == 1 else ''}"
+        texts = [{"type": "text", "text": marked}, *(texts if len(texts) != 1 else ())]
     message: Json = {
         "role": "tool",
         "tool_call_id": block.require("tool_use_id", str),
@@ -134,10 +135,6 @@ def _result(block: FieldReader) -> tuple[Json, list[Json]]:
     block.ignore("type", "cache_control")
     block.close()
     return message, [part for part in parts if part["type"] != "text"]
-
-
-def _marked(text: Json) -> list[Json]:
-    return [{"type": "text", "text": f"Error: {text['text']}"}]
 
 
 def _assistant(item: FieldReader, content: object, reasoning: str | None) -> Json:

@@ -68,7 +68,6 @@ class ResponseEventsFromChat:
         self._ended = False
 
     def read(self, event: bytes) -> bytes:
-        """See `Translator.read`."""
         data = data_of(event) or b""
         if data.startswith(b"[DONE]"):
             return self.close()
@@ -76,7 +75,6 @@ class ResponseEventsFromChat:
         return b"".join(self._chunk(chunk)) if chunk is not None else b""
 
     def close(self) -> bytes:
-        """See `Translator.close`."""
         if self._ended:
             return b""
         self._ended = True
@@ -168,7 +166,7 @@ class ResponseEventsFromChat:
             yield self._writer.event(f"response.{name}.delta", **position, delta=more)
 
     def _named(self, name: object) -> Fields:
-        """Return the name of a called tool as the request has it, with that of its group."""
+        """Return the name of a called tool as the request has it, with the name of its group."""
         if self._groups is None:
             self._groups = groups_by_name(self._request.get("tools"))
         grouped = self._groups.get(as_key(name))

@@ -23,7 +23,7 @@ class GroupedTool(NamedTuple):
 
 
 def tools_of(tools: object) -> Iterator[GroupedTool]:
-    """Yield the tools of a request, those of groups included."""
+    """Yield the tools of a request, the tools in groups included."""
     for index, each in enumerate(list_or_empty(tools)):
         tool = dict_or_empty(each)
         if tool.get("type") != "namespace":
@@ -34,7 +34,7 @@ def tools_of(tools: object) -> Iterator[GroupedTool]:
 
 
 def joined(group: object, name: object) -> object:
-    """Return the name of a tool with that of its group, if it has one; MCP groups end with the separator already."""
+    """Return the name of a tool with the name of its group, if any; MCP groups end with the separator already."""
     if not isinstance(group, str) or not isinstance(name, str):
         return name
     return f"{group.removesuffix('__')}__{name}"

@@ -1,11 +1,44 @@
-"""Serves clients of the Responses API from OpenAI-compatible upstreams. Pure."""
+"""Serves clients of the Responses API from OpenAI-compatible upstreams; translates the requests.
 
-from providers.responses.assembler import ResponseAssembler
-from providers.translation.base import TranslatedRequest
-from providers.translation.responses_to_chat.request import request_of
+Fields without a counterpart are reported as unsupported. Dropped, because they change no answer: hints for OpenAI's
+own caches (`prompt_cache_*`), `safety_identifier`, `client_metadata`, `metadata` (repeated in the answer instead), and
+the reasoning of earlier turns, for which chat completions has no field. Tools in a group get the group's name as a
+prefix. Unknown fields are passed on unchanged. stream.py translates the answers. Pure.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from providers.responses.protocol import ResponseAssembler
+from providers.translation.base import TranslatedRequest, unsupported_fields
 from providers.translation.responses_to_chat.stream import READ_FIELDS, ResponseEventsFromChat
+from providers.translation.responses_to_chat.tool_groups import first_groups, joined, tools_of
 from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.apis.errors import Unsupported
+from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
 from ttft_gateway.apis.tolerant_json import loads
+
+Item = Mapping[str, object]
+
+_UNCHANGED: Final = ("temperature", "top_p", "parallel_tool_calls", "user", "top_logprobs")
+_TRANSLATED: Final = frozenset(  # translated, or without effect on the answer
+    {
+        *("model", "stream", "stream_options", "input", "instructions", "max_output_tokens", "text", "reasoning"),
+        *("tools", "tool_choice", "include", "service_tier", "truncation", "store", "background", "max_tool_calls"),
+        *(
+            "metadata",
+            "client_metadata",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "prompt_cache_options",
+        ),
+    }
+)
+_STATEFUL: Final = ("previous_response_id", "conversation", "prompt")
+_UNSUPPORTED: Final = ("context_management", "moderation", "access_programs", "image")
+_LOGPROBS: Final = "message.output_text.logprobs"
+_INCLUDED: Final = ("reasoning.encrypted_content", _LOGPROBS)  # the answers have no reasoning items to include
 
 
 class ResponsesToChat:
@@ -14,16 +47,227 @@ class ResponsesToChat:
     client_api, upstream_api = Api.RESPONSES, Api.CHAT
 
     def request(self, call: Call) -> TranslatedRequest:
-        """See `Translation.request`."""
         body = loads(call.body)
         assert isinstance(body, dict)
         return request_of(body)
 
     def translator(self, call: Call) -> ResponseEventsFromChat:
-        """See `Translation.translator`."""
         spans = {key: span for key, span in call.spans.items() if key in READ_FIELDS}  # not the prompt, which is large
         return ResponseEventsFromChat({key: loads(call.body[start:end]) for key, (start, end) in spans.items()})
 
     def assembler(self, _call: Call) -> ResponseAssembler:
-        """See `Translation.assembler`."""
         return ResponseAssembler()
+
+
+def request_of(request: Mapping[str, object]) -> TranslatedRequest:
+    """Translate a request.
+
+    Raises:
+        Unsupported: a message, an item or a part of one has no counterpart.
+    """
+    unsupported = {
+        **unsupported_fields(_STATEFUL, request, _stateful),
+        **unsupported_fields(_UNSUPPORTED, request, _unsupported),
+        **_unsupported_values(request),
+    }
+    fields: dict[str, object] = {"messages": messages_of(request)}
+    fields |= {name: request[name] for name in _UNCHANGED if request.get(name) is not None}
+    if request.get("max_output_tokens") is not None:
+        fields["max_tokens"] = request["max_output_tokens"]
+    if request.get("service_tier") not in (None, "auto"):
+        fields["service_tier"] = request["service_tier"]
+    if _LOGPROBS in list_or_empty(request.get("include")) or request.get("top_logprobs"):
+        fields["logprobs"] = True
+    _add_text_options(dict_or_empty(request.get("text")), fields)
+    effort = dict_or_empty(request.get("reasoning")).get("effort")
+    if effort is not None:
+        fields["reasoning_effort"] = effort
+    _add_tools(request, fields, unsupported)
+    known = _TRANSLATED.union(_UNCHANGED, _STATEFUL, _UNSUPPORTED)
+    fields |= {name: value for name, value in request.items() if name not in known}
+    return TranslatedRequest(fields, unsupported)
+
+
+def messages_of(request: Mapping[str, object]) -> list[dict[str, object]]:
+    """Translate the conversation to messages.
+
+    Raises:
+        Unsupported: an item or a part of one has no counterpart.
+    """
+    messages: list[dict[str, object]] = []
+    if request.get("instructions"):
+        messages.append({"role": "system", "content": request["instructions"]})
+    conversation = request.get("input")
+    if isinstance(conversation, str):
+        return [*messages, {"role": "user", "content": conversation}]
+    for index, item in enumerate(list_or_empty(conversation)):
+        at = f"input[{index}]"
+        if not isinstance(item, dict):
+            raise Unsupported(f"`{at}` is not an object", param=at)
+        kind = str(item.get("type") or "message")
+        if kind == "reasoning":
+            continue  # reasoning of an earlier turn, which chat completions has no field for
+        if kind in _CALLS:
+            _add_call(messages, item, kind)
+        elif kind in _OUTPUTS:
+            content = _text_parts(item.get("output"), f"{at}.output")
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+        elif kind == "message":
+            messages.append(_message(item, at))
+        else:
+            raise Unsupported(f"`{at}` is of type {kind!r}, which this upstream does not support", param=at)
+    return messages
+
+
+_CALLS: Final = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
+_OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+
+
+def _add_call(messages: list[dict[str, object]], item: Item, kind: str) -> None:
+    """Add a tool call to the assistant's message before it; parallel calls share one message."""
+    name, field = _CALLS[kind]
+    called = {"name": joined(item.get("namespace"), item.get("name")), field: item.get(field) or ""}
+    call = {"id": item.get("call_id"), "type": name, name: called}
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    calls = messages[-1].setdefault("tool_calls", [])
+    assert isinstance(calls, list)
+    calls.append(call)
+
+
+def _message(item: Item, at: str) -> dict[str, object]:
+    role, content = item.get("role"), item.get("content")
+    if role == "assistant":
+        return _assistant(content, at)
+    translated = content if isinstance(content, str) else [_part(part, at) for part in list_or_empty(content)]
+    return {"role": "system" if role == "developer" else role, "content": translated}
+
+
+def _assistant(content: object, at: str) -> dict[str, object]:
+    if isinstance(content, str):
+        return {"role": "assistant", "content": content}
+    texts, refusals = [], []
+    for part in list_or_empty(content):
+        kind = dict_or_empty(part).get("type")
+        if kind in ("output_text", "input_text", "text"):
+            texts.append(str(dict_or_empty(part).get("text") or ""))
+        elif kind == "refusal":
+            refusals.append(str(dict_or_empty(part).get("refusal") or ""))
+        else:
+            raise Unsupported(f"`{at}.content` has a part of type {kind!r}, which is invalid in an answer", param=at)
+    refused = {"refusal": "".join(refusals)} if refusals else {}
+    return {"role": "assistant", "content": "".join(texts) if texts or not refusals else None, **refused}
+
+
+def _part(value: object, at: str) -> dict[str, object]:
+    part = dict_or_empty(value)
+    kind, param = part.get("type"), f"{at}.content"
+    if kind in ("input_text", "text", "output_text"):
+        return {"type": "text", "text": part.get("text")}
+    if kind == "input_image" and part.get("image_url"):
+        detail = {} if part.get("detail") is None else {"detail": part["detail"]}
+        return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
+    if kind == "input_audio":
+        return {"type": "input_audio", "input_audio": part.get("input_audio")}
+    if kind == "input_file" and not part.get("file_url"):
+        names = ("file_data", "filename", "file_id")
+        return {"type": "file", "file": {name: part[name] for name in names if part.get(name) is not None}}
+    raise Unsupported(
+        f"`{param}` has a part of type {kind!r} in a form that this upstream does not support", param=param
+    )
+
+
+def _text_parts(output: object, at: str) -> object:
+    """A tool's result: text, in one piece or in parts."""
+    if isinstance(output, str):
+        return output
+    parts = [_part(part, at) for part in list_or_empty(output)]
+    if any(part["type"] != "text" for part in parts):
+        raise Unsupported(f"`{at}` is not only text; send text as a tool's result to this upstream", param=at)
+    return parts
+
+
+def _add_text_options(text: Item, fields: dict[str, object]) -> None:
+    form = dict_or_empty(text.get("format"))
+    if form.get("type") == "json_schema":
+        schema = {name: value for name, value in form.items() if name != "type" and value is not None}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif form.get("type") not in (None, "text"):
+        fields["response_format"] = form
+    if text.get("verbosity") is not None:
+        fields["verbosity"] = text["verbosity"]
+
+
+def _add_tools(request: Item, fields: dict[str, object], unsupported: dict[str, str]) -> None:
+    tools, groups = [], first_groups(request.get("tools"))
+    for param, group, tool in tools_of(request.get("tools")):
+        name = joined(group, tool.get("name"))
+        translated = _tool({**tool, "name": name} if group is not None else tool)
+        if isinstance(name, str) and groups[name] != group:
+            unsupported[param] = f"`{param}` is {name!r} at this upstream, as is a tool before it; rename one of them"
+        elif translated is None:
+            unsupported[param] = f"`{param}` is {tool.get('type')!r}, a tool that this upstream does not have"
+        else:
+            tools.append(translated)
+    if tools:
+        fields["tools"] = tools
+    choice = request.get("tool_choice")
+    if isinstance(choice, str) and (tools or choice != "auto"):
+        fields["tool_choice"] = choice
+    elif isinstance(choice, dict):
+        translated = _choice(choice)
+        if translated is None:
+            unsupported["tool_choice"] = (
+                f"`tool_choice` is {choice.get('type')!r}, which this upstream has no words for"
+            )
+        else:
+            fields["tool_choice"] = translated
+
+
+def _tool(tool: Item) -> dict[str, object] | None:
+    """A tool in the form of chat completions, None if it has no counterpart."""
+    if tool.get("type") == "function":
+        names = ("name", "description", "parameters", "strict")
+        return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
+    if tool.get("type") == "custom":
+        translated = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
+        form = dict_or_empty(tool.get("format"))
+        if form.get("type") == "grammar":
+            grammar = {name: form.get(name) for name in ("definition", "syntax")}
+            translated["format"] = {"type": "grammar", "grammar": grammar}
+        return {"type": "custom", "custom": translated}
+    return None
+
+
+def _choice(choice: Item) -> dict[str, object] | None:
+    kind = choice.get("type")
+    if kind in ("function", "custom"):
+        return {"type": kind, str(kind): {"name": joined(choice.get("namespace"), choice.get("name"))}}
+    if kind == "allowed_tools":
+        allowed = [_choice(dict_or_empty(tool)) for tool in list_or_empty(choice.get("tools"))]
+        if all(allowed):
+            return {"type": kind, kind: {"mode": choice.get("mode"), "tools": allowed}}
+    return None
+
+
+def _unsupported_values(request: Item) -> dict[str, str]:
+    """Return name -> message of fields that chat completions has, but not with this value."""
+    found = {}
+    if request.get("store") is True:
+        found["store"] = "`store` is true, and this upstream stores no answers; send store: false"
+    if request.get("truncation") == "auto":
+        found["truncation"] = "`truncation` is 'auto', which this upstream does not support; send 'disabled'"
+    if dict_or_empty(request.get("reasoning")).get("summary") in ("concise", "detailed"):
+        found["reasoning.summary"] = "`reasoning.summary` is not supported by this upstream; remove it"
+    other = [each for each in list_or_empty(request.get("include")) if each not in _INCLUDED]
+    if other:
+        found["include"] = f"`include` has {other[0]!r}, which this upstream does not support"
+    return found
+
+
+def _stateful(name: str) -> str:
+    return f"`{name}` refers to stored data, and this upstream stores none; send the whole conversation as `input`"
+
+
+def _unsupported(name: str) -> str:
+    return f"`{name}` is not supported by this upstream; remove it"

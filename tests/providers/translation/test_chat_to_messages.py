@@ -7,7 +7,7 @@ import pytest
 
 from anthropic_calls import CHAT_TO_MESSAGES, USER
 from openai_calls import call_of, in_one_piece
-from providers.translation.chat_to_messages.request import request_of
+from providers.translation.chat_to_messages.translation import request_of
 from ttft_gateway.apis.errors import Unsupported
 
 FUNCTION = {"name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {}}}

@@ -7,7 +7,7 @@ import pytest
 
 from openai_calls import call_of, in_one_piece
 from providers.protocols import ProtocolOptions, protocols
-from providers.translation.responses_to_chat.request import messages_of
+from providers.translation.responses_to_chat.translation import messages_of
 from ttft_gateway.apis.base import Api, Frame, FrameKind, Usage, WireProtocol
 from ttft_gateway.apis.catalog import CATALOG
 from ttft_gateway.apis.errors import Unsupported

@@ -10,8 +10,8 @@ from anthropic_calls import CHAT_TO_MESSAGES, DONE, ENGINE, chunk, messages_call
 from openai_calls import WHOLE
 from providers.openai.chat import OpenAIChat
 from providers.translation.base import TranslatedProtocol
-from providers.translation.chat_to_messages import request as chat_to_messages
-from providers.translation.messages_to_chat import request as messages_to_chat
+from providers.translation.chat_to_messages import translation as chat_to_messages
+from providers.translation.messages_to_chat import translation as messages_to_chat
 from providers.translation.messages_to_chat.translation import MessagesToChat
 from ttft_gateway.apis.tolerant_json import dumps
 

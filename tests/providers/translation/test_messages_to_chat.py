@@ -7,7 +7,7 @@ import pytest
 
 from anthropic_calls import ENGINE, MESSAGES_TO_CHAT, USER, messages_call
 from openai_calls import in_one_piece
-from providers.translation.messages_to_chat.request import Dialect, request_of
+from providers.translation.messages_to_chat.translation import Dialect, request_of
 from ttft_gateway.apis.errors import Unsupported
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

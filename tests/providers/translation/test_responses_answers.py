@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from openai_calls import call_of
 from providers.protocols import ProtocolOptions, protocols
-from providers.responses.assembler import ResponseAssembler
-from providers.responses.protocol import OpenAIResponses
+from providers.responses.protocol import OpenAIResponses, ResponseAssembler
 from ttft_gateway.apis.base import Api, Call, FrameKind, WireProtocol
 from ttft_gateway.apis.catalog import CATALOG
 from ttft_gateway.apis.sse import data_of, events_of

@@ -2,7 +2,8 @@
 
 Content is generated output: a delta with text, thinking or a piece of a tool's input, the start of a tool call (its
 name is generated), a block that is sent whole. Not content: `message_start`, `ping`, empty blocks and deltas,
-signatures. The start of an empty block is a sign of work. Unknown event types are passed on. Sans-I/O.
+signatures. The start of an empty block is a sign of work. Unknown event types are passed on. Sans-I/O. Units: tokens,
+HTTP status codes.
 """
 
 import re
@@ -11,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from ttft_gateway.apis.anthropic.assembler import events_of_message
-from ttft_gateway.apis.anthropic.errors import frame_of
 from ttft_gateway.apis.anthropic.usage import Counts
+from ttft_gateway.apis.anthropic.writer import events_of_message
 from ttft_gateway.apis.base import FirstToken, Frame, FrameKind, Phase, Usage
 from ttft_gateway.apis.endings import unreadable
 from ttft_gateway.apis.errors import ErrorFrame
 from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.openai.errors import problem_of
 from ttft_gateway.apis.sse import data_of, forwardable
 from ttft_gateway.apis.tolerant_json import loads
 
@@ -31,6 +32,19 @@ _PHASES: Final[Mapping[int | None, Phase | None]] = {None: None, 1: Phase.THINKI
 _THINKING = frozenset({"thinking", "redacted_thinking", "thinking_delta"})
 _TOOL_CALLS = frozenset({"tool_use", "input_json_delta"})
 _TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_STATUS: Final = {  # types of errors -> the status they imply
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "conflict_error": 409,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
 
 
 class MessageReader:
@@ -72,7 +86,7 @@ class MessageReader:
             return unreadable(event)
         kind = self._kind(value)
         if kind is FrameKind.ERROR:
-            return Frame(kind, raw, None, frame_of(data))
+            return Frame(kind, raw, None, _failure(data))
         self._content_seen = self._content_seen or kind is FrameKind.CONTENT
         usage = value.get("usage") or dict_or_empty(value.get("message")).get("usage")
         if not usage:
@@ -88,7 +102,7 @@ class MessageReader:
         """Classify the events of a stream that equals the JSON body; see `EventReader.read_body`."""
         message = loads(body)
         if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-            failed = frame_of(body) if isinstance(message, dict) and message.get("error") else _NEITHER
+            failed = _failure(body) if isinstance(message, dict) and message.get("error") else _NEITHER
             return (Frame(FrameKind.ERROR, b"", None, failed),)
         return [self.read(event) for event in events_of_message(message)]
 
@@ -134,6 +148,16 @@ class MessageReader:
         if usage is None or self._thinking_seen or not (self._thinking_signed or usage.reasoning_tokens):
             return usage
         return msgspec.structs.replace(usage, hidden_reasoning=True)
+
+
+def _failure(data: bytes) -> ErrorFrame:
+    """Read an error event."""
+    problem = problem_of(loads(data))
+    if problem is None:
+        return ErrorFrame("the upstream sent an error without a message")
+    error = problem.frame()
+    error.status = _STATUS.get(error.kind or "", error.status)
+    return error
 
 
 def _phase(event: Mapping[str, object]) -> Phase | None:

@@ -8,7 +8,7 @@ proxies.
 Units: seconds, HTTP status codes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -20,7 +20,7 @@ from ttft_gateway.apis.tolerant_json import loads
 _MESSAGE_CHARS_MAX = 4096
 _OUTSIDE_BODY = ("header", "query", "path", "cookie")  # first words of FastAPI's places
 _SHOULD_RETRY = {b"true": True, b"false": False}
-_DETAILS_MAX = 16  # that are read for a wait or a reason
+_DETAILS_MAX = 16  # of Google's: RetryInfo has a wait, ErrorInfo a reason
 
 _STATUS = {  # names of errors in frames, which have no HTTP status -> the status they imply
     "invalid_request_error": 400,
@@ -127,7 +127,7 @@ def problem_of(value: object) -> Problem | None:
     if isinstance(error, dict):
         return _described(error)
     if error:
-        text = value.get("message")  # beside an `error` that is only a title
+        text = value.get("message")  # next to an `error` that is only a title
         return _described({"message": text or error, "type": value.get("error_type"), "code": value.get("code")})
     if value.get("message"):
         return _described(value)
@@ -144,7 +144,8 @@ def _described(error: Mapping[str, object]) -> Problem:
     if isinstance(metadata, dict) and ("flagged_input" in metadata or "reasons" in metadata):  # OpenRouter's moderation
         code = "content_policy_violation"
     kind = _named(error.get("type")) or (_text(state) if isinstance(state, str) else None)
-    text, details = error.get("message"), _dicts(error.get("details"))
+    text, listed = error.get("message"), error.get("details")
+    details = [item for item in listed[:_DETAILS_MAX] if isinstance(item, dict)] if isinstance(listed, list) else []
     numbers = (code, state, error.get("http_status_code"), error.get("status_code"))
     names = (code, kind)
     return Problem(
@@ -153,8 +154,8 @@ def _described(error: Mapping[str, object]) -> Problem:
         _named(error.get("param")),
         None if _http_status(code) and not isinstance(code, str) else _text(code),
         next(filter(None, map(_http_status, numbers)), None) or next(filter(None, map(_implied, names)), None),
-        _retry_delay_s(details),
-        _reason(details),
+        next((wait_s(delay) for item in details if isinstance(delay := item.get("retryDelay"), str)), None),
+        next((text for item in details if (text := _text(item.get("reason"))) is not None), None),
     )
 
 
@@ -204,23 +205,6 @@ def _http_status(value: object) -> int | None:
 
 def _implied(name: object) -> int | None:
     return _STATUS.get(name) if isinstance(name, str) else None
-
-
-def _dicts(details: object) -> list[dict[str, object]]:
-    """Return the first objects of Google's `details`."""
-    first = details[:_DETAILS_MAX] if isinstance(details, list) else ()
-    return [item for item in first if isinstance(item, dict)]
-
-
-def _retry_delay_s(details: Sequence[Mapping[str, object]]) -> float | None:
-    """Read Google's RetryInfo."""
-    delay = next((item["retryDelay"] for item in details if isinstance(item.get("retryDelay"), str)), None)
-    return wait_s(delay) if isinstance(delay, str) else None
-
-
-def _reason(details: Sequence[Mapping[str, object]]) -> str | None:
-    """Read Google's ErrorInfo."""
-    return next((text for item in details if (text := _text(item.get("reason"))) is not None), None)
 
 
 def _amazon_type(headers: Headers) -> str | None:

@@ -20,7 +20,6 @@ from ttft_gateway.apis.base import Call, FirstToken, Frame, FrameKind, Phase, Us
 from ttft_gateway.apis.endings import frames_of_body, unreadable
 from ttft_gateway.apis.errors import ErrorFrame
 from ttft_gateway.apis.openai.errors import Problem, problem_of
-from ttft_gateway.apis.openai.finishes import ORDINARY, is_filter, is_given_up
 from ttft_gateway.apis.openai.runs import LearnedEnds, TextRun, UsualEnds, usual_first
 from ttft_gateway.apis.sse import data_of, fields, forwardable
 from ttft_gateway.apis.tolerant_json import as_count, dumps, loads
@@ -29,16 +28,19 @@ Chunks = Callable[[Mapping[str, object]], Iterable[Mapping[str, object]]]
 """Splits a complete answer into the chunks of an equal stream, without the closing event."""
 
 _THOUGHTS = frozenset({"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks"})
-_REASONING = _THOUGHTS | {"channel"}  # in which Groq names the kind of the text beside it
+_REASONING = _THOUGHTS | {"channel"}  # in which Groq names the kind of the text in the same delta
 _TOOLS = frozenset({"tool_calls", "function_call"})
 _NOTED = _REASONING | _TOOLS | {"content"}
 _KNOWN = _NOTED | {"refusal", "audio", "annotations"}
 _THOUGHT_PARTS = ("thinking", "reasoning")  # types of the parts of a list under `content`: Mistral, Databricks
 _UNKNOWN_MAX = 16
+# The server gave up, although some end the stream as if the answer were whole: OpenRouter and Mistral; vLLM and SGLang;
+# watsonx; DeepSeek; Zhipu.
+_GIVEN_UP: Final = frozenset({"error", "abort", "cancelled", "insufficient_system_resource", "network_error"})
 _NONE: Final[frozenset[Never]] = frozenset()
 _SILENT = Problem(None)
 _NOT_TYPED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# Looking a member up in its class costs more than half as much as decoding a chunk, on Python 3.11.
+# On Python 3.11, looking a member up in its class costs more than half as much as decoding a chunk.
 _ERROR, _REFUSAL, _CONTENT = FrameKind.ERROR, FrameKind.REFUSAL, FrameKind.CONTENT
 _FINISH, _PREAMBLE = FrameKind.FINISH, FrameKind.PREAMBLE
 _THINKING, _TOOL_CALL = Phase.THINKING, Phase.TOOL_CALL
@@ -66,11 +68,11 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"').search
 _FINISH_REASON: Final = re.compile(rb'"finish_reason": ?"').search
-_LEARN_MAX: Final = 4  # learned events; a server whose events differ in more than their text has no runs
+_LEARN_MAX: Final = 4  # learned events; a server with events that differ in more than their text has no runs
 _LEARNED_BYTES_MAX: Final = 64 * 1024  # of an event that is learned
-_USUAL_BYTES_MAX: Final = 4096  # of an event whose end is kept for later answers
-_DONE_EVENT: Final = b"data: [DONE]\n\n"
-_DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
+_USUAL_BYTES_MAX: Final = 4096  # of an event with an end that later answers use
+DONE_EVENT: Final = b"data: [DONE]\n\n"
+_DONE_FRAME: Final = Frame(FrameKind.DONE, DONE_EVENT)
 
 
 class ChunkReader:
@@ -139,16 +141,16 @@ class ChunkReader:
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
-        if event == _DONE_EVENT:
+        if event == DONE_EVENT:
             self.closed = True
             if self._begun:
                 self._close()
             return _DONE_FRAME
-        if self.run is not None and self.run.has(event):
-            return Frame(_CONTENT, event, None, None, self.run.phase)
         if event == self._usual_finish:
             self.complete = True
             return Frame(_FINISH, event)
+        if self.run is not None and self.run.has(event):
+            return Frame(_CONTENT, event, None, None, self.run.phase)
         if self._begins:
             usual = usual_first(event)
             if usual is not None:
@@ -263,7 +265,7 @@ class ChunkReader:
         if kind is _ERROR:
             error = next((choice.error for choice in choices if choice.error), None)
             reasons = [choice.finish_reason for choice in choices]
-            error = error or f"finish_reason is {next(filter(is_given_up, reasons))!r}"
+            error = error or f"finish_reason is {next(filter(_is_given_up, reasons))!r}"
             return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
         return Frame(kind, raw, self._usage(usage) if usage else None, None, self._phase)
 
@@ -316,13 +318,14 @@ class ChunkReader:
     def _finish(self, choice: _Choice) -> FrameKind:
         """Note the end of a choice; return ERROR, REFUSAL, or FINISH."""
         reason = choice.finish_reason
-        if reason not in ORDINARY and is_given_up(reason):
+        if _is_given_up(reason):
             return _ERROR
         if self._choices > 1:
             self._finished |= {_index(choice)}
         if self._choices == 1 or len(self._finished) >= self._choices:
             self.complete = True
-        return _REFUSAL if reason not in ORDINARY and is_filter(reason) else _FINISH
+        is_filtered = isinstance(reason, str) and reason.startswith(("content_filter", "refusal"))  # Gemini adds to it
+        return _REFUSAL if is_filtered else _FINISH
 
     def _usage(self, value: object) -> Usage | None:
         """Read token counts; reasoning that was counted but appeared in no event is hidden."""
@@ -330,6 +333,11 @@ class ChunkReader:
         if usage is None or self._reasoning_seen or not usage.reasoning_tokens:
             return usage
         return msgspec.structs.replace(usage, hidden_reasoning=True)
+
+
+def is_finish(reason: object) -> bool:
+    """Return True if an answer with this finish reason is whole."""
+    return bool(reason) and not _is_given_up(reason)
 
 
 def usage_of(value: object) -> Usage | None:
@@ -358,6 +366,10 @@ def whole_body(reader: ChunkReader, body: bytes) -> Frame:
         return first
     answer = loads(body)
     return Frame(_CONTENT, body, usage_of(answer.get("usage")) if isinstance(answer, dict) else None)
+
+
+def _is_given_up(reason: object) -> bool:
+    return isinstance(reason, str) and reason in _GIVEN_UP
 
 
 def _has_thoughts(parts: Sequence[object]) -> bool:
@@ -394,19 +406,19 @@ def _known_choice(choice: Mapping[str, object]) -> dict[str, object]:
 
 
 def _known(kind: type[msgspec.Struct], value: Mapping[str, object]) -> dict[str, object]:
-    """Keep the struct's own fields: msgspec raises on other names with an unpaired surrogate."""
+    """Return the struct's own fields: msgspec raises on other names with an unpaired surrogate."""
     return {name: value[name] for name in kind.__struct_fields__ if name in value}
 
 
 def _frame_error(error: object, event: bytes) -> ErrorFrame:
-    """Read the error in a chunk, with the fields beside it if it is only a text."""
+    """Read the error in a chunk, with the fields next to it if it is only a text."""
     beside = loads(data_of(event) or b"")
     problem = problem_of({**beside, "error": error} if isinstance(beside, dict) else {"error": error})
     return (problem or _SILENT).frame()
 
 
 def _error_event(event: bytes) -> ErrorFrame | None:
-    """Read an event whose SSE fields mark it as an error: `event: error`, or llama.cpp's `error: {...}`."""
+    """Read an event that its SSE fields mark as an error: `event: error`, or llama.cpp's `error: {...}`."""
     named = {name: value for name, value, _ in fields(event)}
     if named.get(b"event") != b"error" and b"error" not in named:
         return None

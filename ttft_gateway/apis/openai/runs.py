@@ -10,8 +10,8 @@ events equal the last one but for their text. Such a run is not decoded:
     bytes read     <prefix>lo<separator>, wor<separator>ld<suffix>data: [DONE]\n\n
     run            3 events: "lo", ", wor", "ld" are plain text and none is empty; `data: [DONE]` is read next
 
-The events of one answer also begin alike, and the ends of its events are those of the upstream's last answer, whose id
-and date were others. So the first event, which has the role, is decoded, and gives the rest:
+The events of one answer also begin alike, and end like the events of the upstream's last answer, which had another id
+and date. So the first event, which has the role, is decoded, and the other events are derived from it:
 
     first event    data: {"id":"c2","choices":[{"delta":{"role":"assistant"}}]}\n\n
     envelope       data: {"id":"c2","choices":[{"delta":{
@@ -97,7 +97,7 @@ class TextRun:
 
 
 class UsualEnds:
-    """The ends of the events of answers whose first event has one end; they follow the envelope, and have text.
+    """The ends of events, for all answers with one end of the first event; they follow the envelope, and have text.
 
     An envelope ends in `delta` of the first of `choices`, and the same first end closes as many objects: another end
     gives the same event with it as with the envelope after which it was learned.

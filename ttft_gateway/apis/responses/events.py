@@ -22,9 +22,7 @@ from ttft_gateway.apis.sse import data_of, forwardable
 from ttft_gateway.apis.tolerant_json import as_count, loads
 
 OnResponseId = Callable[[str, str], None]
-"""Receives the owner of a call (`Call.owner`) and the id of its response."""
-
-"""Receives the id of every response."""
+"""Receives the owner of a call (`Call.owner`) and the id of its response, for every response."""
 
 _REASONING: Final = ("response.reasoning",)
 _TEXT_DELTA: Final = "response.output_text.delta"
