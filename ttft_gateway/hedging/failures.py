@@ -28,8 +28,8 @@ from ttft_gateway.hedging.outcomes import Outcome
 _RETRIED_4XX = {408, 425}
 _CONFLICT = 409
 _UNAUTHORIZED, _NO_PAYMENT = 401, 402  # of the gateway's key and account
-_OBJECT_4XX = {403, 404}  # whose kind is no sign: OpenAI sends a 404 with `invalid_request_error`
-_PASSED_4XX = {400, 413, 415, 422}  # of unclear ones, those that most likely concern the request
+_OBJECT_4XX = {403, 404}  # the kind of the object is no sign: OpenAI sends a 404 with `invalid_request_error`
+_PASSED_4XX = {400, 413, 415, 422}  # unclear 4xx that most likely concern the request
 _ENGINE_FAILED = {"generation", "incomplete_generation"}  # TGI, with a 424
 _PERMANENT_5XX = {501, 505}  # the same replica would send the same
 

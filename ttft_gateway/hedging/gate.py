@@ -92,7 +92,7 @@ def decide(
     """Decide on one backup for a request.
 
     Args:
-        asking: attempt whose timer fired.
+        asking: attempt of the timer that fired.
         others: other live attempts of the request.
         plan: the policy's plan; None if there is none yet, in which case gains are not computed.
         has_credit: True if the budgets can pay for the hedge.

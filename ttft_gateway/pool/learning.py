@@ -64,7 +64,7 @@ class Learning:
     def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:
         self._settings = settings
         self._policy = Policy.ADAPTIVE if settings.policy is Policy.SHADOW else settings.policy
-        self._keeps_ttft = settings.shows_replicas or self._policy is Policy.QUANTILE
+        self._records_ttft = settings.shows_replicas or self._policy is Policy.QUANTILE
         self.predictor = Predictor()
         self.ratios = self._window()
         self.ttft = {name: self._window() for name in replicas}
@@ -162,7 +162,7 @@ class Learning:
     def add_content(self, replica: str, ttft_s: float, predicted_s: float | None, now_s: float) -> None:
         """Add a first token that arrived after `ttft_s`."""
         self._contents += 1
-        if self._keeps_ttft:
+        if self._records_ttft:
             self.ttft[replica].add_event(ttft_s, now_s)
         if predicted_s is not None:
             self._samples += 1
@@ -170,7 +170,7 @@ class Learning:
 
     def add_given_up(self, replica: str, waited_s: float, predicted_s: float | None, now_s: float) -> None:
         """Add an attempt that was cancelled or timed out before first content."""
-        if self._keeps_ttft:
+        if self._records_ttft:
             self.ttft[replica].add_censored(waited_s, now_s)
         if predicted_s is not None:
             self._samples += 1
@@ -207,7 +207,7 @@ class Learning:
             self.calibration.add_won(expected, plan.curve, ran_s)
 
     def add_measured_hedge(self, expected: Expectation | None, ran_s: float, saved_s: float) -> None:
-        """Add a hedge that brought the first content after `ran_s`, and whose saving was measured."""
+        """Add a hedge that brought the first content after `ran_s`, with the measured saving."""
         if expected is None:
             self.rescues.add(won=True)
         else:

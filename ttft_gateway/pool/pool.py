@@ -53,7 +53,7 @@ class Pool:
         name: name for display: the model's name, with a number for a fallback.
         replicas: replicas with different names; none while their source has not found any.
         ledgers: ledgers by quota name; shared between pools.
-        previous: pool that this one replaces after a reload, None without one; replicas that stay keep their state.
+        previous: pool that this one replaces after a reload, else None; the state of replicas that stay is taken over.
         ends_cool_downs: True if their cool-downs end, which tests whether their providers still refuse.
     """
 
@@ -312,7 +312,7 @@ class Pool:
         """Settle an attempt that ended and learn from it; return the breaker's state if it changed.
 
         Args:
-            retry_after_s: the upstream's Retry-After, None without one.
+            retry_after_s: the upstream's Retry-After, None if it sent none.
             by_tokens: True for a 429 about tokens.
         """
         replica, forecast, breaker = attempt.replica, attempt.forecast, attempt.replica.breaker
@@ -382,7 +382,7 @@ class Pool:
     # helpers
 
     def _can_hedge(self, facts: RequestFacts, now_s: float) -> bool:
-        """Return True if a request could be hedged at once, or never."""
+        """Return True if a request could be hedged immediately, or never."""
         is_off = facts.hedge_off is not None or not self.hedging_on or self.is_shadow or self.max_hedges == 0
         return is_off or self.budget.affords_prompt(facts.prompt_tokens, now_s)
 
@@ -464,7 +464,7 @@ class Pool:
         return self.budget.why_not(cost)
 
     def _is_sample(self, forecast: Forecast) -> bool:
-        """Return True if the TTFT of an attempt is one of those that are learned: times of one kind of event."""
+        """Return True if the TTFT of an attempt is learned: all learned times belong to one kind of event."""
         first_token = self.first_token
         return forecast.timed and (not first_token.hides_reasoning or forecast.by_work is first_token.times_work)
 

@@ -66,8 +66,8 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     read_timeout_s: float | None = None
 
 
-_COUNTED_MIN: Final = 16 * 1024  # bytes of a body whose keys may be counted before they are decoded
-_COLONS_MAX: Final = 2_000  # in a larger body whose keys are not counted before they are decoded; a key needs one
+_COUNTED_MIN: Final = 16 * 1024  # larger bodies may have their keys counted before the keys are decoded
+_COLONS_MAX: Final = 2_000  # in a larger body: with more colons the keys are counted first; a key needs one
 _read_top = msgspec.json.Decoder(RawFields).decode
 _read_key = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
@@ -158,7 +158,7 @@ def parse(
 
 
 def skim(api: Api, body: bytes, bounds: NumberLimits, default_model: str) -> tuple[ParsedFields, int]:
-    """Read the fields of a body, and the bytes of its prompt, for a caller that sends the body as it is.
+    """Read the fields of a body, and the bytes of its prompt, for a caller that sends the body unchanged.
 
     It is valid if and only if `parse` accepts it; positions of values are computed only where they show duplicate keys.
 
@@ -278,7 +278,7 @@ def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None)
 
 
 def _large_top(api: Api, body: bytes, bounds: NumberLimits) -> _Top | None:
-    """Read the top level of a large body, with its messages apart from the rest.
+    """Read the top level of a large body, with its messages apart from its other fields.
 
     Returns:
         None if the body is invalid, because its error has positions in the whole body, or if it has another form.
@@ -286,13 +286,13 @@ def _large_top(api: Api, body: bytes, bounds: NumberLimits) -> _Top | None:
     if not (body.isascii() or _is_utf8(body)):
         return None
     before = len(body)
-    for _ in range(2 if before <= inbound_large.AGAIN_MAX else 1):  # the last bracket may be that of another value
+    for _ in range(2 if before <= inbound_large.AGAIN_MAX else 1):  # the last bracket may belong to another value
         large = inbound_large.find(api, body, before)
         if large is None:
             return None
         begin, end = large.span
         try:
-            _, spans, fields = _top(api, large.rest, bounds, None)
+            _, spans, fields = _top(api, large.stubbed, bounds, None)
         except InvalidRequest:
             return None
         if spans.get(large.key) != (begin, begin + len(inbound_large.STUB)):
