@@ -118,12 +118,12 @@ class Primary(msgspec.Struct, frozen=True):
     """A primary that was counted as sent.
 
     Attributes:
-        delay_s: time to wait for its first content before a hedge is considered; None: ask `Pool.delay_s`.
+        delay_s: time to wait for its first content before a hedge is considered.
     """
 
     replica: Replica
     forecast: Forecast
-    delay_s: float | None
+    delay_s: float
 
 
 class Hedge(msgspec.Struct, frozen=True):

@@ -164,11 +164,7 @@ class Bucket:
 
     def cost(self, spend: Spend) -> int:
         """Return the part of a spend that this bucket counts."""
-        if self.resource is Resource.REQUESTS:
-            return spend.requests
-        if self.resource is Resource.TOKENS:
-            return spend.prompt + spend.answer
-        return spend.prompt if self.resource is Resource.PROMPT_TOKENS else spend.answer
+        return counted(self.resource, spend)
 
     def left(self, now_s: float) -> float:
         """Return the remaining amount; negative after more was sent than the limit allows."""

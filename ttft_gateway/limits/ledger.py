@@ -219,7 +219,10 @@ class Ledger:
     # limits shared with other gateways
 
     def spent(self) -> Spend:
-        """Return the usage by this gateway's requests; requests under way, or before the first call, count as reserved."""
+        """Return the usage by this gateway's requests since the start; a request under way counts as reserved.
+
+        So does a request that ended before the first call.
+        """
         if self._corrected is None:
             self._corrected = _NOTHING
         return self._sent.plus(self._corrected)

@@ -81,8 +81,6 @@ class Learning:
         self.restored_age_s: float | None = None
         self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive plan under ""
         self._due_s: dict[str, float] = {}
-        self._ready: Plan | None = None  # the adaptive plan, until a new one is due
-        self._ready_until_s = -math.inf
 
     def adopt_state(self, old: "Learning", stay: Collection[str]) -> None:
         """Take over the state learned under other settings; `stay` has the names of unchanged replicas."""
@@ -108,7 +106,6 @@ class Learning:
         self._early_renewal = math.inf
         self._plans.clear()
         self._due_s.clear()
-        self._ready, self._ready_until_s = None, -math.inf
         self.restored_age_s = None
 
     def _window(self) -> Window:
@@ -154,10 +151,6 @@ class Learning:
         self.ttfb |= {name: ttfb for name, (_, ttfb) in each.items()}
         self.answer_tokens = answers.quantile(0.9, now_s) or _ANSWER_TOKENS
         self._contents = state.contents
-
-    def add_headers(self, replica: str, waited_s: float, now_s: float) -> None:
-        """Add response headers that arrived after `waited_s`."""
-        self.ttfb[replica].add_event(waited_s, now_s)
 
     def add_content(self, replica: str, ttft_s: float, predicted_s: float | None, now_s: float) -> None:
         """Add a first token that arrived after `ttft_s`."""
@@ -236,13 +229,7 @@ class Learning:
             self._plans[key] = plan
             if plan is not None:  # the first plan is made as soon as possible
                 self._due_s[key] = now_s + _RENEW_S
-                if policy is Policy.ADAPTIVE:
-                    self._ready, self._ready_until_s = plan, now_s + _RENEW_S
         return self._plans[key]
-
-    def ready_plan(self, now_s: float) -> Plan | None:
-        """Return the adaptive plan; None under another policy, or while a new plan is due."""
-        return self._ready if now_s < self._ready_until_s and self._samples < self._early_renewal else None
 
     def last_plan(self, replica: str) -> Plan | None:
         """Return the last plan, without making one; for display."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ttft_gateway.apis.base import STALL_S
 from ttft_gateway.estimation.prefixes import PrefixMemory, favourite, seed_of, uncached_tokens
 from ttft_gateway.estimation.stall_detector import StallDetector
 from ttft_gateway.hedging.contract import RequestFacts
@@ -32,7 +33,6 @@ _BREAK_WEIGHT: Final = 0.1  # of one answer: about the last ten count
 _BREAK_HALF_LIFE_S: Final = 180.0  # a share fades, so that the replica is tried again
 _SAME_BREAK_S: Final = 0.02  # breaks less than this apart are one event: a restart cuts all streams of a replica
 _BREAKS_TOLERATED: Final = 0.12  # one break among ten answers is usual
-_BREAK_COST_S: Final = 20.0  # a client's loss by one break: the default of timeouts.stall
 
 
 class BreakShare:
@@ -60,7 +60,7 @@ class BreakShare:
 
     def cost_s(self, now_s: float) -> float:
         """Return the expected loss by one more request here; 0 below the tolerated share."""
-        return max(0.0, self._faded(now_s) - _BREAKS_TOLERATED) * _BREAK_COST_S
+        return max(0.0, self._faded(now_s) - _BREAKS_TOLERATED) * STALL_S  # the loss of a client by one break
 
     def _faded(self, now_s: float) -> float:
         return self._share * 0.5 ** ((now_s - self._at_s) / _BREAK_HALF_LIFE_S) if self._share else 0.0

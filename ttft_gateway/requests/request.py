@@ -20,13 +20,12 @@ import msgspec
 from ttft_gateway.apis.base import Api, Call, Headers
 from ttft_gateway.hedging.outcomes import Denial
 from ttft_gateway.requests import arrays as inbound_arrays
-from ttft_gateway.requests import chat as inbound_chat
 from ttft_gateway.requests import errors as inbound_errors
 from ttft_gateway.requests import headers as inbound_headers
 from ttft_gateway.requests import large as inbound_large
 from ttft_gateway.requests import messages as inbound_messages
+from ttft_gateway.requests import openai as inbound_openai
 from ttft_gateway.requests import responses as inbound_responses
-from ttft_gateway.requests import whole as inbound_whole
 from ttft_gateway.requests.errors import InvalidRequest
 from ttft_gateway.requests.parsed import NumberLimits, ParsedFields, RawFields
 
@@ -35,7 +34,6 @@ _Top = tuple[bytes, Spans, ParsedFields]
 """A body, the positions of the values at its top level, and the fields that the gateway uses."""
 
 _BRACE: Final = b"{"[0]
-_OFF: Final = Denial.OFF  # Python 3.11 looks up a member in its class slowly
 KEYS_MAX: Final = 200  # keys at the top level; the API has some 40
 KEY_CHARACTERS_MAX: Final = 64 * 1024  # of all keys; a key of escapes takes 20 ms for each MB
 
@@ -75,13 +73,13 @@ _encode = msgspec.json.Encoder().encode
 _next_key = re.compile(rb'\s*+[{,]\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+').match  # for JSON already checked
 
 _READERS: Final[Mapping[Api, Callable[[bytes, RawFields, NumberLimits], ParsedFields]]] = {
-    Api.CHAT: inbound_chat.read,
-    Api.COMPLETIONS: inbound_chat.read_completions,
+    Api.CHAT: inbound_openai.read_chat,
+    Api.COMPLETIONS: inbound_openai.read_completions,
     Api.RESPONSES: inbound_responses.read,
-    Api.EMBEDDINGS: inbound_whole.read_embeddings,
-    Api.RERANK: inbound_whole.read_passed_through,
-    Api.MODERATIONS: inbound_whole.read_passed_through,
-    Api.TOKENIZE: inbound_whole.read_passed_through,
+    Api.EMBEDDINGS: inbound_openai.read_embeddings,
+    Api.RERANK: inbound_openai.read_passed_through,
+    Api.MODERATIONS: inbound_openai.read_passed_through,
+    Api.TOKENIZE: inbound_openai.read_passed_through,
     Api.MESSAGES: inbound_messages.read,
 }
 
@@ -147,7 +145,7 @@ def parse(
     return Inbound(
         call,
         prompt,
-        None if may_hedge else _OFF,
+        None if may_hedge else Denial.OFF,
         deadline_s,
         fields.stored,
         fields.previous_id,

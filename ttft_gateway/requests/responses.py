@@ -12,7 +12,7 @@ import msgspec
 from ttft_gateway.apis.base import Api
 from ttft_gateway.requests import arrays as inbound_arrays
 from ttft_gateway.requests import field_errors as inbound_fields
-from ttft_gateway.requests.chat import Tool
+from ttft_gateway.requests.openai import Tool
 from ttft_gateway.requests.parsed import AnyObject, NumberLimits, ParsedFields, RawFields, without_effect
 
 

@@ -9,9 +9,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from ttft_gateway.routing.replicas import BreakerState, Replica
+from ttft_gateway.routing.replicas import Replica
 
-_CLOSED: Final = BreakerState.CLOSED
 _LOAD_BOUND: Final = (
     1.25  # times a replica's share of the attempts in flight: limit for affinity (Mirrokni et al., bounded loads)
 )
@@ -54,15 +53,7 @@ def reachable(replicas: Sequence[Replica], tried: Collection[Replica], crossing:
 
 def usable(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
     """Return the replicas that are not taken out and have a breaker that admits a primary or failover."""
-    return [
-        replica
-        for replica in replicas
-        if not replica.out
-        and (
-            ((breaker := replica.breaker).state is _CLOSED and now_s >= breaker.cooling_until_s)  # usual case
-            or breaker.allows(now_s)
-        )
-    ]
+    return [replica for replica in replicas if not replica.out and replica.breaker.allows(now_s)]
 
 
 def uncooled(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
