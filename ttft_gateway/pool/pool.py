@@ -164,7 +164,7 @@ class Pool:
             delay_s = math.inf
         else:
             delay_s = self._planned_delay_s(replica, ttft_s, target_s, facts.coin, now_s)
-        forecast = self._sent(replica, facts, None, ttft_s, uncached, now_s, is_first=True)
+        forecast = self._sent(next(self.loads.numbers), replica, facts, None, ttft_s, uncached, now_s, is_first=True)
         replica.in_flight += 1
         if replica.breaker.eventful:
             replica.breaker.on_sent(now_s)
@@ -185,7 +185,8 @@ class Pool:
         replica.breaker.on_sent(now_s)
         load, uncached = self.loads.of[replica], self.loads.uncached(facts, replica, now_s)
         ttft_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
-        attempt.forecast = self._sent(replica, facts, tickets, ttft_s, uncached, now_s, is_first=is_first)
+        number = next(self.loads.numbers)
+        attempt.forecast = self._sent(number, replica, facts, tickets, ttft_s, uncached, now_s, is_first=is_first)
 
     def waits_for_hidden(self, attempt: AttemptView) -> bool:
         """Return True if the first token of an attempt follows hidden reasoning."""
@@ -410,6 +411,7 @@ class Pool:
 
     def _sent(
         self,
+        number: int,
         replica: Replica,
         facts: RequestFacts,
         tickets: HedgeTickets | None,
@@ -425,7 +427,7 @@ class Pool:
             ttft_s: predicted TTFT; None before the first sample.
             uncached: prompt tokens that the replica has to compute.
         """
-        load, first_token, number = self.loads.of[replica], self.first_token, next(self.loads.numbers)
+        load, first_token = self.loads.of[replica], self.first_token
         by_work = first_token.times_work and first_token.by_work(replica.name, facts.api)
         is_hidden = first_token.hides_reasoning and self.has_hidden_reasoning and not by_work
         earns = facts.hedge_off is None and not self.is_single and not is_hidden
