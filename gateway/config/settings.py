@@ -44,7 +44,7 @@ from gateway.config.values import (
     no_boolean,
     parse_address,
 )
-from ttft_gateway.apis.base import CONNECT_S, MAX_TOKENS_DEFAULT
+from ttft_gateway.apis.base import CONNECT_S, MAX_TOKENS_DEFAULT, STALL_S
 from ttft_gateway.apis.catalog import CATALOG, Auth
 from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 from ttft_gateway.hedging.parameters import DEFAULTS, HEDGES_MAX
@@ -410,7 +410,7 @@ class TimeoutSettings(Section):
     """Time added to `ttft_failover` for each 1,000 prompt tokens."""
     ttft_max_s: Duration = 120.0
     """Timeout of the first token when no untried replica remains."""
-    stall_s: Duration = 20.0
+    stall_s: Duration = STALL_S
     """Timeout of the next text of a stream that has begun; pings and empty events do not count."""
     stall_thinking_s: Duration = 600.0
     """Timeout of the next event of a stream that sends reasoning; pings count."""

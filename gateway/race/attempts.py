@@ -245,7 +245,9 @@ class Attempts(msgspec.Struct, eq=False):
             self.first_content(attempt)
         self.close(attempt, Outcome.LOST, error)
         if observed and attempt.end_s is not None:
-            self.runtime.safely("measure", attempt.pool.on_lived, None, loser.winner, attempt.end_s - loser.won_s)
+            self.runtime.safely(
+                "measure", attempt.pool.on_saving_measured, None, loser.winner, attempt.end_s - loser.won_s
+            )
         ended, self.on_loser_ended = self.on_loser_ended, None
         if ended is not None:
             ended()
@@ -400,9 +402,8 @@ class Attempts(msgspec.Struct, eq=False):
             deadlines = recovery_deadlines(facts, timeouts, start_s)
         attempt = Attempt(racer, pool, replica, role, reason, deadlines, runtime.loop)
         self.sent.append(attempt)
-        delay_s = None
         if primary is not None:
-            attempt.forecast, delay_s = primary.forecast, primary.delay_s
+            attempt.forecast = primary.forecast
         else:
             self._count(attempt, facts, tickets, is_recovery=recovery_call is not None)
         if pool.first_token.hides_reasoning and pool.waits_for_hidden(attempt) and call.timed:
@@ -416,9 +417,9 @@ class Attempts(msgspec.Struct, eq=False):
             failure = Unsupported(message, code="unsupported_parameter")
             runtime.loop.call_soon(attempt.on_end, failure)
         if recovery_call is None and facts.hedge_off in _HEDGED and self.hedges < pool.max_hedges:
-            if delay_s is None:
-                delay_s = runtime.safely("plan", pool.delay_s, math.inf, attempt, facts)
-            deadlines.hedge_after(delay_s)
+            deadlines.hedge_after(
+                runtime.safely("plan", pool.delay_s, math.inf, attempt, facts) if primary is None else primary.delay_s
+            )
         return attempt
 
     def _count(self, attempt: Attempt, facts: RequestFacts, tickets: HedgeTickets | None, *, is_recovery: bool) -> None:

@@ -153,5 +153,5 @@ def let_live(
     is_beaten = loser.live and winner.role is Role.BACKUP and winner.last_s < loser.deadlines.timeout_s
     if not is_drawn or not is_beaten or len(runtime.living) >= LIVING_MAX:
         return None
-    runtime.safely("measure", loser.pool.on_lives, None, loser, winner)
+    runtime.safely("measure", loser.pool.on_loser_read, None, loser, winner)
     return LivingLoser(owner, loser, winner, runtime)

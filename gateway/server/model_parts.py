@@ -39,7 +39,7 @@ from ttft_gateway.hedging.parameters import HedgeParameters
 from ttft_gateway.limits.budget import RetryBudget
 from ttft_gateway.limits.ledger import LedgerRegistry
 from ttft_gateway.pool.pool import Pool
-from ttft_gateway.routing.affinity import Affinity, Kept
+from ttft_gateway.routing.affinity import Affinity, StoredAnswer
 from ttft_gateway.routing.replicas import Replica
 from ttft_gateway.routing.strategies import Crossing
 
@@ -272,7 +272,7 @@ class PartsBuilder:
             runtime.emit(ParamsDropped(runtime.loop.time(), model.name, replica.name, shortened))
 
         def learn(owner: str, answer_id: str) -> None:
-            self._kept.learn(answer_id, Kept(owner, model.name, replica.name))
+            self._kept.learn(answer_id, StoredAnswer(owner, model.name, replica.name))
 
         return ProtocolOptions(
             first_token=model.first_token,

@@ -152,7 +152,7 @@ class SharedLoads:
             processes: number of gateways, this one included.
         """
         loads = self.pool.loads
-        loads.heads = processes = max(1, processes)
+        loads.processes = processes = max(1, processes)
         self._put_s = now_s
         others = max(1, processes - 1)
         self._put_credits(rows, processes, now_s)
@@ -188,7 +188,7 @@ class SharedLoads:
         """Remove the loads of the other gateways."""
         self._put_s = math.inf
         self._others.clear()
-        self.pool.loads.heads = 1
+        self.pool.loads.processes = 1
         self._credits.put({}, 1, now_s)
         for replica, load in self.pool.loads.of.items():
             _put_load(replica, load, _NOTHING)

@@ -105,6 +105,9 @@ class LibraryPool(Pool):
         self._bucket = self._refill * _BURST_S
         self._filled_s = 0.0
 
+    def begin(self, facts: RequestFacts, now_s: float, rand: float) -> None:
+        """Leave the primary to the general way, which asks for the delay of every attempt."""
+
     def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
         """Return the configured quantile of the winners' latencies."""
         self._requests += 1
@@ -141,6 +144,9 @@ class LibraryPool(Pool):
 
 class FanOutPool(Pool):
     """Sends a request to all other replicas after a fixed delay."""
+
+    def begin(self, facts: RequestFacts, now_s: float, rand: float) -> None:
+        """Leave the primary to the general way, which asks for the delay of every attempt."""
 
     def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
         """Return the fixed delay, or 0 after a backup."""

@@ -24,12 +24,11 @@ from gateway.server.app import Gateway, client_apis
 from running import run_virtual
 from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 from ttft_gateway.hedging.outcomes import Denial
-from ttft_gateway.requests import chat as inbound_chat
 from ttft_gateway.requests import field_errors as inbound_fields
 from ttft_gateway.requests import messages as inbound_messages
+from ttft_gateway.requests import openai as inbound_openai
 from ttft_gateway.requests import request as inbound
 from ttft_gateway.requests import responses as inbound_responses
-from ttft_gateway.requests import whole as inbound_whole
 
 PATHS = [f"/v1/{api.value}" for api in client_apis()]
 GATEWAY = ROOT / "gateway"
@@ -210,13 +209,13 @@ def test_closed_sets_and_bounds() -> None:
 def test_fields_that_are_read() -> None:
     """The request schemas have exactly the fields that the gateway reads."""
     shared = SCHEMAS["RaceRequest"]["properties"].keys()
-    kinds = {"ChatCompletionRequest": inbound_chat._Chat, "CompletionRequest": inbound_chat._Completions}
+    kinds = {"ChatCompletionRequest": inbound_openai._Chat, "CompletionRequest": inbound_openai._Completions}
     for schema, kind in kinds.items():
         assert set(kind.__struct_fields__) == shared | SCHEMAS[schema]["properties"].keys()
     counted = SCHEMAS["CountRequest"]["properties"].keys()
     assert set(inbound_messages._Fields.__struct_fields__) == counted | {"max_tokens"}
     assert SCHEMAS["MessageRequest"]["properties"].keys() == {"max_tokens"}
-    alone = {"ResponsesRequest": inbound_responses._Responses, "EmbeddingsRequest": inbound_whole._Embeddings}
-    alone["WholeRequest"] = inbound_whole._Whole
+    alone = {"ResponsesRequest": inbound_responses._Responses, "EmbeddingsRequest": inbound_openai._Embeddings}
+    alone["WholeRequest"] = inbound_openai._PassedThrough
     for schema, each in alone.items():
         assert set(each.__struct_fields__) == SCHEMAS[schema]["properties"].keys()

@@ -35,10 +35,10 @@ def ask(
     plan: Plan | None = PLAN,
     others: tuple[WaitingAttempt, ...] = (),
     correction: Correction = NO_CORRECTION,
-) -> Allow[str] | Deny:
+) -> Allow | Deny:
     """Ask the gate for one decision; the defaults favour a hedge."""
     return decide(
-        Candidate("b", backup_s, gain_min, has_room),
+        Candidate(backup_s, gain_min, has_room),
         asking=WaitingAttempt(predicted_s, waited_s),
         others=others,
         plan=plan,
@@ -52,7 +52,6 @@ def test_a_hedge_that_pays_is_sent() -> None:
     """Past the body only the slow ones are left: the gain is 10 - waited - E[y], where y < 10 - waited."""
     decision = ask()
     assert isinstance(decision, Allow)
-    assert decision.replica == "b"
     assert decision.gain_s == pytest.approx(0.9 * (10.0 - 1.2 - 1.0), rel=0.02)
 
 
@@ -127,7 +126,7 @@ def test_reasons_come_in_order() -> None:
 @pytest.mark.parametrize("plan", [None, FIXED])
 def test_without_a_curve_nothing_is_weighed(plan: Plan | None) -> None:
     """A cold pool and the simple policies hedge when room and credit allow it."""
-    assert ask(9.0, plan=plan) == Allow("b", None)
+    assert ask(9.0, plan=plan) == Allow(None)
     assert ask(9.0, plan=plan, has_room=False) == Deny(Denial.QUOTA, 0.12 * 9.0)
     assert ask(9.0, plan=plan, has_credit=False) == Deny(Denial.BUDGET, 9.0)
 

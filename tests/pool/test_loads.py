@@ -18,13 +18,13 @@ def test_times_follow_the_mean_gap(replicas: int, requests: list[tuple[float, in
     loads = Loads([Replica(name, Scripted()) for name in names], learning)
     now_s, mean_s = 100.0, 0.0
     loads.on_request(now_s)
-    for gap_s, heads in requests:
-        loads.heads = heads
+    for gap_s, processes in requests:
+        loads.processes = processes
         before_s, now_s = now_s, now_s + gap_s
         loads.on_request(now_s)
         if now_s > before_s:
             mean_s += 0.02 * (now_s - before_s - mean_s)
-            share_s = replicas * (mean_s / heads)
+            share_s = replicas * (mean_s / processes)
             assert loads.unseen_s == max(5.0, 12.0 * share_s)
-            assert loads.probe_every_s == max(5.0, 50.0 * (mean_s / heads))
+            assert loads.probe_every_s == max(5.0, 50.0 * (mean_s / processes))
             assert learning.predictor.memory_s == max(30.0, 75.0 * share_s)

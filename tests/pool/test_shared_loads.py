@@ -39,7 +39,7 @@ def test_loads_add_up_and_go_back() -> None:
     for pool in together.pools:
         assert (pool.replicas[0].in_flight, pool.pending_tokens(pool.replicas[0])) == (3, 3_000.0)
     assert [pool.replicas[0].own_in_flight for pool in together.pools] == [2, 1, 0]
-    assert other.loads.heads == 3
+    assert other.loads.processes == 3
     for attempt in sent:
         answer(mine, attempt, 1.5)
     assert mine.replicas[0].in_flight == 1
@@ -59,7 +59,7 @@ def test_the_next_request_avoids_a_replica_that_others_use() -> None:
         send(together.pools[0], 1, 2.0)
     together.settle(2.0)
     picked = {together.pools[1].picker.pick(FACTS, (), 2.15, rand / 10) for rand in range(10)}
-    assert together.pools[1].replicas[0] not in picked or together.pools[1].loads.heads == 2
+    assert together.pools[1].replicas[0] not in picked or together.pools[1].loads.processes == 2
     assert together.pools[1].replicas[0].in_flight == 5
 
 
@@ -74,7 +74,7 @@ def test_loads_that_are_too_old_are_dropped() -> None:
     assert together.pools[1].replicas[0].in_flight == 1
     part.asks(1.65, 0.1)
     pool = together.pools[1]
-    assert (pool.replicas[0].in_flight, pool.pending_tokens(pool.replicas[0]), pool.loads.heads) == (0, 0.0, 1)
+    assert (pool.replicas[0].in_flight, pool.pending_tokens(pool.replicas[0]), pool.loads.processes) == (0, 0.0, 1)
 
 
 def test_a_slow_exchange_shares_no_loads() -> None:

@@ -172,7 +172,7 @@ def test_a_reload_counts_on() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [("loads", "on_request"), ("budget", "earn_sent"), ("quotas", "reserve"), ("learning", "ready_plan")],
+    [("loads", "on_request"), ("budget", "earn_sent"), ("quotas", "reserve"), ("learning", "plan")],
 )
 def test_a_bug_counts_no_attempt(owner: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If `begin` raises, no replica has an attempt that would never end; the general way then counts it once."""

@@ -10,7 +10,7 @@ import pytest
 
 from hostile_bodies import SHAPES
 from ttft_gateway.apis.base import Api
-from ttft_gateway.requests import arrays, chat, field_errors, large, request, responses, whole
+from ttft_gateway.requests import arrays, field_errors, large, openai, request, responses
 from ttft_gateway.requests.errors import InvalidRequest
 from ttft_gateway.requests.parsed import NumberLimits
 
@@ -142,8 +142,8 @@ def test_a_hostile_body_is_passed_over_a_few_times(shape: str, monkeypatch: pyte
         return counted
 
     monkeypatch.setattr(request, "_read_top", counting(request._read_top))
-    for module, name in ((chat, "_decode_chat"), (chat, "_decode_completions"), (whole, "_decode_embeddings")):
-        monkeypatch.setattr(module, name, counting(getattr(module, name)))
+    for name in ("_decode_chat", "_decode_completions", "_decode_embeddings"):
+        monkeypatch.setattr(openai, name, counting(getattr(openai, name)))
     monkeypatch.setattr(responses, "_decode", counting(responses._decode))
     kinds = {each: kind._replace(decode=counting(kind.decode)) for each, kind in large._KINDS.items()}
     monkeypatch.setattr(large, "_KINDS", kinds)

@@ -1,13 +1,13 @@
 """Stored answers: their keys and replicas."""
 
-from ttft_gateway.routing.affinity import ID_CHARS_MAX, Affinity, Kept
+from ttft_gateway.routing.affinity import ID_CHARS_MAX, Affinity, StoredAnswer
 
-A, B = Kept("key", "m", "a"), Kept("key", "m", "b")
+A, B = StoredAnswer("key", "m", "a"), StoredAnswer("key", "m", "b")
 
 
 def test_the_least_recently_used_id_is_evicted_first() -> None:
     """Recently added or queried ids stay, up to the limit."""
-    affinity = Affinity(kept_max=2)
+    affinity = Affinity(answers_max=2)
     affinity.learn("r1", A)
     affinity.learn("r2", B)
     assert affinity.find("r1") == A

@@ -90,7 +90,7 @@ class World:
         if begun is not None:
             self.begun += 1
             attempt = Seen(begun.replica, self.now_s, last_s=self.now_s, forecast=begun.forecast)
-            delay_s = self.pool.delay_s(attempt, facts) if begun.delay_s is None else begun.delay_s
+            delay_s = begun.delay_s
         else:
             replica = self.pool.picker.pick(facts, (), self.now_s, rand)
             replica = replica or self.pool.picker.pick_ignoring_breakers(facts, (), self.now_s, rand)

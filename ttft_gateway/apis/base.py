@@ -29,6 +29,9 @@ MAX_TOKENS_DEFAULT: Final = 32_000
 CONNECT_S: Final = 3.0
 """Bound on DNS, TCP and TLS of a connection together."""
 
+STALL_S: Final = 20.0
+"""Longest silence in a stream of text, where none is configured."""
+
 
 class FastEnum(enum.Enum):
     """Base of enums that are looked up for every request."""

@@ -55,7 +55,7 @@ class Signs:
 
     Attributes:
         seen: number of recent signs.
-        apart_share: share of them that were received later than the headers.
+        apart_share: share of the signs that were received later than the headers.
         informative: True if a sign shows that work on the request has begun.
     """
 
@@ -82,7 +82,7 @@ class FirstTokenChoice:
     Attributes:
         times_work: signs of work are timed where they are informative.
         hidden_share: share of recent answers with reasoning that was not shown.
-        hides_reasoning: that share is so large that content usually follows such reasoning.
+        hides_reasoning: True if `hidden_share` is so large that content usually follows hidden reasoning.
         signs: the signs of each replica's name and API.
     """
 
@@ -120,10 +120,10 @@ class FirstTokenChoice:
         return signs.informative is not self.times_work and self._choose()
 
     def add_usage(self, usage: Usage | None) -> bool:
-        """Add a complete stream, see `add_answer`; one without token counts shows nothing.
+        """Add a complete stream, see `add_answer`; a stream without token counts shows nothing.
 
-        Not for an answer in one piece, which has no events with reasoning, nor for a broken one, whose token counts may
-        be those of its start.
+        Not for an answer in one piece, which has no events with reasoning, nor for a broken answer, which may have the
+        token counts of its start.
         """
         return (
             usage is not None and usage.completion_tokens is not None and self.add_answer(hidden=usage.hidden_reasoning)
@@ -133,7 +133,7 @@ class FirstTokenChoice:
         """Add a complete answer with reported usage; return True if `times_work` has changed.
 
         Args:
-            hidden: True if its tokens include reasoning that was not shown.
+            hidden: True if the answer's tokens include reasoning that was not shown.
         """
         self._answers = min(self._answers + 1, _SEEN_MAX)
         self.hidden_share += (hidden - self.hidden_share) / self._answers

@@ -15,7 +15,7 @@ _PIVOT_MIN: Final = 1e-9  # relative; below it, columns are multiples of each ot
 _LATER_MAX: Final = 5_000  # samples after which an older one has no weight
 _SUMS: Final = 10  # the number of samples, six sums of the matrix and three of the right side
 _ACTIVE: Final = ((1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))  # sets of nonzero coefficients, besides c0 alone
-_ACTIVE_01: Final = ((1,), (0, 1))  # the same while all samples have x2 = 0
+_ACTIVE_01: Final = ((1,), (0, 1))  # the sets used while every sample has x2 = 0
 
 Triple = tuple[float, float, float]
 Row = tuple[float, float, float, float]
@@ -24,7 +24,7 @@ _Sum = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
 
 
 class FitState(msgspec.Struct, frozen=True):
-    """The sums of a fit as plain values, in units of the newest sample's weight; those of several fits may be added.
+    """The sums of a fit as plain values, in units of the newest sample's weight; states of several fits may be added.
 
     Attributes:
         matrix: sums of weight * products of two columns / y^2: 00, 01, 02, 11, 12, 22.
@@ -66,8 +66,8 @@ class RelativeFit:
         """Add samples in their order."""
         if self._new is not None:
             self._new = _with_products(self._new, samples)
-        rest = iter(samples)
-        while self._add_until_scaled(rest):
+        remaining = iter(samples)
+        while self._add_until_scaled(remaining):
             self._rescale()
 
     def _add_until_scaled(self, samples: Iterable[Row]) -> bool:
@@ -106,9 +106,9 @@ class RelativeFit:
 
     def put(self, count: int, sums: Sequence[float]) -> None:
         """Add the samples of other gateways: their number and sums, as `take_new` returns them without the number."""
-        kept = _DECAY ** min(count, _LATER_MAX)
-        weight = self._weight * (1.0 - kept) / (1.0 - _DECAY) / count / kept  # their mean weight
-        self._weight /= kept
+        decay = _DECAY ** min(count, _LATER_MAX)
+        weight = self._weight * (1.0 - decay) / (1.0 - _DECAY) / count / decay  # mean weight of the new samples
+        self._weight /= decay
         self._matrix = [old + weight * new for old, new in zip(self._matrix, sums[:6], strict=True)]
         self._right = [old + weight * new for old, new in zip(self._right, sums[6:], strict=True)]
         self._rescale()
@@ -137,7 +137,7 @@ class RelativeFit:
         ]
         solution = _eliminate(rows)
         if solution is None:  # the prior makes the sums of samples regular
-            raise ValueError("the sums are not those of samples")
+            raise ValueError("the sums are not sums of samples")
         return solution[0], solution[1], solution[2]
 
     def _rescale(self) -> None:
@@ -152,7 +152,7 @@ class RelativeFit:
 
 
 def _with_products(sums: list[float], samples: Iterable[Row]) -> list[float]:
-    """Return the number and sums of samples, with those of further samples added."""
+    """Return the number and sums of samples after further samples were added."""
     for y, *columns in samples:
         x0, x1, x2 = (column / y for column in columns)
         products = (1.0, x0 * x0, x0 * x1, x0 * x2, x1 * x1, x1 * x2, x2 * x2, x0, x1, x2)

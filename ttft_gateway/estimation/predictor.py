@@ -29,13 +29,13 @@ _MEMORY_S: Final = 30.0
 _FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
 _REFIT: Final = 8  # new samples before the next fit; 500 count in it
-TTFT_MIN_S: Final = 1e-4  # keeps logarithms and quotients finite
+TTFT_MIN_S: Final = 1e-4  # so that logarithms and quotients are finite
 _PREDICTED_S_MAX: Final = 1e4  # a restored base above it is no TTFT
 LEVEL_MAX: Final = 20.0  # logarithm; a level beyond it is no slow phase
 _TOKENS_MIN: Final = 1.0  # less is rounding noise of a sum, and a time divided by it would look like a law
 
 Law = tuple[Triple, Mapping[str, float]]
-"""The coefficients, and the levels of the replicas as factors; a replica without a sample has none."""
+"""The coefficients, and exp(level) of each replica with a sample."""
 
 _Positive = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 
@@ -46,7 +46,7 @@ class PredictorState(msgspec.Struct, frozen=True):
     Attributes:
         age_s: time since the levels were last decayed.
         samples: number of first contents that were processed.
-        first: TTFT, uncached and pending tokens of the first ones, before there is a fit.
+        first: TTFT, uncached and pending tokens of the first contents, before there is a fit.
         fit: sums of the fit.
         levels: logarithms of the replicas' levels.
     """
@@ -76,7 +76,7 @@ class Predictor:
         self._fit = RelativeFit()
         self._coefficients = (0.0, 0.0, 0.0)
         self._levels: dict[str, float] = {}  # logarithms
-        self._scales: dict[str, float] = {}  # the levels as factors
+        self._scales: dict[str, float] = {}  # exp(level) of each replica
         self._folded_s = self._due_s = -math.inf  # times of the last fold, and of the next one
         self._law: Law | None = None  # valid until then; None before the fit
         self.level_median = 1.0
@@ -159,12 +159,12 @@ class Predictor:
             self.fold(now_s)
 
     def start_at_median(self, replica: str) -> None:
-        """Give a new replica the median level of the others: all of them may be slow."""
+        """Give a new replica the median level of the other replicas: all of them may be slow."""
         if self._levels:
             self._levels[replica] = statistics.median(self._levels.values())
             self._set_law()
 
-    # other gateways
+    # state shared with other gateways
 
     @property
     def first_s(self) -> Sequence[float]:
@@ -196,10 +196,10 @@ class Predictor:
         """Add samples of other gateways to the fit, see `RelativeFit.put`.
 
         Raises:
-            ValueError: the sums are not those of times; nothing was added.
+            ValueError: the sums are not sums of times; nothing was added.
         """
         if sums[0] > count / TTFT_MIN_S**2:
-            raise ValueError("the sums are not those of times")
+            raise ValueError("the sums are not sums of times")
         fit = copy(self._fit)
         fit.put(count, sums)
         self._coefficients, self._unfitted = _plausible_coefficients(fit), 0
@@ -209,11 +209,12 @@ class Predictor:
         self._set_law()
 
     def add_steps(self, steps: Mapping[str, tuple[float, int]], means: Mapping[str, float]) -> None:
-        """Move levels by the steps of other gateways, as far as by that number of own samples.
+        """Move levels by the steps of other gateways, as far as the same number of own samples would.
 
         Args:
             steps: sum and number of their residuals by replica, each clipped to a step.
-            means: means of their levels, as logarithms. A level moves a little towards its mean; a new one is the mean.
+            means: means of their levels, as logarithms. A level moves a little towards its mean; a new level is the
+                mean.
         """
         levels = self._levels
         for replica, (total, count) in steps.items():
@@ -335,7 +336,7 @@ def _plausible_coefficients(fit: RelativeFit) -> Triple:
     """Return the coefficients of a fit with sums from elsewhere.
 
     Raises:
-        ValueError: the sums are not those of times.
+        ValueError: the sums are not sums of times.
     """
     if fit.state.matrix[0] <= 0.0:
         raise ValueError("the fit has no samples")

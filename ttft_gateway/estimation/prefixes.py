@@ -16,10 +16,10 @@ from zlib import crc32
 
 _BLOCK_BYTES: Final = 512  # about 128 tokens: the unit in which providers count cached prompts
 _GROWTH: Final = 16  # later blocks are a sixteenth of all before them: at most 6 % off, few blocks for long prompts
-_COMMON_BYTES: Final = 1024  # whose hashes are the same in every process; hash() is faster, but is not
+_COMMON_BYTES: Final = 1024  # with the same hashes in every process; hash() is faster, and differs between processes
 _MIX: Final = 0x9E3779B97F4A7C15  # odd; spreads each bit over the higher ones
 _MASK: Final = 2**64 - 1
-_PROMPT_BYTES_MAX: Final = 512 * 1024  # maximum that is hashed; the rest of a longer prompt counts as uncached
+_PROMPT_BYTES_MAX: Final = 512 * 1024  # maximum that is hashed; the end of a longer prompt counts as uncached
 
 
 def _ends() -> tuple[int, ...]:

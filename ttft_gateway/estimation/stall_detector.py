@@ -14,7 +14,7 @@ from typing import Final
 
 _LATE_PREDICTIONS: Final = 3.0  # two consecutive at 1.5 fired a thousand times per run on healthy fleets
 _LATE_MIN_S: Final = 1.0
-_LATE_OVERDUE_S: Final = 0.66  # a late attempt is overdue for at least 2/3 s, that of a prediction of 1/3 s
+_LATE_OVERDUE_S: Final = 0.66  # a late attempt is overdue for at least 2/3 s: after a prediction of 1/3 s
 _LATE_MAX: Final = 3  # consecutive late attempts without a first content between them
 _OLDEST_MAX: Final = 8  # oldest waiting attempts: bounds the work per call
 
@@ -25,9 +25,9 @@ class StallDetector:
     """One replica's attempts without a first content, identified by numbers of the caller's choice.
 
     Attributes:
-        due_s: earliest due time among the oldest attempts, those of other gateways included at their last report and
-            while there is no own one; infinite without any. None of them is late before it.
-        late: late attempts given up since the last first content, and the late ones of other gateways.
+        due_s: earliest due time among the oldest attempts, before which none of them is late; infinite without any.
+            Attempts of other gateways are included at their last report, and while there is no own attempt.
+        late: late attempts given up since the last first content, and the late attempts of other gateways.
         barred_until_s: time before which a probe is left to other gateways.
     """
 
@@ -92,10 +92,10 @@ class StallDetector:
         """
         return now_s - self.due_s if now_s > self.due_s else 0.0
 
-    # other gateways
+    # state shared with other gateways
 
     def own_late(self, now_s: float) -> int:
-        """Return the number of late attempts without those of other gateways."""
+        """Return the number of late attempts of this gateway."""
         oldest = islice(self._waiting.values(), _OLDEST_MAX)
         waiting = sum(self._answered_s < _late_s(each) <= now_s for each in oldest)
         return self.late - self._others_late + waiting

@@ -73,7 +73,7 @@ class TokenScale:
         """Take over a recorded state.
 
         Raises:
-            ValueError: the sums are not those of samples; nothing was taken over.
+            ValueError: the sums are not sums of samples; nothing was taken over.
         """
         fit = RelativeFit.restored(state.fit)
         self.factors = _factors(fit)
@@ -122,7 +122,7 @@ def text_tokens(body: bytes) -> TextTokens:
         is_ascii = False
     size = len(body)
     # A byte for every second pair of bytes: the class of the first + 16 * the class of the second. A shift of the whole
-    # text, as one number, moves each class beside the one before it.
+    # text, as one number, moves each class into the byte of the one before it.
     classes = int.from_bytes(body.translate(_CLASS), "little")
     pairs = (classes | classes >> 4).to_bytes(size, "little")[: size - 1 : 2]
     words, marks = pairs.translate(_WORDS), pairs.translate(_MARKS)
@@ -158,15 +158,15 @@ def _has_image(body: bytes) -> bool:
 
 def _without_images(body: bytes) -> tuple[bytes, int]:
     """Cut the data of inline images out of a body; searches for the first 32 only."""
-    kept = []
+    pieces = []
     start = images = 0
     while images < _IMAGES_MAX and (position := body.find(_IMAGE, start)) >= 0:
         images += 1
-        kept.append(body[start:position])
+        pieces.append(body[start:position])
         end = body.find(b'"', position)
         start = end if end >= 0 else len(body)
-    kept.append(body[start:])
-    return b"".join(kept), images
+    pieces.append(body[start:])
+    return b"".join(pieces), images
 
 
 def _class(byte: int) -> int:
@@ -188,7 +188,7 @@ def _weigh(first: int, second: int) -> tuple[int, int, int]:
     if second in (_LOWER, _UPPER) and first not in (_LOWER, _UPPER, _TWO_BYTE):
         words += 66  # a word starts
     elif first == second == _SPACE:
-        words = 2  # the next word's token includes one space, the others are merged
+        words = 2  # the next word's token includes one space, further spaces are merged
     if first == _DIGIT:
         marks = 20
     elif first == _PUNCTUATION:
@@ -207,4 +207,4 @@ def _weigh(first: int, second: int) -> tuple[int, int, int]:
 _CLASS: Final = bytes(map(_class, range(256)))
 _WORDS, _MARKS, _WIDES = map(bytes, zip(*[_weigh(pair % 16, pair // 16) for pair in range(256)], strict=True))
 _WORDS_MAX, _MARKS_MAX = max(_WORDS), max(_MARKS)
-_FEW_BYTES: Final = 2 * (_ADLER_MAX // max(_WORDS_MAX, _MARKS_MAX))  # whose pairs make one sum
+_FEW_BYTES: Final = 2 * (_ADLER_MAX // max(_WORDS_MAX, _MARKS_MAX))  # at most: the pairs make one sum

@@ -1,10 +1,10 @@
 """The recent samples of one population: the bins of a DDSketch for events and for censored samples, in time slices.
 
 Events are waits that ended with a first content; censored samples are waits that were given up (losers, disconnects),
-of which only a lower bound is known. The only importer of ddsketch, whose mapping has the bins; its stores would cost a
-call for each bin and slice. Independent of the meaning of the samples: ratios observed / predicted and plain seconds
-both fit. Samples are buffered until they are read or a kind has 256, because an append costs less than a logarithm. The
-bins of the whole window are kept as sums; a slice that expires is subtracted.
+of which only a lower bound is known. The only importer of ddsketch: the bins are from its mapping; its stores would
+cost a call for each bin and slice. Independent of the meaning of the samples: ratios observed / predicted and plain
+seconds both fit. Samples are buffered until they are read or a kind has 256, because an append costs less than a
+logarithm. The bins of the whole window are sums over the slices; a slice that expires is subtracted.
 
 Units: samples in the caller's unit, clamped to 1e-4..1e4 (0.1 ms to 2.8 h as seconds); now_s in seconds.
 """
@@ -75,7 +75,7 @@ class Window:
     Args:
         slice_s: age at which a slice is closed, if it holds a tenth of samples_min; so there are at most about a dozen
             slices, however rare samples are.
-        reach_s: age at which a closed slice expires, if the others still hold samples_min.
+        reach_s: age at which a closed slice expires, if the other slices still hold samples_min.
         samples_min: minimum number of samples, events and censored ones together.
     """
 
@@ -237,7 +237,7 @@ class _Tally:
     """The samples of one kind.
 
     Attributes:
-        bins: number of samples in each nonempty bin, by its index in _VALUES; without those still buffered.
+        bins: number of samples in each nonempty bin, by its index in _VALUES; without buffered samples.
         raw: samples that are still buffered.
     """
 

@@ -1,7 +1,7 @@
 """The hedge budget of a pool: a share of its requests and, at the same time, of its prompt tokens or its cost.
 
 Owns both credit budgets: the credits that requests earn, and the charge for a hedge. Does not decide whether a hedge is
-worth sending, nor where requests go. A hedge has two costs: the prompt, sent once more to the backup; and the rest of
+worth sending, nor where requests go. A hedge has two costs: the prompt, sent once more to the backup; and the end of
 an answer, if cancelling does not stop billing. Either attempt may be the cancelled one, so the dearer answer counts.
 
 Units: requests, tokens, money in the configuration's currency; now_s in seconds.
@@ -98,8 +98,8 @@ class HedgeBudget:
         self.requests.release(tickets.request)
         self.cost.release(tickets.cost)
 
-    def spend_living(self, replica: Replica, prompt_tokens: float) -> None:
-        """Charge the reading of a lost attempt to its first token: one token, on an engine also the rest of the prompt.
+    def spend_on_loser(self, replica: Replica, prompt_tokens: float) -> None:
+        """Charge the reading of a lost attempt to its first token: one token, on an engine also the prompt.
 
         Nothing is charged where the whole answer is billed anyway: the hedge was charged for it.
         """
@@ -124,7 +124,7 @@ class HedgeBudget:
 def hedge_money(
     current: Replica, backup: Replica, prompt_tokens: float, uncached: float, answer_tokens: float
 ) -> float:
-    """Return the cost of a hedge in money; the arguments are those of `HedgeBudget.hedge_cost`."""
+    """Return the cost of a hedge in money, from the arguments of `HedgeBudget.hedge_cost`."""
     prompt = (backup.prices or _FREE).cost(prompt_tokens, prompt_tokens - uncached, 0.0)
     billed_on = [replica for replica in (current, backup) if replica.bills_cancelled]
     answers = [(replica.prices or _FREE).cost(0.0, 0.0, answer_tokens) for replica in billed_on]

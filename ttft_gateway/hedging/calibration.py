@@ -2,7 +2,7 @@
 
 The gate's expectation assumes that the backup's wait is independent of the primary's. If both wait for the same cause,
 backups lose, or win by little. Counting wins would not notice the second case, so seconds are compared: a lost hedge
-saved 0, a won one the rest of the primary's wait by the survival curve (docs/design/0004).
+saved 0, a won hedge the remaining wait of the primary by the survival curve (docs/design/0004).
 
 Units: seconds; `coin` is a request's uniform random number in [0, 1).
 """
@@ -19,9 +19,11 @@ _RECENT: Final = 100  # hedges that the guard looks at
 _GUARD_GAIN: Final = 0.5  # rare wins may be worth a lot: then nothing is wrong
 _RECENT_MIN: Final = 30  # hedges without a win, or ...
 _RECENT_PER_WIN: Final = 15  # ... more with each win: at a win rate of 15%, either has a chance below 1%
-_GUARDED_SHARE: Final = 0.05  # of the requests may be hedged while nearly all hedges lose, to notice the end of that
+_GUARDED_SHARE: Final = (
+    0.05  # of the requests may be hedged while nearly all hedges lose, to notice when hedges win again
+)
 _TRIAL_SHARE: Final = 0.03  # of the requests ignore the factor, for the same reason
-_MIN_S: Final = 1e-4  # keeps a division finite
+_MIN_S: Final = 1e-4  # so that a division is finite
 _DIGITS: Final = 1024.0  # the coin's later digits are independent of the plan's use of the coin
 
 
@@ -93,7 +95,7 @@ class Calibration:
         return self._guard.is_losing and self._correction.gain < _GUARD_GAIN
 
     def of(self, coin: float) -> Correction:
-        """Return the correction for a request; the guard keeps 19 requests in 20 from being hedged."""
+        """Return the correction for a request; the guard bars 19 requests in 20 from being hedged."""
         if coin * _DIGITS % 1.0 < _TRIAL_SHARE:
             return NO_CORRECTION
         return NOT_NOW if self.is_guarded and not self._guard.allows(coin) else self._correction
@@ -104,7 +106,7 @@ class Calibration:
         self._add(expected, curve.remaining_s(predicted_s=expected.predicted_s, waited_s=waited_s), ran_s, won=True)
 
     def add_measured(self, expected: Expectation, saved_s: float, ran_s: float) -> None:
-        """Add a hedge that brought the first content after `ran_s`, and whose saving was measured."""
+        """Add a hedge that brought the first content after `ran_s`, with the measured saving."""
         self._add(expected, saved_s, ran_s, won=True)
 
     def add_lost(self, expected: Expectation, ran_s: float) -> None:

@@ -3,7 +3,7 @@
 Follows the column `bill` of `outcomes.OUTCOME_EFFECTS`; in doubt, tokens count as billed. A prompt is billed once it
 was sent, unless the upstream answered with an error or no connection was made. A cancelled attempt is billed for the
 tokens generated so far, or for the whole answer if cancelling does not (or may not) stop billing. Token counts that the
-replica reported are used unchanged; others are estimates, are marked as such, and count no token as cached.
+replica reported are used unchanged; all other counts are estimates, are marked as such, and count no token as cached.
 
 Units: tokens; money in the configuration's currency.
 """
@@ -128,7 +128,7 @@ class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
     Attributes:
         attempts: number of attempts.
         prompt_tokens, cached_tokens, completion_tokens: billed tokens, as in `Charge`.
-        estimated: attempts whose replica did not report all counts.
+        estimated: attempts with a count that the replica did not report.
         billed_nothing, billed_whole: attempts that were not billed, and that were billed for the whole answer.
         unpriced: billed attempts on replicas without prices.
         cost: money, without the unpriced attempts; None if no attempt has a price.

@@ -17,7 +17,7 @@ from ttft_gateway.limits.ledger import QuotaTicket
 from ttft_gateway.routing.replicas import Replica
 
 ATTEMPTS_MAX: Final = 4
-"""Largest number of upstream attempts of a request; an SDK's own retries multiply them."""
+"""Largest number of upstream attempts of a request; an SDK's own retries multiply the number."""
 
 
 class RequestFacts(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
         pinned: replica that holds the state this request continues from, tried first; None for any replica.
         coin: random number in [0, 1) that selects the late requests which the budget can afford to hedge early.
         attempts_max: largest number of upstream attempts that the caller's key allows; None for the usual one.
-        ttft_target_s: TTFT target that the client sent; None: that of the pool.
+        ttft_target_s: TTFT target that the client sent; None: the pool's target applies.
         read_timeout_s: silence of bytes after which the client's library closes the connection; None if unknown.
     """
 
@@ -73,7 +73,7 @@ class Forecast(msgspec.Struct):
         quota: ticket of the replica's quota; None without a quota.
         by_work: True if its first token is a sign of work, False if it is content.
         exact: True if the attempt that it beat is read on, so that its saving will be known.
-        target_s: TTFT target of its delay, from its start; None without one, and for later attempts of a request.
+        target_s: TTFT target of its delay, from its start; None without a target, and for later attempts of a request.
     """
 
     number: int
@@ -118,12 +118,12 @@ class Primary(msgspec.Struct, frozen=True):
     """A primary that was counted as sent.
 
     Attributes:
-        delay_s: time to wait for its first content before a hedge is considered; None: ask `Pool.delay_s`.
+        delay_s: time to wait for its first content before a hedge is considered.
     """
 
     replica: Replica
     forecast: Forecast
-    delay_s: float | None
+    delay_s: float
 
 
 class Hedge(msgspec.Struct, frozen=True):

@@ -28,8 +28,8 @@ from ttft_gateway.hedging.outcomes import Outcome
 _RETRIED_4XX = {408, 425}
 _CONFLICT = 409
 _UNAUTHORIZED, _NO_PAYMENT = 401, 402  # of the gateway's key and account
-_OBJECT_4XX = {403, 404}  # whose kind is no sign: OpenAI sends a 404 with `invalid_request_error`
-_PASSED_4XX = {400, 413, 415, 422}  # of unclear ones, those that most likely concern the request
+_OBJECT_4XX = {403, 404}  # the kind of the object is no sign: OpenAI sends a 404 with `invalid_request_error`
+_PASSED_4XX = {400, 413, 415, 422}  # unclear 4xx that most likely concern the request
 _ENGINE_FAILED = {"generation", "incomplete_generation"}  # TGI, with a 424
 _PERMANENT_5XX = {501, 505}  # the same replica would send the same
 
@@ -39,7 +39,7 @@ class RetryHint(enum.Enum):
 
     NONE = "none"
     SAME = "same"  # the same replica: the failure was transient
-    ASK_ANEW = "ask_anew"  # the same replica first, in another request mode: it rejected the mode
+    OTHER_MODE = "other_mode"  # the same replica first, in another request mode: it rejected the mode
     FALLBACK = "fallback"  # only another model: the prompt is too long for this one
     CONFIRM = "confirm"  # one other replica decides whether the request or the replica is at fault
     SIBLING = "sibling"  # the same, within the pool; a fallback only if nothing shows that the replica works
@@ -64,7 +64,7 @@ class FailureClass(msgspec.Struct, frozen=True):
 
 _BY_TYPE: Final[Mapping[type[UpstreamError], FailureClass]] = {
     Unsupported: FailureClass(Outcome.UNSUPPORTED),
-    RequestModeRejected: FailureClass(Outcome.CLIENT_ERROR, answers=True, hint=RetryHint.ASK_ANEW),
+    RequestModeRejected: FailureClass(Outcome.CLIENT_ERROR, answers=True, hint=RetryHint.OTHER_MODE),
     TimedOut: FailureClass(Outcome.TTFT_TIMEOUT),
     OutOfResources: FailureClass(Outcome.OUT_OF_RESOURCES, hint=RetryHint.OTHER),
 }

@@ -7,11 +7,10 @@ Units: seconds.
 """
 
 from collections.abc import Iterable
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 import msgspec
 
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.hedging.calibration import NO_CORRECTION, Correction, Expectation
 from ttft_gateway.hedging.outcomes import Denial
 from ttft_gateway.hedging.plan import Plan
@@ -19,8 +18,6 @@ from ttft_gateway.hedging.plan import Plan
 _OVERHEAD_S: Final = 0.05  # a smaller saving is not worth a request,
 _OVERHEAD_BACKUPS: Final = 0.25  # but for servers that answer in milliseconds, a quarter of a backup's time is enough
 _RETRY_WAITED: Final = 0.12  # of the time waited: six decisions while the wait doubles
-
-Replica = TypeVar("Replica")
 
 
 class WaitingAttempt(msgspec.Struct, frozen=True):
@@ -30,31 +27,27 @@ class WaitingAttempt(msgspec.Struct, frozen=True):
     waited_s: float
 
 
-class Candidate(msgspec.Struct, Generic[Replica], frozen=True):
+class Candidate(msgspec.Struct, frozen=True):
     """A possible target of a backup.
 
     Attributes:
-        replica: any value that identifies the target; returned in `Allow`.
         predicted_s: predicted TTFT of the target.
         gain_min: gmin, the required gain as a multiple of predicted_s.
         has_room: True if the target's quota has room for a hedge.
     """
 
-    replica: Replica
     predicted_s: float
     gain_min: float
     has_room: bool
 
 
-class Allow(msgspec.Struct, Generic[Replica], frozen=True):
+class Allow(msgspec.Struct, frozen=True):
     """Send a backup now.
 
     Attributes:
-        replica: target of the backup.
         expected: expected outcome, before the correction; None if the policy does not compute a gain.
     """
 
-    replica: Replica
     expected: Expectation | None
 
     @property
@@ -80,7 +73,7 @@ class Deny(msgspec.Struct, frozen=True):
 
 
 def decide(
-    candidate: Candidate[Replica],
+    candidate: Candidate,
     *,
     asking: WaitingAttempt,
     others: Iterable[WaitingAttempt],
@@ -88,11 +81,11 @@ def decide(
     has_credit: bool,
     delay_s_min: float,
     correction: Correction = NO_CORRECTION,
-) -> Allow[Replica] | Deny:
+) -> Allow | Deny:
     """Decide on one backup for a request.
 
     Args:
-        asking: attempt whose timer fired.
+        asking: attempt of the timer that fired.
         others: other live attempts of the request.
         plan: the policy's plan; None if there is none yet, in which case gains are not computed.
         has_credit: True if the budgets can pay for the hedge.
@@ -102,7 +95,10 @@ def decide(
     recheck_s = max(delay_s_min, _RETRY_WAITED * asking.waited_s)
     gain_s = None
     if plan is not None and plan.curve is not None:
-        gain_s = min(_gain_s(plan.curve, attempt, candidate) for attempt in (asking, *others))
+        gain_s = min(
+            plan.curve.gain_s(predicted_s=each.predicted_s, waited_s=each.waited_s, backup_s=candidate.predicted_s)
+            for each in (asking, *others)
+        )
         overhead_s = min(_OVERHEAD_S, _OVERHEAD_BACKUPS * candidate.predicted_s)
         asked_s = overhead_s + candidate.gain_min * correction.cost * candidate.predicted_s
         if correction.gain * gain_s < asked_s:
@@ -114,9 +110,5 @@ def decide(
         next_s = late_s - asking.waited_s if asking.waited_s < late_s else asking.waited_s
         return Deny(Denial.BUDGET, max(delay_s_min, next_s), gain_s)
     if gain_s is None:
-        return Allow(candidate.replica, None)
-    return Allow(candidate.replica, Expectation(asking.predicted_s, asking.waited_s, candidate.predicted_s, gain_s))
-
-
-def _gain_s(curve: Survival, attempt: WaitingAttempt, candidate: Candidate[Replica]) -> float:
-    return curve.gain_s(predicted_s=attempt.predicted_s, waited_s=attempt.waited_s, backup_s=candidate.predicted_s)
+        return Allow(None)
+    return Allow(Expectation(asking.predicted_s, asking.waited_s, candidate.predicted_s, gain_s))

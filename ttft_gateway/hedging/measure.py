@@ -1,6 +1,6 @@
 """Measures the saving of hedges: chooses requests and the way, and describes hedges that are not sent. Pure.
 
-The TTFT without hedging is unknown for a request whose backup won, because the primary is cancelled. Two random
+The TTFT without hedging is unknown for a request that its backup won, because the primary is cancelled. Two random
 samples make it known. `LOSERS`: a primary that has lost is read, and thrown away, until its first token; no client
 waits longer. `HOLDOUT`: a backup that was granted is not sent; the client waits as without hedging. Losers are read
 where cancelling saves little: at providers, which have billed the prompt already, and at own engines while the pool is
@@ -129,7 +129,7 @@ def shadow_of(
     Args:
         late: replica of the late attempt.
         number: index of the late attempt.
-        tokens: tokens of the prompt, those of it that the backup has not cached, and tokens of the expected answer.
+        tokens: tokens of the prompt, uncached prompt tokens at the backup, and tokens of the expected answer.
     """
     backup, expected, (prompt, uncached, answer) = hedge.replica, hedge.tickets.expected, tokens
     billed = prompt + (answer if late.bills_cancelled or backup.bills_cancelled else 0.0)

@@ -29,25 +29,26 @@ class HedgeParameters(msgspec.Struct, frozen=True):
     Attributes:
         policy: method that sets the delay of a backup.
         budget: extra requests, and extra tokens or cost, as a share of the traffic that may be hedged.
-        budget_unit: unit of the second budget, beside requests: prompt tokens or money.
+        budget_unit: unit of the second budget, in addition to requests: prompt tokens or money.
         max_hedges: maximum number of backups per request.
         static_delay_s: delay of the policy `static`.
         hedge_delay_min_s: shortest delay of a hedge.
         cold_start_delay_s: delay while there are too few samples.
         gain_min: required gain of a backup at a provider, as a multiple of its own TTFT.
-        gain_min_engine: the same at an own engine, where a backup slows others down (docs/evaluation/hedging.md, W5).
+        gain_min_engine: the same at an own engine, where a backup slows other requests down
+            (docs/evaluation/hedging.md, W5).
         routing: strategy that picks a primary's replica; a backup always goes to the one predicted fastest.
         crossing: later attempts of a request that may cross a boundary.
         first_token: event that is timed as the first token.
-        hedge_hidden_reasoning: True to hedge also models whose answers begin with reasoning that is not shown.
-        sampled_event: event whose times the policy `quantile` learns from.
+        hedge_hidden_reasoning: True to hedge also where answers begin with reasoning that is not shown.
+        sampled_event: event that the policy `quantile` learns from.
         answered_by: event after which an attempt is not hedged any more.
-        ttft_target_s: TTFT that hedges are to keep; None: they save as much time as possible.
-        measure: shares of the hedges whose saving is measured.
+        ttft_target_s: TTFT that hedges aim at; None: hedges save as much time as possible.
+        measure: shares of the hedges of which the saving is measured.
         warm_samples: first contents before the learned plan is used.
         window_s: age at which samples expire, if enough newer ones are left.
         saved_hedges: hedges that the budget can pay at the first request.
-        shows_replicas: True if the TTFT of each replica is shown; False: it is kept only if the policy reads it.
+        shows_replicas: True if the TTFT of each replica is shown; False: it is recorded only if the policy reads it.
     """
 
     policy: Policy = Policy.ADAPTIVE

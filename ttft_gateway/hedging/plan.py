@@ -3,7 +3,8 @@
 Owns the choice of the delay (docs/design/0004). Does not decide whether a hedge is allowed once its time has come
 (gate.py), and does not learn the curve. All policies produce the same kind of plan, so the race depends on none.
 
-Units: the adaptive plan's delays are multiples of the prediction; all others are seconds. Shares are fractions of 1.
+Units: the adaptive plan's delays are multiples of the prediction; all other delays are seconds. Shares are fractions of
+1.
 """
 
 import enum
@@ -24,11 +25,13 @@ _COARSE: Final = 4  # every fourth delay is tried first
 _LATE_MIN: Final = 1.5
 _LATE_MAX: Final = 8.0  # bounds the wait of requests that lose the coin toss, and of curves without a tail
 _LATE_SHARE: Final = 0.25  # of the budget: so few requests are later than this that all can be afforded
-_SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; 3 % is kept for their variance
+_SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; 3 % is reserved for their variance
 _DECAY: Final = 0.999  # of the counts with each first hedge
 _ROUNDING: Final = 1.0 + 1e-12
-_KEPT: Final = 0.98  # of the backups that would keep a TTFT target if they were sent at the usual delay
-_SHARE_MIN: Final = 1e-9  # below any survival that samples can show; keeps 0 out of a division
+_TARGET_SHARE: Final = (
+    0.98  # of the backups that would be in time for a TTFT target if they were sent at the usual delay
+)
+_SHARE_MIN: Final = 1e-9  # below any survival that samples can show; avoids a division by 0
 _BIN_EDGE: Final = 1.0 + RELATIVE_ACCURACY  # a delay is the upper edge of a bin, after all waits in the bin
 
 
@@ -58,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     Attributes:
         delay: time of the first decision for the fraction `share` of late requests; infinite for never.
-        share: fraction of late requests, drawn with a coin; the first decision for all others is at `late`.
+        share: fraction of late requests, drawn with a coin; the first decision for all other requests is at `late`.
         late: time of the (next) decision for requests without a backup.
         curve: survival curve from which the gate computes gains. With a curve, delays are multiples of the prediction;
             with None, delays are seconds.
@@ -85,9 +88,9 @@ class Plan(msgspec.Struct, frozen=True):
     def target_delay_s(self, target_s: float, predicted_s: float, *, coin: float, delay_s_min: float) -> float:
         """Return the time from an attempt's start until its timer fires, if only a TTFT target matters, in seconds.
 
-        Before the target, a later hedge loses nothing as long as the backup still keeps the target, and many requests
-        are answered in the meantime. So the delay is the latest at which nearly as many backups keep the target as at
-        the usual delay. The usual delay holds if it is later, and for a plan without a curve.
+        Before the target, a later hedge loses nothing as long as the backup is still in time, and many requests are
+        answered before it. So the delay is the latest at which nearly as many backups are in time as at the usual
+        delay. The usual delay holds if it is later, and for a plan without a curve.
 
         Args:
             target_s: TTFT target, from the attempt's start.
@@ -97,8 +100,8 @@ class Plan(msgspec.Struct, frozen=True):
         curve = self.curve
         if curve is None or target_s <= self.delay * predicted_s:
             return usual_s
-        kept = _KEPT * (1.0 - curve.at(target_s / predicted_s - self.delay))
-        latest = target_s / predicted_s - curve.points[curve.first_at_most(1.0 - kept)]
+        in_time = _TARGET_SHARE * (1.0 - curve.at(target_s / predicted_s - self.delay))
+        latest = target_s / predicted_s - curve.points[curve.first_at_most(1.0 - in_time)]
         if latest <= self.delay:
             return usual_s
         left = self.share * curve.at(self.delay)  # the share of the requests that may be hedged
@@ -174,7 +177,7 @@ class SecondHedges:
             self._second *= _DECAY
 
     def first_share(self, budget: float, hedges_max: int) -> float:
-        """Return B', the share of the budget for first hedges; the rest is for second hedges."""
+        """Return B', the share of the budget for first hedges; the remaining share is for second hedges."""
         if hedges_max <= 1:
             return budget
         return _SECOND_RESERVE * budget / (1.0 + (self._second + 1.0) / (self._first + 10.0))

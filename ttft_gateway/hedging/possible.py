@@ -1,4 +1,4 @@
-"""Finds the replicas whose requests can never be hedged, from the configuration of their pool. Pure.
+"""Finds the replicas at which no request can ever be hedged, from the configuration of their pool. Pure.
 
 Independent of load, health and the request: `Denial.NO_REPLICA` covers replicas that cannot be used at the moment. A
 hedge needs another replica of the pool that may receive it, within the boundary that the request must not leave.

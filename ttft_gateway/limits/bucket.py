@@ -15,10 +15,9 @@ SHORT_S: Final = 60.0
 _RISE_SHARE: Final = 0.25  # of its window: time in which a bucket adopts a reading above its own count,
 _RISE_S_MAX: Final = 15.0  # and the maximum of that time
 _REFILL_S_MIN: Final = 1.0  # shortest time for a full refill, whatever a header states
-MARGIN_SHARE: Final = (
-    0.01  # of an enforced limit, never used: 0.6 s of its refill, by which requests reach the provider
-)
-# sooner than earlier ones did; the provider would reject them
+# Of an enforced limit, never used: 0.6 s of its refill. Requests that reach the provider sooner than earlier requests
+# did, by up to this time, would otherwise be rejected.
+MARGIN_SHARE: Final = 0.01
 
 
 class Spend(msgspec.Struct, frozen=True, gc=False):
@@ -87,7 +86,7 @@ class QuotaBucket(Protocol):
         resource, amount, window_s, enforce: the limit.
         is_observed: True if the limit comes from responses, False if from the configuration.
         stated: the limit in the last response.
-        observed_by: number of the latest request whose response corrected the bucket; 0 before the first.
+        observed_by: number of the latest request with a response that corrected the bucket; 0 before the first.
         is_shared: True if the fleet shares it.
     """
 
@@ -128,7 +127,7 @@ class Bucket:
 
     Attributes:
         stated: the limit in the last response.
-        observed_by: number of the latest request whose response corrected the bucket; 0 before the first.
+        observed_by: number of the latest request with a response that corrected the bucket; 0 before the first.
     """
 
     is_shared: ClassVar[bool] = False
@@ -165,11 +164,7 @@ class Bucket:
 
     def cost(self, spend: Spend) -> int:
         """Return the part of a spend that this bucket counts."""
-        if self.resource is Resource.REQUESTS:
-            return spend.requests
-        if self.resource is Resource.TOKENS:
-            return spend.prompt + spend.answer
-        return spend.prompt if self.resource is Resource.PROMPT_TOKENS else spend.answer
+        return counted(self.resource, spend)
 
     def left(self, now_s: float) -> float:
         """Return the remaining amount; negative after more was sent than the limit allows."""
@@ -187,7 +182,7 @@ class Bucket:
     def wait_s(self, cost: float, now_s: float) -> float:
         """Return the seconds until `cost`, or all of the limit if that is less, is available; 0 for now.
 
-        An enforced limit keeps a margin.
+        An enforced limit has a margin.
         """
         missing = min(cost + self._margin, self.amount) - self.left(now_s)
         if missing <= 0:
@@ -219,8 +214,8 @@ class Bucket:
 
         The provider computed them at some time between the arrival of the request and of its response. If it was at the
         request's arrival, they exclude requests that were sent since then, and also the refill since then: the lower of
-        both readings counts. A reading below our own count is taken over at once, a higher one only gradually: it may
-        be old, and our own count is fresh. The response to an earlier request than the latest one read is ignored.
+        both readings counts. A reading below our own count is taken over immediately, a higher one only gradually: it
+        may be old, and our own count is fresh. The response to an earlier request than the latest one read is ignored.
 
         Args:
             stated: limit with a known `remaining` of at most `self.stated`.

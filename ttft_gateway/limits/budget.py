@@ -1,4 +1,4 @@
-"""Credit budgets of hedges and of retries: earned from measured traffic, kept up to a cap, taken with tickets.
+"""Credit budgets of hedges and of retries: earned from measured traffic, saved up to a cap, taken with tickets.
 
 `CreditBudget` serves both budgets of a pool: requests (every cost is 1) and prompt tokens (a request earns by its
 weighted tokens, a hedge costs its uncached ones). Independent of the purpose of a cost and of its requests. In any n
@@ -17,7 +17,7 @@ _CAP_COSTS: Final = 3.0
 SAVED_COSTS: Final = _CAP_COSTS / 2  # at the first request
 _CAP_ACCRUAL_S: Final = 6.0
 _OVERDRAW_SHARE: Final = 0.9  # of the cap; without it, a prompt longer than the cap could never be hedged
-_COST_CAPS_MAX: Final = 3.0  # a dearer hedge would leave a debt that keeps hundreds of others from being sent
+_COST_CAPS_MAX: Final = 3.0  # a dearer hedge would leave a debt that blocks hundreds of other hedges
 _MEAN_WEIGHT: Final = 0.02  # of a new cost in the mean cost: the last 50 requests
 # Finagle's retry budget with a lower floor: a fifth more requests double no load
 _RETRY_SHARE: Final = 0.2
@@ -52,16 +52,16 @@ NO_CREDIT: Final = Credit()
 class CreditBudget:
     """A bucket of credits, with some saved at its first request.
 
-    Several gateways share one bucket: what the others have counts as its own, and may be spent here. In a full bucket,
+    Several processes share one bucket: credits of the other processes may be spent here, too. In a full bucket,
     requests of the mean cost change only the cap: it grows by what they earn, at most.
 
     Args:
         share: fraction of the traffic's weight that may be spent, 0.1 for ten per cent; 0 grants no hedge.
-        saved: credits at the first request, as a multiple of its cost. What is more than half of the cap is lost after
-            some seconds without the traffic that would earn it.
+        saved: credits at the first request, as a multiple of its cost. More than half of the cap is lost after some
+            seconds without the traffic that would earn it.
 
     Attributes:
-        heads: number of gateways that share the bucket.
+        processes: number of processes that share the bucket.
     """
 
     def __init__(self, share: float, saved: float = SAVED_COSTS) -> None:
@@ -72,9 +72,9 @@ class CreditBudget:
         self._cost_mean = 0.0
         self._accrual = 0.0  # earnings decaying with 6 s: in steady traffic, 6 s of accrual
         self._now_s = 0.0
-        self._others = NO_CREDIT  # part of the credits that other gateways have, as of _put_s
+        self._others = NO_CREDIT  # part of the credits that other processes have, as of _put_s
         self._put_s = 0.0
-        self.heads = 1
+        self.processes = 1
 
     @property
     def credit(self) -> float:
@@ -88,13 +88,13 @@ class CreditBudget:
 
     @property
     def own_credit(self) -> float:
-        """Part of `credit` that other gateways do not report."""
+        """Part of `credit` that other processes do not report."""
         return self.credit - self._others.credit
 
     @property
     def own_cap(self) -> float:
         """An equal part of `cap`."""
-        return self.cap / self.heads
+        return self.cap / self.processes
 
     def earn(self, now_s: float, cost: float = 1.0, scale: float = 1.0) -> None:
         """Credit one request that may be hedged.
@@ -115,20 +115,20 @@ class CreditBudget:
         if self._is_full:
             return
         self._credit = credit = self._credit + earned
-        if self.heads > 1:
+        if self.processes > 1:
             self._credit = self._clipped(credit, self.cap)
         elif credit >= _CAP_COSTS * self._cost_mean + accrual:
             self._is_full = True
 
     def _adapt(self, cost: float) -> None:
-        """Adapt the mean cost, and with it the cap, to another cost; the first one brings what is saved."""
+        """Adapt the mean cost, and with it the cap, to another cost; the first cost brings the saved credits."""
         self._credit, self._is_full = self.credit, False
         if self._cost_mean:
             self._cost_mean += _MEAN_WEIGHT * (cost - self._cost_mean)
         else:
             self._cost_mean = cost
-            self._credit += self._saved * cost / self.heads
-            self._accrual += (self._saved - SAVED_COSTS) * cost / self.heads
+            self._credit += self._saved * cost / self.processes
+            self._accrual += (self._saved - SAVED_COSTS) * cost / self.processes
 
     def reserve(self, now_s: float, cost: float = 1.0) -> Ticket | None:
         """Take the credits of one hedge; return None if there are too few.
@@ -145,7 +145,7 @@ class CreditBudget:
         """Return True if `reserve` would grant a ticket."""
         self._fade(now_s)
         cap = self.cap
-        self._credit = min(self._credit, cap) if self.heads == 1 else self._clipped(self._credit, cap)
+        self._credit = min(self._credit, cap) if self.processes == 1 else self._clipped(self._credit, cap)
         if cost > _COST_CAPS_MAX * cap:
             return False
         return self._credit >= min(cost, _OVERDRAW_SHARE * cap) and (self._credit > 0 or cost <= 0)
@@ -165,17 +165,17 @@ class CreditBudget:
         self.settle(ticket, 0.0)
 
     def own(self, now_s: float) -> Credit:
-        """Return the part of the credits that this gateway has earned and not spent."""
+        """Return the part of the credits that this process has earned and not spent."""
         self._fade(now_s)
-        if self.heads > 1:
+        if self.processes > 1:
             self._credit = self._clipped(self._credit, self.cap)
         return Credit(self._credit - self._others.credit, self._own_accrual())
 
-    def put_others(self, others: Credit, heads: int, now_s: float) -> None:
-        """Replace the part that the other gateways have; `heads` is the number of all."""
+    def put_others(self, others: Credit, processes: int, now_s: float) -> None:
+        """Replace the part that the other processes have; `processes` is the number of all processes."""
         own = self.own(now_s)
         self._credit, self._accrual = own.credit + others.credit, own.accrual + others.accrual
-        self._others, self._put_s, self.heads = others, self._now_s, heads
+        self._others, self._put_s, self.processes = others, self._now_s, processes
 
     def _fade(self, now_s: float) -> None:
         self._credit, self._is_full = self.credit, False
@@ -187,12 +187,12 @@ class CreditBudget:
         return max(0.0, self._accrual - self._others.accrual * exp((self._put_s - self._now_s) / _CAP_ACCRUAL_S))
 
     def _clipped(self, credit: float, cap: float) -> float:
-        own_cap = _CAP_COSTS * self._cost_mean / self.heads + self._own_accrual()
+        own_cap = _CAP_COSTS * self._cost_mean / self.processes + self._own_accrual()
         return _clipped(credit, cap, self._others.credit, own_cap)
 
 
 def _clipped(credit: float, cap: float, others: float, own_cap: float) -> float:
-    """Return the credits of all gateways after this one has given up its part of what is above the cap."""
+    """Return the credits of all processes after this one has given up its part of the credits above the cap."""
     own = credit - others
     return credit if credit <= cap else others + max(min(own, own_cap), own - (credit - cap))
 
@@ -201,12 +201,12 @@ class RetryBudget:
     """Budget of retries after failures, shared by all requests of a model: a fifth of the requests, and one per second.
 
     In any n requests within t seconds at most 0.2 * n + t retries are granted, plus the credits saved before: ten, and
-    those earned by the traffic of the last seconds. As many again may follow unclear rejections, so that one caller's
-    invalid requests do not use up the retries of all. Several gateways share one budget. In a full budget, a request
-    changes only the maximum.
+    the credits earned by the traffic of the last seconds. As many again may follow unclear rejections, so that one
+    caller's invalid requests do not use up the retries of all. Several processes share one budget. In a full budget, a
+    request changes only the maximum.
 
     Attributes:
-        heads: number of gateways that share the budget.
+        processes: number of processes that share the budget.
     """
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ class RetryBudget:
         self._accrual = 0.0  # earnings decaying with 10 s
         self._now_s = self._put_s = -inf
         self._others = NO_CREDIT
-        self.heads = 1
+        self.processes = 1
 
     def earn(self, now_s: float) -> None:
         """Credit a new request."""
@@ -224,7 +224,7 @@ class RetryBudget:
             self._now_s = now_s
             return
         self._pass(now_s)
-        self._is_full = self.heads == 1 and self._credit == self._unclear_credit == _RETRIES_SAVED + self._accrual
+        self._is_full = self.processes == 1 and self._credit == self._unclear_credit == _RETRIES_SAVED + self._accrual
         self._accrual += _RETRY_SHARE
         self._credit += _RETRY_SHARE
         self._unclear_credit += _RETRY_SHARE
@@ -251,28 +251,28 @@ class RetryBudget:
             self._accrual *= exp(-elapsed_s / _RETRY_ACCRUAL_S)
             credit_max, earned = _RETRIES_SAVED + self._accrual, elapsed_s * _RETRIES_PER_S
             self._now_s = now_s
-            if self.heads == 1:
+            if self.processes == 1:
                 credit, unclear_credit = self._credit + earned, self._unclear_credit + earned
                 self._credit = credit if credit < credit_max else credit_max
                 self._unclear_credit = unclear_credit if unclear_credit < credit_max else credit_max
                 return
-            earned /= self.heads
-            own_max = _RETRIES_SAVED / self.heads + self._own_accrual()
+            earned /= self.processes
+            own_max = _RETRIES_SAVED / self.processes + self._own_accrual()
             self._credit = _clipped(self._credit + earned, credit_max, self._others.credit, own_max)
             self._unclear_credit = min(own_max, self._unclear_credit + earned)
 
     def own(self, now_s: float) -> Credit:
-        """Return the part of the retries that this gateway has earned and not spent."""
+        """Return the part of the retries that this process has earned and not spent."""
         self._pass(now_s)
         return Credit(self._credit - self._others.credit, self._own_accrual())
 
-    def put_others(self, others: Credit, heads: int, now_s: float) -> None:
-        """Replace the part that the other gateways have; `heads` is the number of all."""
-        own, kept = self.own(now_s), self.heads / heads  # what is saved at the start is there once
-        self._credit = own.credit * (kept if own.credit > 0 else 1.0) + others.credit
-        self._unclear_credit *= kept
+    def put_others(self, others: Credit, processes: int, now_s: float) -> None:
+        """Replace the part that the other processes have; `processes` is the number of all processes."""
+        own, share = self.own(now_s), self.processes / processes  # credits saved at the start exist once
+        self._credit = own.credit * (share if own.credit > 0 else 1.0) + others.credit
+        self._unclear_credit *= share
         self._accrual = own.accrual + others.accrual
-        self._others, self._put_s, self.heads = others, self._now_s, heads
+        self._others, self._put_s, self.processes = others, self._now_s, processes
 
     def _own_accrual(self) -> float:
         if self._others is NO_CREDIT:

@@ -17,10 +17,10 @@ from ttft_gateway.apis.base import RateLimit, Resource
 from ttft_gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, QuotaBucket, Spend
 from ttft_gateway.limits.rates import LOCAL, LimitMaker
 
-_KEPT_SHARE: Final = 0.6  # of a bucket: reserved for primaries
-_KEPT_SHARE_AFTER_429: Final = 0.95  # the same after a 429: other clients use the quota, and may do so again
+_RESERVED: Final = 0.6  # of a bucket, for primaries
+_RESERVED_AFTER_429: Final = 0.95  # the same after a 429: other clients use the quota, and may do so again
 _LIMITED_S: Final = 300.0
-_KEPT_SHARE_LONG_WINDOW: Final = 0.1  # the same for windows over a minute: most of a day's quota is there to be used
+_RESERVED_LONG_WINDOW: Final = 0.1  # the same for windows over a minute: most of a day's quota is there to be used
 _ESTIMATED_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
 _ESTIMATED_S_MAX: Final = 60.0  # and its maximum: the next request will test the limit
 _SMALLER: Final = 0.5  # of a request that exceeded a token limit: smaller ones may still fit, and are sent
@@ -67,7 +67,7 @@ class Ledger:
 
     Attributes:
         restricts_until_s: end of the time in which primaries may have to wait or to avoid the quota: infinite after its
-            first limit is known, else the end of the last cool-down, -inf without one.
+            first limit is known, else the end of the last cool-down, -inf without a cool-down.
     """
 
     def __init__(self, limits: Iterable[Limit] = (), new_bucket: Callable[[Limit], QuotaBucket] = Bucket) -> None:
@@ -132,11 +132,11 @@ class Ledger:
             return False
         limited = now_s < self._limited_s + _LIMITED_S
         if limited and not any(bucket.is_observed for bucket in self._buckets):
-            return False  # others use the quota, and no response shows how much of it
-        kept_share = _KEPT_SHARE_AFTER_429 if limited else _KEPT_SHARE
+            return False  # other clients use the quota, and no response shows how much of it
+        reserved = _RESERVED_AFTER_429 if limited else _RESERVED
         return all(
             bucket.left(now_s) - bucket.cost(spend)
-            >= bucket.amount * (kept_share if bucket.window_s <= SHORT_S else _KEPT_SHARE_LONG_WINDOW)
+            >= bucket.amount * (reserved if bucket.window_s <= SHORT_S else _RESERVED_LONG_WINDOW)
             for bucket in self._buckets
         )
 
@@ -153,7 +153,7 @@ class Ledger:
         return wait_s
 
     def cooling_s(self, now_s: float) -> float:
-        """Return the seconds until a cool-down for all requests ends; 0 without one."""
+        """Return the seconds until a cool-down for all requests ends; 0 without a cool-down."""
         return max(0.0, self._cool_until_s - now_s) if self._cool_tokens == 0.0 else 0.0
 
     def state(self, now_s: float) -> list[BucketState]:
@@ -176,7 +176,7 @@ class Ledger:
     def rate_limited(
         self, ticket: QuotaTicket, now_s: float, retry_after_s: float | None = None, *, by_tokens: bool = False
     ) -> None:
-        """Record a 429: start a cool-down, and keep more of the quota from hedges for 5 minutes.
+        """Record a 429: start a cool-down, and reserve more of the quota for primaries for 5 minutes.
 
         Args:
             ticket: ticket of the rejected request.
@@ -184,7 +184,7 @@ class Ledger:
             retry_after_s: wait requested by the response; None if it had none. Then the cool-down lasts until the
                 limits in the same response have room again; a response without limits starts no cool-down.
             by_tokens: True if a limit on tokens was exceeded: requests of less than half the size go on. If one of
-                them is rejected, too, those of less than half its size do, and so on.
+                them is rejected, too, only requests of less than half its size go on, and so on.
         """
         self._limited_s = now_s
         estimated_s = 0.0
@@ -216,10 +216,13 @@ class Ledger:
             if bucket is not None and stated.remaining is not None and 0 <= stated.remaining <= bucket.stated:
                 bucket.observe(stated, ticket.number, waited_s, bucket.cost(sent_since), now_s)
 
-    # other gateways
+    # limits shared with other gateways
 
     def spent(self) -> Spend:
-        """Return the usage by this gateway's requests; of those under way, and before the first call, as reserved."""
+        """Return the usage by this gateway's requests since the start; a request under way counts as reserved.
+
+        So does a request that ended before the first call.
+        """
         if self._corrected is None:
             self._corrected = _NOTHING
         return self._sent.plus(self._corrected)
@@ -238,7 +241,7 @@ class Ledger:
         if cooling_s > 0:
             self.cool_down(now_s + cooling_s)
 
-    # internals
+    # helpers
 
     def _observed(self, stated: RateLimit) -> QuotaBucket | None:
         """Return the bucket of a limit found in responses; None while the limit itself is unknown."""
@@ -276,7 +279,7 @@ class LedgerRegistry(Mapping[str, Ledger]):
 
     Args:
         configured: quotas with limits in the configuration.
-        previous: registry of the previous configuration; ledgers with unchanged limits are kept, and their cool-downs
+        previous: registry of the previous configuration; ledgers with unchanged limits go on, and their cool-downs
             end.
         limits: makes the buckets of configured limits.
     """
@@ -332,7 +335,7 @@ class LedgerRegistry(Mapping[str, Ledger]):
         return self.named(self._implied[identity])
 
     def rekey(self, base_url: str, model: str, old: str | None, new: str | None) -> None:
-        """Let a replica's quota go on under a new key, with its name; the old key must be in use no more."""
+        """Carry over a replica's quota, with its name, to a new key; no replica may use the old key any more."""
         url = base_url.rstrip("/")
         name = self._implied.get((url, old, model))
         if name is not None and (url, new, model) not in self._implied:

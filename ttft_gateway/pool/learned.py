@@ -1,8 +1,8 @@
-"""The learned state of models as plain values: what a gateway keeps over a restart. Pure.
+"""The learned state of models as plain values: the state that a restart preserves. Pure.
 
 Owns the document (`Learned`) and the rules by which a pool takes its part of it: the replica has the same name and
 source, and the newest sample is at most a day old. The state of the parts belongs to their modules: windows, predictor,
-token scale, learning. Budgets, breakers, quotas and cool-downs are not kept. The document contains no prompt, no key
+token scale, learning. Budgets, breakers, quotas and cool-downs are not stored. The document contains no prompt, no key
 and no header.
 
 Units: seconds; `saved_s` is wall time, everything else is relative to it.
@@ -134,7 +134,7 @@ def sound_pool(name: str, pool: LearnedPool, drop: Drop) -> LearnedPool | None:
 
 
 def learned_pool(pool: Pool, now_s: float) -> Iterator[LearnedPool | None]:
-    """Yield a pool's state, after a None for each replica so that the reader can pause between them."""
+    """Yield None after each replica, so that the reader can return to the event loop; then yield the pool's state."""
     replicas = {}
     for replica in pool.replicas:
         replicas[replica.name] = LearnedReplica(replica.source, pool.learning.windows(replica.name, now_s))
@@ -162,5 +162,5 @@ def restore_pool(pool: Pool, learned: LearnedPool, elapsed_s: float, now_s: floa
     pool.learning.restore(learned.learning, windows, elapsed_s, now_s)
     pool.learning.restored_age_s = age_s
     if pool.first_token.restore(learned.first_token, windows.keys()):
-        pool.learning.restart()  # the recorded times are those of another event
+        pool.learning.restart()  # the recorded times belong to another event
     return True

@@ -64,7 +64,7 @@ class Learning:
     def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:
         self._settings = settings
         self._policy = Policy.ADAPTIVE if settings.policy is Policy.SHADOW else settings.policy
-        self._keeps_ttft = settings.shows_replicas or self._policy is Policy.QUANTILE
+        self._records_ttft = settings.shows_replicas or self._policy is Policy.QUANTILE
         self.predictor = Predictor()
         self.ratios = self._window()
         self.ttft = {name: self._window() for name in replicas}
@@ -81,8 +81,6 @@ class Learning:
         self.restored_age_s: float | None = None
         self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive plan under ""
         self._due_s: dict[str, float] = {}
-        self._ready: Plan | None = None  # the adaptive plan, until a new one is due
-        self._ready_until_s = -math.inf
 
     def adopt_state(self, old: "Learning", stay: Collection[str]) -> None:
         """Take over the state learned under other settings; `stay` has the names of unchanged replicas."""
@@ -108,7 +106,6 @@ class Learning:
         self._early_renewal = math.inf
         self._plans.clear()
         self._due_s.clear()
-        self._ready, self._ready_until_s = None, -math.inf
         self.restored_age_s = None
 
     def _window(self) -> Window:
@@ -155,14 +152,10 @@ class Learning:
         self.answer_tokens = answers.quantile(0.9, now_s) or _ANSWER_TOKENS
         self._contents = state.contents
 
-    def add_headers(self, replica: str, waited_s: float, now_s: float) -> None:
-        """Add response headers that arrived after `waited_s`."""
-        self.ttfb[replica].add_event(waited_s, now_s)
-
     def add_content(self, replica: str, ttft_s: float, predicted_s: float | None, now_s: float) -> None:
         """Add a first token that arrived after `ttft_s`."""
         self._contents += 1
-        if self._keeps_ttft:
+        if self._records_ttft:
             self.ttft[replica].add_event(ttft_s, now_s)
         if predicted_s is not None:
             self._samples += 1
@@ -170,7 +163,7 @@ class Learning:
 
     def add_given_up(self, replica: str, waited_s: float, predicted_s: float | None, now_s: float) -> None:
         """Add an attempt that was cancelled or timed out before first content."""
-        if self._keeps_ttft:
+        if self._records_ttft:
             self.ttft[replica].add_censored(waited_s, now_s)
         if predicted_s is not None:
             self._samples += 1
@@ -207,7 +200,7 @@ class Learning:
             self.calibration.add_won(expected, plan.curve, ran_s)
 
     def add_measured_hedge(self, expected: Expectation | None, ran_s: float, saved_s: float) -> None:
-        """Add a hedge that brought the first content after `ran_s`, and whose saving was measured."""
+        """Add a hedge that brought the first content after `ran_s`, with the measured saving."""
         if expected is None:
             self.rescues.add(won=True)
         else:
@@ -236,13 +229,7 @@ class Learning:
             self._plans[key] = plan
             if plan is not None:  # the first plan is made as soon as possible
                 self._due_s[key] = now_s + _RENEW_S
-                if policy is Policy.ADAPTIVE:
-                    self._ready, self._ready_until_s = plan, now_s + _RENEW_S
         return self._plans[key]
-
-    def ready_plan(self, now_s: float) -> Plan | None:
-        """Return the adaptive plan; None under another policy, or while a new plan is due."""
-        return self._ready if now_s < self._ready_until_s and self._samples < self._early_renewal else None
 
     def last_plan(self, replica: str) -> Plan | None:
         """Return the last plan, without making one; for display."""

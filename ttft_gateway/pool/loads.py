@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ttft_gateway.apis.base import STALL_S
 from ttft_gateway.estimation.prefixes import PrefixMemory, favourite, seed_of, uncached_tokens
 from ttft_gateway.estimation.stall_detector import StallDetector
 from ttft_gateway.hedging.contract import RequestFacts
@@ -32,7 +33,6 @@ _BREAK_WEIGHT: Final = 0.1  # of one answer: about the last ten count
 _BREAK_HALF_LIFE_S: Final = 180.0  # a share fades, so that the replica is tried again
 _SAME_BREAK_S: Final = 0.02  # breaks less than this apart are one event: a restart cuts all streams of a replica
 _BREAKS_TOLERATED: Final = 0.12  # one break among ten answers is usual
-_BREAK_COST_S: Final = 20.0  # a client's loss by one break: the default of timeouts.stall
 
 
 class BreakShare:
@@ -60,7 +60,7 @@ class BreakShare:
 
     def cost_s(self, now_s: float) -> float:
         """Return the expected loss by one more request here; 0 below the tolerated share."""
-        return max(0.0, self._faded(now_s) - _BREAKS_TOLERATED) * _BREAK_COST_S
+        return max(0.0, self._faded(now_s) - _BREAKS_TOLERATED) * STALL_S  # the loss of a client by one break
 
     def _faded(self, now_s: float) -> float:
         return self._share * 0.5 ** ((now_s - self._at_s) / _BREAK_HALF_LIFE_S) if self._share else 0.0
@@ -72,7 +72,7 @@ class OthersLoad:
 
     Attributes:
         pending: prompt tokens of their attempts without first content.
-        sent, contents: number of their attempts, and of those with a first content, since their start.
+        sent, contents: number of their attempts, and of their first contents, since their start.
         steps, step_samples: sum and number of the steps of their levels, since their start.
         reported: number of own attempts at the last report.
         answered_s: time at which this gateway learned of their last first content.
@@ -102,7 +102,7 @@ class ReplicaLoad:
         breaks: share of answers that broke after their first content.
         stalls: attempts without first content.
         memory: prompts in its prefix cache.
-        pending: prompt tokens of attempts without first content, those of other gateways included.
+        pending: prompt tokens of attempts without first content, of other gateways too.
         used_s: time of the last attempt sent to it.
         is_new: True from its addition to a running pool to its first content: hedges do not go to it.
         sent: number of attempts.
@@ -126,7 +126,7 @@ class Loads:
     """The loads of one pool's replicas.
 
     Attributes:
-        heads: number of gateways that report their loads to each other, this one included.
+        processes: number of processes that report their loads to each other, this one included.
         of: loads by replica.
         numbers: numbers of the attempts in `ReplicaLoad.stalls`.
         unseen_s: time without a request after which a replica gets the next primary.
@@ -142,7 +142,7 @@ class Loads:
             each: known[each] if each in known else ReplicaLoad(Rejections(each.breaker)) for each in replicas
         }
         self._seeds = {replica.name: seed_of(replica.name) for replica in self.of}
-        self.heads = 1
+        self.processes = 1
         self.numbers = itertools.count()
         self._request_s = math.inf  # time of the last request
         self._gap_s = 0.0  # mean time between two requests; up to _busy_gap_s, all times have their lowest values
@@ -156,7 +156,7 @@ class Loads:
 
     def adopt_state(self, old: "Loads") -> Sequence[Replica]:
         """Take over the state of a former pool and return the replicas that stay; running attempts share the loads."""
-        self.numbers, self.heads = old.numbers, old.heads
+        self.numbers, self.processes = old.numbers, old.processes
         self._request_s, self._gap_s = old._request_s, old._gap_s
         self.ramping_until_s, self.breaking_until_s = old.ramping_until_s, old.breaking_until_s
         return [replica for replica in self.of if replica in old.of]
@@ -173,7 +173,7 @@ class Loads:
     def _set_times(self) -> None:
         """Set the times that grow while there is little traffic."""
         self._is_quiet = self._gap_s > self._busy_gap_s
-        gap_s = self._gap_s / self.heads  # each gateway gets about as many requests
+        gap_s = self._gap_s / self.processes  # each gateway gets about as many requests
         share_s = len(self.of) * gap_s
         self.unseen_s = max(UNSEEN_S, _UNSEEN_REQUESTS * share_s)
         self.probe_every_s = max(_PROBE_S, _PROBE_REQUESTS * gap_s)
@@ -203,7 +203,7 @@ class Loads:
         if not facts.prefixes:
             return facts.prompt_tokens
         cached = self.of[replica].memory.cached_bytes(facts.prefixes, now_s)
-        if self.heads > 1 and self._is_favourite(replica, facts.prefixes):
+        if self.processes > 1 and self._is_favourite(replica, facts.prefixes):
             cached = max(cached, int(_GUESSED_SHARE * facts.prompt_bytes))
         return uncached_tokens(facts.prompt_tokens, facts.prompt_bytes, cached)
 

@@ -64,7 +64,7 @@ class Picker:
     """Picks among the replicas of one pool.
 
     Args:
-        can_hedge: returns True if a request that is sent now could be hedged at once, or never.
+        can_hedge: returns True if a request that is sent now could be hedged immediately, or never.
 
     Attributes:
         ring: selects the candidates of a large pool.
@@ -93,7 +93,7 @@ class Picker:
         # The APIs that every replica serves, and None.
         self._common_apis = {None, *(frozenset.intersection(*(each.apis for each in replicas)) if replicas else ())}
         self._first_tier = first = self.tiers[0]
-        # False without any replica, or without one that takes primaries.
+        # False without a replica that takes primaries.
         has_primaries = any(not replica.backup_only for replica in first.replicas)
         is_compared = settings.routing is Routing.PREDICTED and not self._is_weighted and has_primaries
         self._usual_apis = self._common_apis if is_compared else set()  # of the requests that `pick_usual` serves
@@ -223,10 +223,10 @@ class Picker:
         rand: float,
         barred: Collection[Replica] = (),
     ) -> Replica | None:
-        """Pick a replica for a hedge: lowest predicted TTFT of the healthy ones, another quota in a near tie.
+        """Pick a replica for a hedge: the healthy one with the lowest predicted TTFT; in a near tie, on another quota.
 
         Args:
-            tried: replicas that the request was sent to; their boundaries are those of the backup.
+            tried: replicas that the request was sent to; the backup has their boundaries.
             barred: other replicas that may not be picked.
         """
         groups, rand = self.ring.random(rand, facts.prefixes)
@@ -275,7 +275,7 @@ class Picker:
         return best
 
     def _due(self, rows: Sequence[_Row], choices: Sequence[Choice], now_s: float) -> Choice | None:
-        """Return the choice whose replica is longest without a request, if it is due for one."""
+        """Return the choice with the replica that is longest without a request, if it is due for a request."""
         load = min((row[1] for row in rows), key=_USED_S)  # the first in the configured order
         if not self._first_tier.is_large:
             self._seen_until_s = load.used_s + _SEEN_S
@@ -337,7 +337,7 @@ class Picker:
         suspects = [replica for replica in candidates if loads[replica].stalls.is_suspect(now_s)]
         if 0 < len(suspects) < len(candidates):
             every_s = self._loads.probe_every_s
-            if not self._can_hedge(facts, now_s):  # a probe is hedged at once
+            if not self._can_hedge(facts, now_s):  # a probe is hedged immediately
                 every_s *= _PROBE_UNPAID
             for replica in suspects:
                 if loads[replica].stalls.take_probe(now_s, every_s):
@@ -393,7 +393,7 @@ class Picker:
     def _weighed(
         self, candidates: Sequence[Replica], predicted_s: Sequence[float], near_s: float, now_s: float, rand: float
     ) -> Replica:
-        """Return a replica by weight and load, of those with an expected TTFT of at most `near_s`."""
+        """Return a replica by weight and load, among replicas with an expected TTFT of at most `near_s`."""
         each_s = zip(candidates, predicted_s, strict=True)
         near = [each for each, own_s in each_s if own_s + self._loads.of[each].stalls.overdue_s(now_s) <= near_s]
         return least_in_flight(near or candidates, rand)
@@ -401,7 +401,7 @@ class Picker:
     def _least_busy(
         self, candidates: Sequence[Replica], predicted_s: Sequence[float], best: int, now_s: float, rand: float
     ) -> Replica:
-        """Return the least busy replica of those in a near tie with the best one, which is over its share."""
+        """Return the least busy replica in a near tie with the best one, which is over its share."""
         count = len(candidates)
         waits = (self._loads.of[each].stalls for each in candidates)
         expected_s = [each_s + wait.overdue_s(now_s) for each_s, wait in zip(predicted_s, waits, strict=True)]

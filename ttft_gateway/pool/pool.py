@@ -53,7 +53,7 @@ class Pool:
         name: name for display: the model's name, with a number for a fallback.
         replicas: replicas with different names; none while their source has not found any.
         ledgers: ledgers by quota name; shared between pools.
-        previous: pool that this one replaces after a reload, None without one; replicas that stay keep their state.
+        previous: pool that this one replaces after a reload, else None; the state of replicas that stay is taken over.
         ends_cool_downs: True if their cool-downs end, which tests whether their providers still refuse.
     """
 
@@ -159,19 +159,15 @@ class Pool:
         if choice is None:
             return None
         _, ttft_s, uncached, replica, _ = choice
-        plan, delay_s = self.learning.ready_plan(now_s), None
-        if plan is not None:
-            target_s, delay_s_min = facts.ttft_target_s or self.settings.ttft_target_s, self.settings.hedge_delay_min_s
-            if target_s is None:
-                delay_s = plan.delay_s(predicted_s=ttft_s, coin=facts.coin, delay_s_min=delay_s_min)
-            else:
-                delay_s = plan.target_delay_s(target_s, ttft_s, coin=facts.coin, delay_s_min=delay_s_min)
+        target_s = facts.ttft_target_s or self.settings.ttft_target_s
+        if self.is_single or (self.first_token.hides_reasoning and self._is_hidden(replica, facts)):
+            delay_s = math.inf
+        else:
+            delay_s = self._planned_delay_s(replica, ttft_s, target_s, facts.coin, now_s)
         forecast = self._sent(next(self.loads.numbers), replica, facts, None, ttft_s, uncached, now_s, is_first=True)
         replica.in_flight += 1
         if replica.breaker.eventful:
             replica.breaker.on_sent(now_s)
-        if self.is_single or forecast.never_hedged is Denial.HIDDEN_REASONING:
-            delay_s = math.inf
         return Primary(replica, forecast, delay_s)
 
     def on_sent(
@@ -201,17 +197,11 @@ class Pool:
         """Return the time to wait for this attempt's first content before a hedge is considered."""
         if self.is_single or (self.first_token.hides_reasoning and self.waits_for_hidden(attempt)):
             return math.inf
-        settings, now_s = self.settings, attempt.start_s
-        if settings.policy is not Policy.OFF and self.loads.is_suspect(attempt.replica, now_s):
-            return settings.hedge_delay_min_s
-        plan = self.learning.plan(attempt.replica.name, now_s)
-        if plan is None:
-            return max(settings.cold_start_delay_s, settings.hedge_delay_min_s)
-        predicted_s, delay_s_min = self._predicted(attempt), settings.hedge_delay_min_s
+        now_s = attempt.start_s
+        if self.settings.policy is not Policy.OFF and self.loads.is_suspect(attempt.replica, now_s):
+            return self.settings.hedge_delay_min_s
         target_s = None if attempt.forecast is None else attempt.forecast.target_s
-        if target_s is not None:
-            return plan.target_delay_s(target_s, predicted_s, coin=facts.coin, delay_s_min=delay_s_min)
-        return plan.delay_s(predicted_s=predicted_s, coin=facts.coin, delay_s_min=delay_s_min)
+        return self._planned_delay_s(attempt.replica, self._predicted(attempt), target_s, facts.coin, now_s)
 
     # a late attempt
 
@@ -246,7 +236,6 @@ class Pool:
         predicted_s = self.picker.predict(facts, replica, now_s)
         decision = gate.decide(
             Candidate(
-                replica,
                 predicted_s if predicted_s is not None else 0.0,
                 self.settings.gain_min_engine if replica.batches else self.settings.gain_min,
                 self.quotas.has_room(replica, facts, now_s),
@@ -312,13 +301,13 @@ class Pool:
         """Settle an attempt that ended and learn from it; return the breaker's state if it changed.
 
         Args:
-            retry_after_s: the upstream's Retry-After, None without one.
+            retry_after_s: the upstream's Retry-After, None if it sent none.
             by_tokens: True for a 429 about tokens.
         """
         replica, forecast, breaker = attempt.replica, attempt.forecast, attempt.replica.breaker
         replica.in_flight -= 1
         if attempt.headers_s is not None:
-            self.learning.add_headers(replica.name, attempt.headers_s - attempt.start_s, now_s)
+            self.learning.ttfb[replica.name].add_event(attempt.headers_s - attempt.start_s, now_s)
         if forecast is not None:
             self._settle(attempt, forecast, outcome, now_s)
             if attempt.content_s is None and attempt.first_token_s is None:
@@ -366,14 +355,14 @@ class Pool:
         is_slow = self.learning.predictor.level_median > _SLOW_LEVEL
         return draw(self.settings.measure, number, cheap=not (late.replica.batches and is_slow), rand=rand)
 
-    def on_lives(self, loser: AttemptView, winner: AttemptView) -> None:
+    def on_loser_read(self, loser: AttemptView, winner: AttemptView) -> None:
         """Charge an attempt that has lost and is read on; the saving of its winner will be exact."""
         if loser.forecast is not None:
-            self.budget.spend_living(loser.replica, loser.forecast.uncached)
+            self.budget.spend_on_loser(loser.replica, loser.forecast.uncached)
         if winner.forecast is not None and winner.first_token_s is None:
             winner.forecast.exact = True
 
-    def on_lived(self, winner: AttemptView, saved_s: float) -> None:
+    def on_saving_measured(self, winner: AttemptView, saved_s: float) -> None:
         """Learn how much a winner has saved, after the attempt that lost has shown its first token."""
         forecast, first_s = winner.forecast, winner.first_token_s
         if forecast is not None and forecast.exact and forecast.tickets is not None and first_s is not None:
@@ -382,9 +371,24 @@ class Pool:
     # helpers
 
     def _can_hedge(self, facts: RequestFacts, now_s: float) -> bool:
-        """Return True if a request could be hedged at once, or never."""
+        """Return True if a request could be hedged immediately, or never."""
         is_off = facts.hedge_off is not None or not self.hedging_on or self.is_shadow or self.max_hedges == 0
         return is_off or self.budget.affords_prompt(facts.prompt_tokens, now_s)
+
+    def _is_hidden(self, replica: Replica, facts: RequestFacts) -> bool:
+        """Return True if the first token of a new attempt would follow hidden reasoning."""
+        return self.has_hidden_reasoning and not self.first_token.by_work(replica.name, facts.api)
+
+    def _planned_delay_s(
+        self, replica: Replica, predicted_s: float, target_s: float | None, coin: float, now_s: float
+    ) -> float:
+        """Return the delay of a hedge by the plan for a replica, or the cold-start delay before there is one."""
+        plan, delay_s_min = self.learning.plan(replica.name, now_s), self.settings.hedge_delay_min_s
+        if plan is None:
+            return max(self.settings.cold_start_delay_s, delay_s_min)
+        if target_s is None:
+            return plan.delay_s(predicted_s=predicted_s, coin=coin, delay_s_min=delay_s_min)
+        return plan.target_delay_s(target_s, predicted_s, coin=coin, delay_s_min=delay_s_min)
 
     def _succeeded(self, attempt: AttemptView, now_s: float) -> None:
         loads, usage, forecast = self.loads, attempt.usage, attempt.forecast
@@ -464,7 +468,7 @@ class Pool:
         return self.budget.why_not(cost)
 
     def _is_sample(self, forecast: Forecast) -> bool:
-        """Return True if the TTFT of an attempt is one of those that are learned: times of one kind of event."""
+        """Return True if the TTFT of an attempt is learned: all learned times belong to one kind of event."""
         first_token = self.first_token
         return forecast.timed and (not first_token.hides_reasoning or forecast.by_work is first_token.times_work)
 

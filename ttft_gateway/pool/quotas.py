@@ -60,7 +60,7 @@ class Quotas:
         return max(own_s, ledger.wait_s(self._spend(facts, replica), now_s))
 
     def with_headroom(self, candidates: Sequence[Replica], now_s: float) -> Sequence[Replica]:
-        """Return the candidates whose quota has headroom, or all of them if none has."""
+        """Return the candidates with headroom in their quota, or all candidates if none has headroom."""
         if not self.of:
             return candidates
         return [each for each in candidates if self.headroom(each, now_s) >= _HEADROOM_MIN] or candidates
@@ -116,7 +116,7 @@ class Quotas:
                 retry_after_s = None
         attempt.replica.breaker.on_rate_limited(now_s, retry_after_s)
 
-    # inside
+    # helpers
 
     def _open(self, attempt: AttemptView) -> tuple[Ledger | None, QuotaTicket | None]:
         return self.of.get(attempt.replica), None if attempt.forecast is None else attempt.forecast.quota

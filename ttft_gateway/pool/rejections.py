@@ -25,7 +25,7 @@ class _Rejected(NamedTuple):
 
     Attributes:
         key_name: name of the caller's key.
-        replicas: those that have rejected it.
+        replicas: replicas that have rejected it.
         disproved: True if another replica has answered it.
     """
 
@@ -63,7 +63,7 @@ class Rejections:
         return self.breaker.rejecting and key_name not in keys and len(keys) < _KEYS_MAX
 
     def on_content(self, now_s: float) -> None:
-        """Record that the replica answers a request: it and all that agreed with it are acquitted."""
+        """Record that the replica answers a request: it and all that rejected the same requests are acquitted."""
         self.content_s = now_s
         if self.requests:
             for request, rejected in tuple(self.requests.items()):
@@ -71,7 +71,7 @@ class Rejections:
                     each.acquit(request, now_s)
             self.requests.clear()
             if self.breaker.rejecting and self.breaker.state is BreakerState.OPEN:
-                self.breaker.state = BreakerState.HALF_OPEN  # the answer is as good as that to a probe
+                self.breaker.state = BreakerState.HALF_OPEN  # the answer is as good as the answer to a probe
 
     def on_content_elsewhere(self, now_s: float) -> None:
         """Record that the replica answers another gateway; that gateway may have another key than this one.
@@ -112,7 +112,7 @@ class Rejections:
             self.requests[request] = _Rejected(key_name, (self,), disproved=False)
 
     def acquit(self, request: Hashable, now_s: float) -> None:
-        """Drop a request that was at fault itself; without enough others, the replica is probed at once."""
+        """Drop a request that was at fault itself; without enough other requests, the replica is probed immediately."""
         self.requests.pop(request, None)
         if self.breaker.rejecting and len(self.requests) < _REQUESTS_MAX:
             self.breaker.open_until_s = min(self.breaker.open_until_s, now_s)

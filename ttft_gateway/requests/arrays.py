@@ -52,7 +52,7 @@ class _Text(enum.Enum):
 
     @classmethod
     def _missing_(cls, _value: object) -> "_Text | None":
-        _left.pop()  # msgspec turns the error after the last one into its own
+        _left.pop()  # after the last one this raises an error, which msgspec turns into its own
         return cls.ANY
 
 
@@ -80,7 +80,7 @@ def has_objects(raw: msgspec.Raw | bytes, maximum: int) -> bool:
 
 
 def check_objects(raws: Mapping[str, msgspec.Raw]) -> None:
-    """Check the lengths of the arrays whose items may be empty objects.
+    """Check the lengths of the arrays of which the items may be empty objects.
 
     Raises:
         InvalidRequest: an array is too long.

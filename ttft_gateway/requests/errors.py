@@ -15,7 +15,7 @@ _BYTE: Final = re.compile(r" \(byte (\d+)\)")
 _WORD_BEGIN: Final = re.compile(rb"[\w.+-]*\Z")  # the decoder reports an offset inside a literal or number
 _WORD: Final = re.compile(r"\\?[\w.+-]{1,20}|.", re.DOTALL)
 _AFTER_COMMA: Final = re.compile(r",\s*\Z")
-# JSON escapes a character above U+FFFF as a surrogate pair, high half first. Matches a half without the other one:
+# JSON escapes a character above U+FFFF as a surrogate pair, high half first. Matches an unpaired half:
 #     "\ud83d\ude00"   a pair, U+1F600                    no match
 #     "\ud83d!"        no low half after the high half    matches \ud83d
 #     "x\ude00"        no high half before the low half   matches \ude00
@@ -61,7 +61,7 @@ class InvalidRequest(Exception):
 
 
 def content_type(media_type: bytes) -> InvalidRequest:
-    """Build the error for a body whose declared media type is not JSON."""
+    """Build the error for a body with another declared media type than JSON."""
     return InvalidRequest(
         f"the content type is `{_header(media_type)}`; send JSON with the header `content-type: application/json` "
         "(curl sends form data by default; add -H 'content-type: application/json')",
@@ -103,7 +103,7 @@ def too_deep() -> InvalidRequest:
 
 
 def not_utf8(body: bytes, offset: int) -> InvalidRequest:
-    """Build the error for a body that is not UTF-8; `offset` is that of the first invalid byte."""
+    """Build the error for a body that is not UTF-8; `offset` is the position of the first invalid byte."""
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         advice = "this seems to be UTF-16; send UTF-8"
     elif body.startswith(b"\x1f\x8b"):

@@ -77,7 +77,7 @@ def check_size(name: str, raws: Mapping[str, msgspec.Raw]) -> None:
 
 
 def _decoder_error(reason: str) -> InvalidRequest:
-    """Build the error from that of the typed decoder."""
+    """Build the error from the error of the typed decoder."""
     if found := _WRONG_TYPE.match(reason):
         expected = " or ".join(_WORD.get(word, word) for word in found[1].split(" | "))
         return _found("invalid_type", found[3], f"is {_WORD.get(found[2], found[2])}; write {expected}")
@@ -91,7 +91,7 @@ def _found(code: str, path: str, rest: str) -> InvalidRequest:
 
 
 def wrong_model(raws: Mapping[str, msgspec.Raw]) -> InvalidRequest:
-    """Build the error for a body whose `model` is missing or invalid."""
+    """Build the error for a body with a missing or invalid `model`."""
     return next(_model(raws), InvalidRequest("`model` is invalid; write a model name", param="model"))
 
 

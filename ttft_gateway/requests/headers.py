@@ -44,7 +44,7 @@ def caller_ids(by_name: Mapping[bytes, bytes]) -> CallerIds:
 
 
 def passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the headers to pass on, without the white space around values, which the parser of requests keeps.
+    """Return the headers to pass on, without the white space around values, which the parser of requests leaves there.
 
     It is no part of a value (RFC 9110, 5.5), and a client library that rejects it would blame the replica.
     """
@@ -75,7 +75,7 @@ def check_content_headers(by_name: Mapping[bytes, bytes]) -> None:
 
 
 def is_on(by_name: Mapping[bytes, bytes], name: bytes) -> bool:
-    """Read a header whose value is `on` or `off`."""
+    """Read a header with the value `on` or `off`."""
     word = by_name[name].strip().lower()
     if word not in (b"on", b"off"):
         raise inbound_errors.switch_header(name.decode(), word)
@@ -83,7 +83,7 @@ def is_on(by_name: Mapping[bytes, bytes], name: bytes) -> bool:
 
 
 def duration_s(by_name: Mapping[bytes, bytes], name: bytes) -> float:
-    """Read a header whose value is a duration in milliseconds or seconds."""
+    """Read a header with a duration in milliseconds or seconds."""
     value = by_name[name]
     match = _duration(value.strip().lower())
     seconds = float(match[1]) * (0.001 if match[2] == b"ms" else 1.0) if match is not None else 0.0

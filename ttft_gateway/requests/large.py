@@ -1,8 +1,8 @@
-"""Finds and checks the messages of a large request body, apart from the rest of the body. Pure. Units: bytes.
+"""Finds and checks the messages of a large request body, apart from its other fields. Pure. Units: bytes.
 
 The messages are nearly all of a large body. They are decoded where they are, without a copy of their texts; the caller
-reads the rest of the body with a stub in their place. If both are valid and the stub is at the top level of the rest,
-the messages are one value of the body, and the body is valid.
+reads the body with a stub in their place. If both are valid and the stub is at the top level of that body, the messages
+are one value of the body, and the body is valid.
 """
 
 import re
@@ -28,16 +28,16 @@ class Large(NamedTuple):
     Attributes:
         key: key of the messages.
         span: their supposed position in the body.
-        rest: the body with the stub in their place.
+        stubbed: the body with the stub in their place.
     """
 
     key: str
     span: tuple[int, int]
-    rest: bytes
+    stubbed: bytes
 
 
 class _Message(msgspec.Struct, gc=False):
-    """A message whose content is not decoded: a text would be a copy."""
+    """A message with undecoded content: a decoded text would be a copy."""
 
     role: str
     content: msgspec.Raw

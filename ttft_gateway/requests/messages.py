@@ -30,7 +30,7 @@ class _Fields(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Fields).decode
 
 PROMPT: Final = ("tools", "system", "messages")  # keys of the prompt, in the order in which the model reads them
-# Tools that the client runs; Anthropic runs all others, which must not happen twice.
+# Tools that the client runs; Anthropic runs all other tools, which must not happen twice.
 _CLIENT_TOOLS: Final = ("custom", "bash_", "text_editor_", "computer_", "memory_")
 _NOT_REPEATABLE: Final = frozenset({"container", "mcp_servers"})
 
@@ -60,7 +60,7 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
 
 
 def read_count(body: bytes, raws: RawFields) -> str:
-    """Return the model of a body whose tokens are counted; such a body needs no `max_tokens`.
+    """Return the model of a body for a count of tokens; such a body needs no `max_tokens`.
 
     Raises:
         InvalidRequest: the body has no model or no messages.

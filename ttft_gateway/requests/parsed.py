@@ -4,7 +4,7 @@
 same whatever a client puts there.
 
 A whole number may be written with a fraction of zero: 16.0 is an integer of JSON Schema, and some clients write all
-numbers that way. The body is passed on as it is. Units: tokens.
+numbers that way. The body is passed on unchanged. Units: tokens.
 """
 
 from collections.abc import Sequence

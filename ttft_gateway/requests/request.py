@@ -20,13 +20,12 @@ import msgspec
 from ttft_gateway.apis.base import Api, Call, Headers
 from ttft_gateway.hedging.outcomes import Denial
 from ttft_gateway.requests import arrays as inbound_arrays
-from ttft_gateway.requests import chat as inbound_chat
 from ttft_gateway.requests import errors as inbound_errors
 from ttft_gateway.requests import headers as inbound_headers
 from ttft_gateway.requests import large as inbound_large
 from ttft_gateway.requests import messages as inbound_messages
+from ttft_gateway.requests import openai as inbound_openai
 from ttft_gateway.requests import responses as inbound_responses
-from ttft_gateway.requests import whole as inbound_whole
 from ttft_gateway.requests.errors import InvalidRequest
 from ttft_gateway.requests.parsed import NumberLimits, ParsedFields, RawFields
 
@@ -35,7 +34,6 @@ _Top = tuple[bytes, Spans, ParsedFields]
 """A body, the positions of the values at its top level, and the fields that the gateway uses."""
 
 _BRACE: Final = b"{"[0]
-_OFF: Final = Denial.OFF  # Python 3.11 looks up a member in its class slowly
 KEYS_MAX: Final = 200  # keys at the top level; the API has some 40
 KEY_CHARACTERS_MAX: Final = 64 * 1024  # of all keys; a key of escapes takes 20 ms for each MB
 
@@ -66,8 +64,8 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     read_timeout_s: float | None = None
 
 
-_COUNTED_MIN: Final = 16 * 1024  # bytes of a body whose keys may be counted before they are decoded
-_COLONS_MAX: Final = 2_000  # in a larger body whose keys are not counted before they are decoded; a key needs one
+_COUNTED_MIN: Final = 16 * 1024  # larger bodies may have their keys counted before the keys are decoded
+_COLONS_MAX: Final = 2_000  # in a larger body: with more colons the keys are counted first; a key needs one
 _read_top = msgspec.json.Decoder(RawFields).decode
 _read_key = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
@@ -75,13 +73,13 @@ _encode = msgspec.json.Encoder().encode
 _next_key = re.compile(rb'\s*+[{,]\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+').match  # for JSON already checked
 
 _READERS: Final[Mapping[Api, Callable[[bytes, RawFields, NumberLimits], ParsedFields]]] = {
-    Api.CHAT: inbound_chat.read,
-    Api.COMPLETIONS: inbound_chat.read_completions,
+    Api.CHAT: inbound_openai.read_chat,
+    Api.COMPLETIONS: inbound_openai.read_completions,
     Api.RESPONSES: inbound_responses.read,
-    Api.EMBEDDINGS: inbound_whole.read_embeddings,
-    Api.RERANK: inbound_whole.read_passed_through,
-    Api.MODERATIONS: inbound_whole.read_passed_through,
-    Api.TOKENIZE: inbound_whole.read_passed_through,
+    Api.EMBEDDINGS: inbound_openai.read_embeddings,
+    Api.RERANK: inbound_openai.read_passed_through,
+    Api.MODERATIONS: inbound_openai.read_passed_through,
+    Api.TOKENIZE: inbound_openai.read_passed_through,
     Api.MESSAGES: inbound_messages.read,
 }
 
@@ -147,7 +145,7 @@ def parse(
     return Inbound(
         call,
         prompt,
-        None if may_hedge else _OFF,
+        None if may_hedge else Denial.OFF,
         deadline_s,
         fields.stored,
         fields.previous_id,
@@ -158,7 +156,7 @@ def parse(
 
 
 def skim(api: Api, body: bytes, bounds: NumberLimits, default_model: str) -> tuple[ParsedFields, int]:
-    """Read the fields of a body, and the bytes of its prompt, for a caller that sends the body as it is.
+    """Read the fields of a body, and the bytes of its prompt, for a caller that sends the body unchanged.
 
     It is valid if and only if `parse` accepts it; positions of values are computed only where they show duplicate keys.
 
@@ -278,7 +276,7 @@ def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None)
 
 
 def _large_top(api: Api, body: bytes, bounds: NumberLimits) -> _Top | None:
-    """Read the top level of a large body, with its messages apart from the rest.
+    """Read the top level of a large body, with its messages apart from its other fields.
 
     Returns:
         None if the body is invalid, because its error has positions in the whole body, or if it has another form.
@@ -286,13 +284,13 @@ def _large_top(api: Api, body: bytes, bounds: NumberLimits) -> _Top | None:
     if not (body.isascii() or _is_utf8(body)):
         return None
     before = len(body)
-    for _ in range(2 if before <= inbound_large.AGAIN_MAX else 1):  # the last bracket may be that of another value
+    for _ in range(2 if before <= inbound_large.AGAIN_MAX else 1):  # the last bracket may belong to another value
         large = inbound_large.find(api, body, before)
         if large is None:
             return None
         begin, end = large.span
         try:
-            _, spans, fields = _top(api, large.rest, bounds, None)
+            _, spans, fields = _top(api, large.stubbed, bounds, None)
         except InvalidRequest:
             return None
         if spans.get(large.key) != (begin, begin + len(inbound_large.STUB)):

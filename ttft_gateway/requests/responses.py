@@ -1,8 +1,8 @@
 """Reads the fields of the Responses API in one typed decode. Pure. Units: tokens.
 
 `store` is true by default, so an upstream that stores answers would store the answer of a request without `store`, and
-that of its hedge, too. `ParsedFields.stored` reports such requests, as the upstreams are not known here. A request that
-continues a stored answer, or adds to a stored conversation, is never hedged.
+the answer of its hedge, too. `ParsedFields.stored` reports such requests, as the upstreams are not known here. A
+request that continues a stored answer, or adds to a stored conversation, is never hedged.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ import msgspec
 from ttft_gateway.apis.base import Api
 from ttft_gateway.requests import arrays as inbound_arrays
 from ttft_gateway.requests import field_errors as inbound_fields
-from ttft_gateway.requests.chat import Tool
+from ttft_gateway.requests.openai import Tool
 from ttft_gateway.requests.parsed import AnyObject, NumberLimits, ParsedFields, RawFields, without_effect
 
 
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(_Responses).decode
 _decode_group = msgspec.json.Decoder(list[Tool]).decode
 
 _NOT_REPEATABLE: Final = frozenset({"conversation", "context_management"})  # state that the provider stores and extends
-# Tools that the client runs; the provider runs all others, once for each attempt.
+# Tools that the client runs; the provider runs all other tools, once for each attempt.
 _CLIENT_TOOLS: Final = frozenset({"function", "custom", "local_shell", "apply_patch", None})
 _PROMPT: Final = ("instructions", "input")
 

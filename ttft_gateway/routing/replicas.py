@@ -34,7 +34,7 @@ class BreakerState(enum.Enum):
     HALF_OPEN = "half_open"  # one probe is under way
 
 
-_SECRETS_MAX = 100  # those of a replica with a key that was replaced several times while attempts were under way
+_SECRETS_MAX = 100  # keys of a replica that were replaced one after another while attempts were under way
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class Breaker:
         self._open(now_s)
 
     def open_with_others(self, now_s: float) -> None:
-        """Open although its own failures are too few: those of several gateways are enough."""
+        """Open although its own failures are too few: the failures of several gateways together are enough."""
         self.eventful = True
         self._open(now_s)
 
@@ -136,7 +136,7 @@ class Breaker:
         self.open_until_s = now_s + self.wait_s
 
     def trip(self, now_s: float) -> None:
-        """Open at once: the replica needs a repair before it can work."""
+        """Open immediately: the replica needs a repair before it can work."""
         self.failures = max(self.failures, FAILURES_TO_OPEN - 1)
         self.on_failure(now_s)
 
@@ -147,7 +147,7 @@ class Breaker:
             self.open_until_s = now_s
 
     def on_rate_limited(self, now_s: float, retry_after_s: float | None) -> None:
-        """Record a 429: send nothing for its Retry-After; without one, only frequent 429s start a cool-down."""
+        """Record a 429: send nothing for its Retry-After; without Retry-After, only frequent 429s start a cool-down."""
         self.eventful = True
         self.limited = min(self.limited + 1.0, LIMITED_TO_COOL_DOWN)
         if retry_after_s is None and self.limited < LIMITED_TO_COOL_DOWN:
@@ -189,10 +189,10 @@ class Replica:
         prefills: True if the replica continues an answer from a given beginning.
         weight: its share of primaries relative to the weights of the other replicas.
         backup_only: True if it gets a primary only while no other replica of its pool can be used.
-        batches: True for a self-hosted engine, whose concurrent streams slow each other down.
+        batches: True for a self-hosted engine: its concurrent streams slow each other down.
         source: base URL, model at the replica and definition of a first token: its learned state is valid for these.
-        in_flight: number of its attempts under way, those of other gateways included as far as they are known.
-        others_in_flight: the part of them that other gateways sent.
+        in_flight: number of its attempts under way, of other gateways too as far as they are known.
+        others_in_flight: number of attempts in `in_flight` that other gateways sent.
         out: True while the operator has taken it out: it gets no new attempts.
         secrets: texts that its errors must not reveal: its key, keys before it, and the values of headers sent to it.
     """
@@ -220,7 +220,7 @@ class Replica:
     breaker: Breaker = field(default_factory=Breaker)
 
     def use_key(self, endpoint: Endpoint, secrets: tuple[str, ...], now_s: float) -> None:
-        """Send further attempts to an endpoint that differs in its key; those under way end with the old one."""
+        """Send further attempts to an endpoint that differs in its key; attempts under way end with the old key."""
         self.endpoint = endpoint
         self.secrets = tuple(dict.fromkeys((*secrets, *self.secrets)))[:_SECRETS_MAX]
         if self.breaker.state is not BreakerState.CLOSED:  # perhaps because of the old key

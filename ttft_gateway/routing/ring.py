@@ -3,9 +3,9 @@
 A small pool is considered whole, and so is one with different weights. In a large pool, the decision starts with a
 group at a random position and takes the next group only if the first has no candidate: the best of eight random
 replicas is nearly as good as the best of all (Mitzenmacher, 2001), and many gateways do not send everything to the same
-replica at once. Groups follow a fixed shuffled order, because neighbours in the configured order may share a rack and
-its faults. The replica that last received a prompt's prefix is in the first group too; otherwise its prefix cache would
-not be found again.
+replica at the same time. Groups follow a fixed shuffled order, because neighbours in the configured order may share a
+rack and its faults. The replica that last received a prompt's prefix is in the first group too; otherwise its prefix
+cache would not be found again.
 
 Independent of the reason for which a replica is chosen.
 """
@@ -18,9 +18,9 @@ from typing import Final
 from ttft_gateway.routing.replicas import Replica
 from ttft_gateway.routing.strategies import in_turn, is_weighted, turns
 
-WHOLE_MAX: Final = 16  # largest pool that is considered whole
+WHOLE_MAX: Final = 16  # larger pools are searched in groups
 _GROUP: Final = 8
-_HOLDERS_MAX: Final = 65_536  # prefixes whose last replica is remembered, about 100 bytes each
+_PREFIXES_MAX: Final = 65_536  # prefixes with a recorded last replica, about 100 bytes each
 
 
 class Ring:
@@ -45,7 +45,7 @@ class Ring:
         self.is_large: bool = len(replicas) > WHOLE_MAX and (
             not is_weighted(replicas) if whole is None else whole.is_large
         )
-        self._holders: OrderedDict[int, Replica] = OrderedDict()  # by prefix hash
+        self._last_replicas: OrderedDict[int, Replica] = OrderedDict()  # by prefix hash
 
     def random(self, rand: float, prefixes: Sequence[int] = ()) -> tuple[Iterator[Sequence[Replica]], float]:
         """Return groups of replicas to consider, in order; together they are the pool.
@@ -60,14 +60,14 @@ class Ring:
         if not self.is_large:
             return iter((self.replicas,)), rand
         position = rand * len(self._shuffled)
-        return self._groups(self._shuffled, int(position), self._holder(prefixes)), position - int(position)
+        return self._groups(self._shuffled, int(position), self._member(prefixes)), position - int(position)
 
     def in_turn(self) -> Iterator[Sequence[Replica]]:
-        """Return groups like `random`, starting at the next replica in turn."""
+        """Return the groups of `random` in round-robin order."""
         return self._groups(self._turns, self._turn, None) if self.is_large else iter((self.replicas,))
 
     def take_turn(self, candidates: Collection[Replica]) -> Replica:
-        """Return the candidate whose turn it is; at least one is in the ring."""
+        """Return the next candidate in round-robin order; at least one is in the ring."""
         replica, self._turn = in_turn(self._turns, candidates, self._turn)
         return replica
 
@@ -76,19 +76,21 @@ class Ring:
         if not self.is_large:
             return
         for prefix in prefixes:
-            self._holders[prefix] = replica
-            self._holders.move_to_end(prefix)
-        while len(self._holders) > _HOLDERS_MAX:
-            self._holders.popitem(last=False)
+            self._last_replicas[prefix] = replica
+            self._last_replicas.move_to_end(prefix)
+        while len(self._last_replicas) > _PREFIXES_MAX:
+            self._last_replicas.popitem(last=False)
 
-    def last_holder(self, prefixes: Sequence[int]) -> Replica | None:
+    def last_replica(self, prefixes: Sequence[int]) -> Replica | None:
         """Return the replica that last received the longest known prefix of this prompt."""
-        return next((self._holders[prefix] for prefix in reversed(prefixes) if prefix in self._holders), None)
+        return next(
+            (self._last_replicas[prefix] for prefix in reversed(prefixes) if prefix in self._last_replicas), None
+        )
 
-    def _holder(self, prefixes: Sequence[int]) -> Replica | None:
+    def _member(self, prefixes: Sequence[int]) -> Replica | None:
         """Return the replica of this ring that last received the longest known prefix of this prompt."""
-        holder = self._whole.last_holder(prefixes)
-        return holder if holder in self._members else None
+        replica = self._whole.last_replica(prefixes)
+        return replica if replica in self._members else None
 
     @staticmethod
     def _groups(ring: Sequence[Replica], start: int, first: Replica | None) -> Iterator[Sequence[Replica]]:

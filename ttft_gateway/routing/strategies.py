@@ -1,7 +1,7 @@
 """Filters the replicas that may be used, and picks one by the strategies that need no prediction. Pure.
 
 The power of two choices (Mitzenmacher, 2001): comparing two random candidates is nearly as good as comparing all, and
-does not send every gateway of a fleet to the same replica at once.
+does not send every gateway of a fleet to the same replica at the same time.
 """
 
 import enum
@@ -9,9 +9,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from ttft_gateway.routing.replicas import BreakerState, Replica
+from ttft_gateway.routing.replicas import Replica
 
-_CLOSED: Final = BreakerState.CLOSED
 _LOAD_BOUND: Final = (
     1.25  # times a replica's share of the attempts in flight: limit for affinity (Mirrokni et al., bounded loads)
 )
@@ -29,8 +28,8 @@ class Routing(enum.Enum):
 class Crossing(enum.Enum):
     """The later attempts that may cross a boundary; the value is the name in the settings.
 
-    A side is the set of all replicas with the same `boundary`. Replicas without one are a side of their own: their
-    location is unknown, so nothing may be assumed. A request's first attempt may go to any replica.
+    A side is the set of all replicas with the same `boundary`. Replicas without a boundary are a side of their own:
+    their location is unknown, so nothing may be assumed. A request's first attempt may go to any replica.
     """
 
     NEVER = "never"
@@ -53,16 +52,8 @@ def reachable(replicas: Sequence[Replica], tried: Collection[Replica], crossing:
 
 
 def usable(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
-    """Return the replicas that are not taken out and whose breaker admits a primary or failover."""
-    return [
-        replica
-        for replica in replicas
-        if not replica.out
-        and (
-            ((breaker := replica.breaker).state is _CLOSED and now_s >= breaker.cooling_until_s)  # usual case
-            or breaker.allows(now_s)
-        )
-    ]
+    """Return the replicas that are not taken out and have a breaker that admits a primary or failover."""
+    return [replica for replica in replicas if not replica.out and replica.breaker.allows(now_s)]
 
 
 def uncooled(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
@@ -83,7 +74,7 @@ def backups(
 def ramped(
     candidates: Sequence[Replica], now_s: float, rand: float, *, to_best: bool = False
 ) -> tuple[Sequence[Replica], float]:
-    """Return the candidates; in the share of requests that slow start withholds, only those not in slow start.
+    """Return the candidates; in the share of requests that slow start withholds, only candidates not in slow start.
 
     Args:
         candidates: at least one replica.
@@ -158,12 +149,12 @@ def in_turn(order: Sequence[Replica], candidates: Collection[Replica], turn: int
     """Return the next candidate in an order.
 
     Args:
-        order: all replicas of the pool, as `turns` gives them.
+        order: all replicas of the pool, as returned by `turns`.
         candidates: at least one of them.
-        turn: index of the replica whose turn it is.
+        turn: index of the next replica in the order.
 
     Returns:
-        The replica, and the index of the next turn.
+        The replica, and the index of the next one.
     """
     n = len(order)
     index = next(i % n for i in range(turn, turn + n) if order[i % n] in candidates)

@@ -1,4 +1,9 @@
-"""Reads the fields of chat completions and of legacy completions in one typed decode. Pure. Units: tokens."""
+"""Reads the fields of OpenAI's APIs, except the Responses API, in one typed decode. Pure. Units: tokens.
+
+Chat completions, legacy completions and embeddings are read; of rerank, moderations and tokenize, which are passed
+through, only the model: the replica judges the other fields, which have different names on different servers. A request
+for embeddings or one that is passed through is never hedged: its answer comes as a whole, in milliseconds.
+"""
 
 from typing import Final
 
@@ -63,12 +68,24 @@ class _Completions(_Fields, gc=False):
     prompt: str | AnyArray | None = None
 
 
+class _Embeddings(msgspec.Struct, gc=False):
+    model: str | None = None
+    input: str | AnyArray | None = None
+    stream: bool | None = None
+
+
+class _PassedThrough(msgspec.Struct, gc=False):
+    model: str | None = None
+
+
 _decode_chat = msgspec.json.Decoder(_Chat).decode
 _decode_completions = msgspec.json.Decoder(_Completions).decode
+_decode_embeddings = msgspec.json.Decoder(_Embeddings).decode
+_decode_passed_through = msgspec.json.Decoder(_PassedThrough).decode
 
 # Work that must not be done twice: data that the provider stores, and actions that the provider takes itself.
 _NOT_REPEATABLE: Final = frozenset({"background", "plugins", "search_parameters", "store", "web_search_options"})
-# Fields whose results a stream lacks, or has in another form than a non-streaming body.
+# Fields with results that a stream lacks, or has in another form than a non-streaming body.
 _NOT_STREAMED: Final = frozenset(
     {
         "audio",  # another format in streams
@@ -86,9 +103,10 @@ _NOT_STREAMED: Final = frozenset(
 _CHECKED: Final = frozenset(_Fields.__struct_fields__) - {"model", "stream"} | _NOT_REPEATABLE | _NOT_STREAMED
 _MESSAGES: Final = ("messages",)
 _CLIENT_TOOLS: Final = frozenset({"function", "custom", None})
+_PROMPT: Final = ("query", "documents", "texts", "input", "prompt", "messages", "content")  # of any API passed through
 
 
-def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
+def read_chat(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     """Read the fields of a chat completions body.
 
     Raises:
@@ -126,6 +144,39 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
     except msgspec.ValidationError as error:
         reason = str(error)
     raise inbound_fields.wrong_field(Api.COMPLETIONS, raws, _maxima(bounds), reason)
+
+
+def read_embeddings(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
+    """Read the fields of an embeddings body.
+
+    Raises:
+        InvalidRequest: the fields are invalid.
+    """
+    reason = "its fields are inconsistent"
+    try:
+        fields = _decode_embeddings(inbound_arrays.without_prompts("input", body, raws))
+        is_uniform = fields.input and inbound_arrays.count_prompts("input", fields.input, raws)
+        if fields.model and is_uniform and fields.stream is not True:
+            return ParsedFields(model=fields.model, streaming=False, prompt=("input",), assemble=False)
+    except msgspec.ValidationError as error:
+        reason = str(error)
+    raise inbound_fields.wrong_field(Api.EMBEDDINGS, raws, {}, reason)
+
+
+def read_passed_through(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
+    """Read the model of a body that is passed through.
+
+    Raises:
+        InvalidRequest: the body has no valid model.
+    """
+    try:
+        model = _decode_passed_through(body).model
+    except msgspec.ValidationError:
+        model = None
+    if not model:
+        raise inbound_fields.wrong_model(raws)
+    prompt = tuple(key for key in _PROMPT if key in raws)
+    return ParsedFields(model=model, streaming=False, prompt=prompt, assemble=False, hedgeable=False)
 
 
 def _parsed(fields: _Fields, prompts: int, prompt: tuple[str, ...], raws: RawFields) -> ParsedFields:
