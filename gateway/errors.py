@@ -35,7 +35,7 @@ import msgspec
 _encode = msgspec.json.Encoder().encode
 
 Limit = Literal["key", "provider", "model", "gateway"]
-"""The limit that a request has met: that of the caller's key, of the providers, of the model's concurrency, or of the
+"""The owner of the limit that a request has met: the caller's key, the providers, the model (its concurrency), or the
 gateway itself; the value of the header `x-ttft-limit`."""
 
 
@@ -51,7 +51,7 @@ class GatewayError(Exception):
     status = 500
     kind = "server_error"
     code: str | None = None
-    closes = False  # the rest of the request is not read, so the connection cannot be reused
+    closes = False  # the remaining request is not read, so the connection cannot be reused
     retry_after_s: float | None = None
     should_retry: bool | None = None
     limit: Limit | None = None  # None for an error that is not about a limit
@@ -141,8 +141,8 @@ class MethodNotAllowed(BadRequest):
 class UnsupportedUpgrade(BadRequest):
     """The path does not support WebSocket.
 
-    Of the responses tried with Codex 0.169, only a 426 makes it use HTTP at once. After 401, 403, 404, 405, 501, 503 or
-    a closed connection Codex repeats the handshake for 6 s; after a 400 it fails.
+    Of the responses tried with Codex 0.169, only a 426 makes it use HTTP immediately. After 401, 403, 404, 405, 501,
+    503 or a closed connection Codex repeats the handshake for 6 s; after a 400 it fails.
     """
 
     status = 426
@@ -233,7 +233,7 @@ class RequestTimeout(GatewayError):
 
 
 class OverKeyLimit(GatewayError):
-    """The caller's key is at one of its own limits."""
+    """The caller's key is at one of its limits."""
 
     status = 429
     kind = "rate_limit_error"

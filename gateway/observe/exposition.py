@@ -1,7 +1,7 @@
 """Renders the values of a scrape as Prometheus text.
 
 The only importer of prometheus_client, which formats the text. Formatting takes 7 us a line, so it is done in slices
-with a turn of the event loop between them, too short to delay a stream visibly.
+with an iteration of the event loop between them; a slice is too short to delay a stream visibly.
 
 Units: seconds; the help text of a gauge names its unit.
 """
@@ -90,7 +90,7 @@ async def render(scrape: Scrape) -> bytes:
 
 
 def _slices(scrape: Scrape) -> Iterator[Metric]:
-    """Yield every metric in slices, those of one metric in sequence."""
+    """Yield every metric in slices; the slices of one metric follow each other."""
     pools, admission = scrape.pools, scrape.admission
     for family in scrape.instruments.families():
         yield from _sliced(family.name, family.text, family.kind, family.lines())

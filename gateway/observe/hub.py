@@ -27,7 +27,7 @@ from gateway.proof.blocks import Block
 from gateway.proof.tally import Tally
 
 Collector = Callable[[Iterator[Event]], None]
-"""Receives the events of a batch; after an exception it is called again with the rest of them."""
+"""Receives the events of a batch; after an exception it is called again with the events that it has not taken."""
 
 _EVENTS_MAX = 32  # of a batch: under 1 ms of the loop's time
 _LAG_S_MAX = 0.1  # not noticed in the log, which a thread writes, or in the feed
@@ -82,7 +82,7 @@ class Hub:
             for event in events:
                 try:
                     listener(event)
-                except Exception as error:  # likewise
+                except Exception as error:  # an observer's bug
                     self._on_failure(error)
 
     def _on_time(self) -> None:
@@ -101,7 +101,7 @@ class Observers:
     Args:
         loop: event loop of the process.
         version: version of the gateway.
-        member: place of the process among those of the gateway.
+        member: place of the process among the processes of the gateway.
 
     Attributes:
         hub: receiver of all events.

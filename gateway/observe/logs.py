@@ -61,7 +61,7 @@ from ttft_gateway.hedging.outcomes import Denial, Outcome
 LogFormat = Literal["json", "text", "auto"]
 Level = Literal["info", "warning", "error"]
 
-_COMPONENT_SILENCE_S = 60.0  # a component that keeps failing is logged once in this time
+_COMPONENT_SILENCE_S = 60.0  # a component that fails again and again is logged once in this time
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi
 
 _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
@@ -98,7 +98,7 @@ _RareLine = dict[str, object]
 
 
 class RequestLog:
-    """Turns the events of a batch into lines.
+    """Writes the events of a batch as lines.
 
     Args:
         write: takes the lines of a batch, each with its newline.
@@ -471,7 +471,7 @@ def _rare_text(line: Mapping[str, object]) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Return a value as it is, or as a JSON string if it is empty or has spaces, marks of the line or controls."""
+    """Return a value unchanged, or as a JSON string if it is empty or has spaces, marks of the line or controls."""
     return value if value and value.isprintable() and not _has_marks(value) else _encode(value).decode()
 
 

@@ -46,7 +46,7 @@ _OTHER = "_OTHER"  # OpenTelemetry's name for an error outside of the closed set
 _CODES_MAX = 64  # the gateway has fewer; bounds the labels if a code ever contains a client's input
 _WAITING_MAX = 256  # events, of about 1 kB; counting them takes 0.2 ms of the loop's time, or 2 ms if none are alike
 _KEY_SERIES_MAX = 1_000  # names and classes of status; requests of further keys count as _OTHER
-_RAISED_CODES = (  # codes set where an error is raised; the rest are in the error classes
+_RAISED_CODES = (  # codes set where an error is raised; all others are in the error classes
     "client_gone",
     "upstream_cut",
     "upstream_empty",
@@ -109,7 +109,7 @@ class Recorder:
             family.forget(model, replica)
 
     def _count(self) -> None:
-        """Count the events that wait; a bug costs those with the same labels, and no reader."""
+        """Count the events that wait; a bug costs the events with the same labels, and no reader."""
         events, self._waiting = self._waiting, []
         rare: list[Event] = []
         requests: defaultdict[tuple[str, str, Api, int, str | None, Result], list[RequestEnded]] = defaultdict(list)
@@ -134,12 +134,12 @@ class Recorder:
         for attempt_labels, reports in attempts.items():
             try:
                 self._count_attempts(reports, *attempt_labels)
-            except Exception as error:  # likewise
+            except Exception as error:  # a bug
                 self._bug = error
         for event in rare:
             try:
                 self._on_rare_event(event)
-            except Exception as error:  # likewise
+            except Exception as error:  # a bug
                 self._bug = error
 
     def _count_requests(
@@ -268,7 +268,7 @@ class Recorder:
             self._on_shadow(event, event.shadow)
 
     def _key_series(self, key_name: str, status_class: int) -> Counter:
-        """Return the series of a key's requests; above the bound, those of further keys count as one."""
+        """Return the series of a key's requests; above the bound, the requests of all further keys have one series."""
         series = self._keys.get((key_name, status_class))
         if series is None:
             name = key_name if len(self._keys) < _KEY_SERIES_MAX else _OTHER

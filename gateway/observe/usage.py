@@ -105,7 +105,7 @@ class UsageTable:
 
 
 def _row(key: str | None, model: str | None, requests: int, sums: dict[Disposition, ChargeTotal]) -> UsageRow:
-    """Build a row; the number of unpriced attempts is shown only beside a cost."""
+    """Build a row; the number of unpriced attempts is shown only with a cost."""
     shown = {
         disposition.value: total if total.cost is not None else replace(total, unpriced=0)
         for disposition, total in sums.items()

@@ -36,7 +36,7 @@ class View(Protocol):
         """Return the values of all metrics."""
 
     async def pools(self) -> list[PoolState]:
-        """Return the state of every pool, those of a model in a row."""
+        """Return the state of every pool, the pools of a model in a row."""
 
     async def admission(self) -> AdmissionState:
         """Return the state of queues, key limits and body memory."""
@@ -48,7 +48,7 @@ class View(Protocol):
         """Return the counts of each measured model, on the last hours, None for all."""
 
     async def share(self) -> ShareState | None:
-        """Return the state of the exchange with others; None without one."""
+        """Return the state of the exchange with others; None if there is no exchange."""
 
     async def blocks(self, begin: str) -> list[Block]:
         """Begin a block of an experiment, unless it has begun; return the counts of the last ones."""
@@ -70,7 +70,7 @@ class OwnView:
         usage: source of the usage.
         admission: source of the state of queues, key limits and body memory.
         proof: source of the counts of what hedging saves, on the last hours, None for all.
-        share: source of the state of the exchange with others, None without one.
+        share: source of the state of the exchange with others, None if there is no exchange.
         blocks: begins a block of an experiment and returns the last ones.
     """
 

@@ -20,7 +20,7 @@ _STRIKES_MAX: Final = 3
 _GRACE_S: Final = 0.005  # of the time limit: after a pause of this process, replies are read before they count as late
 _SILENCE_S: Final = 1.0  # longest time without an ask, so that the engine counts this process
 _AWAY_PING_S: Final = 0.25  # between checks of an engine that is away
-_JITTER: Final = 0.1  # of each tick, so that processes do not ask all at once
+_JITTER: Final = 0.1  # of each tick, so that processes do not ask at the same time
 
 
 class _Batch:
@@ -130,7 +130,7 @@ class Asker:
         self._engine.close()
 
     def want(self, requester: Requester) -> None:
-        """Send a requester's ask with the next batch, in the next turn of the loop."""
+        """Send a requester's ask with the next batch, in the next iteration of the loop."""
         self._wanting[requester] = None
         if not self._is_flushing:
             self._is_flushing = True
@@ -171,7 +171,7 @@ class Asker:
     def _ask(self, requester: Requester, now_s: float) -> Ask | None:
         try:
             return requester.ask(now_s)
-        except Exception as error:  # a bug in one requester must not keep the others from asking
+        except Exception as error:  # a bug in one requester must not stop the asks of others
             self._on_error(error)
             return None
 

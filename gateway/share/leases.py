@@ -152,7 +152,7 @@ class Lease:
         # alone
         self._alone_number = 0
         self._share_left = 0.0
-        self._share_rest = 0.0  # unused until it is known that the engine is away
+        self._share_rest = 0.0  # unused until the engine counts as away
         self._share_s = 0.0
 
     # for requests
@@ -382,7 +382,7 @@ class LeasedBucket(Lease):
         """Do nothing: usage by others is not counted."""
 
     def observe(self, stated: RateLimit, number: int, waited_s: float, sent_since: float, now_s: float) -> None:
-        """Do nothing: observed limits have buckets of their own."""
+        """Do nothing: each observed limit has another bucket."""
 
     def state(self, now_s: float) -> BucketState:
         """Return a snapshot."""

@@ -53,7 +53,7 @@ _NOTHING: Final = (0,) * 11
 _OVERDUE_S_MIN: Final = 0.1  # an attempt that is overdue for less may have been answered since the report
 _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no failing one; more than a period
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
-_UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends its own probes
+_UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends probes
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
 _CREDITS: Final = ""  # name of the row of credits; no replica has it
 
@@ -62,7 +62,7 @@ class SharedLoads:
     """The exchange of one pool's loads: a `gateway.share.sync.Part`.
 
     Args:
-        retries: the budget of its model's retries; None in a fallback, which uses the same one.
+        retries: the budget of its model's retries; None in a fallback, which uses the same budget.
         drop: receives each row that is out of range, and is not used.
     """
 
@@ -72,7 +72,7 @@ class SharedLoads:
         hedges = pool.budget
         budgets = (hedges.requests, hedges.cost) if retries is None else (hedges.requests, hedges.cost, retries)
         self._credits = SharedCredits(budgets)
-        self._asked: list[str] = []  # replicas whose probes were asked for
+        self._asked: list[str] = []  # replicas of which probes were asked for
         self._asked_s, self._period_s = -math.inf, 0.0
         self._put_s = math.inf  # time of the loads of the others; infinite without any
         self._used_s = -math.inf
@@ -168,7 +168,7 @@ class SharedLoads:
             self._put_levels(changed, processes - 1)
 
     def _row_of(self, rows: Mapping[str, Row], name: str, others: int) -> Row:
-        """Return the row of a replica; one without loads if there is none, or if it is out of range."""
+        """Return the row of a replica; a row without loads if there is none, or if it is out of range."""
         if name not in rows:
             return _NOTHING
         try:
@@ -195,7 +195,7 @@ class SharedLoads:
             load.stalls.put_others(0, math.inf)
 
     def _due_probes(self, now_s: float, soon_s: float) -> list[str]:
-        """Return the replicas that need a probe soon, and leave it to the gateway that gets the lease."""
+        """Return the replicas that need a probe soon, and leave the probe to the gateway that gets the lease."""
         due = []
         for replica, load in self.pool.loads.of.items():
             breaker, stalls = replica.breaker, load.stalls
@@ -238,10 +238,10 @@ def _is_same(row: Row, replica: Replica, load: ReplicaLoad) -> bool:
 
 
 def _row(replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
-    """Return the places of a row that are no counts since the start."""
+    """Return the first places of a row, before the level and the counts since the start."""
     others, stalls = load.others, load.stalls
     breaker = replica.breaker
-    # Each gateway judges rejections by its own: elsewhere the breaker would be open for callers that may try.
+    # Rejections count at their gateway only: elsewhere the breaker would be open for callers that may try.
     failures = 0 if breaker.rejecting else max(breaker.failures, breaker.broken)
     others.forgiven = min(others.forgiven, failures)
     overdue_s = stalls.own_overdue_s(now_s)

@@ -9,7 +9,7 @@ Without the loads of the others, common predictions of own engines would make al
 nothing is taken in.
 
 The own usage of a provider's quota goes out, and the usage by others comes in: the mirror of the quota then counts all
-that the provider counts. A cool-down after a 429 is one of all gateways. Leased limits are left to their leases.
+that the provider counts. A cool-down after a 429 holds for all gateways. Leased limits are left to their leases.
 
 Units: seconds of the loop's clock, requests, tokens.
 """
@@ -93,7 +93,7 @@ class Slice:
         return SliceAsk(key, added, self._since)
 
     def others(self, answer: SliceAnswer) -> dict[str, int]:
-        """Return what others have added since the last answer, or in the time that the engine keeps."""
+        """Return what others have added since the last answer, or in the last `SLICE_S`."""
         found: Counter[str] = Counter()
         for number, sums in self._unknown(answer).items():
             found.update(sums)
@@ -192,7 +192,7 @@ class SharedLearning:
                         self._drop(f"the samples of {self.pool.name}", str(error))
 
     def _current(self) -> Exchanged | None:
-        """Return the state of the exchange, None if it is not that of the pool's present samples."""
+        """Return the state of the exchange, None if it belongs to samples that the pool has forgotten."""
         state = self.exchanged
         return state if state is not None and state.predictor is self.pool.learning.predictor else None
 
@@ -251,7 +251,7 @@ class SharedQuota:
             self._used = (spent, now_s)
         self._base = self._base or spent
         if now_s >= self._used[1] + _IDLE_S:
-            self._seen = None  # usage by others is then counted anew
+            self._seen = None  # usage by others is then counted from 0 again
             return ()
         own, cooling_s = spent.minus(self._base), self.ledger.cooling_s(now_s)
         row = (own.requests, own.prompt, own.answer, round(1000 * cooling_s), int(cooling_s > 0))
@@ -266,7 +266,7 @@ class SharedQuota:
                     self._put(checked(row, USAGE, max(1, answer.processes - 1)), now_s)
                 except ValueError as error:
                     self._drop(f"the usage of {self._name}", str(error))
-                    self._seen = None  # usage by others is then counted anew
+                    self._seen = None  # usage by others is then counted from 0 again
 
     def _put(self, row: Row, now_s: float) -> None:
         is_first = self._seen is None

@@ -1,7 +1,7 @@
 """Exchanges what gateways share at regular times: one batch of asks for all parts, and one timer.
 
 Nothing here waits, and no request does: the state of the others is put where routing and learning read it. A part
-decides what it asks and what it does without answers; a bug in it costs the part its turn, and nothing else. The more
+decides what it asks and what it does without answers; after a bug the part is skipped once, and nothing else. The more
 gateways there are, the longer the period, so that they use at most half of a core of the engine.
 
 Units: seconds of the clock that the caller passes.
@@ -50,7 +50,7 @@ class Sync:
         call_later: calls a function after a time.
         rand: returns uniform random numbers in [0, 1).
         period_s: shortest time between two batches.
-        on_error: called with an exception of a part, and the turn of the part is skipped; None to raise it.
+        on_error: called with an exception of a part, which is skipped once; None to raise it.
 
     Attributes:
         parts: the parts; the caller may replace them at any time.

@@ -119,7 +119,7 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End the channel at once."""
+        """End the channel immediately."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -96,7 +96,7 @@ class _Commands:
     Attributes:
         draining: set by the first command.
         finishing: set when no further connection comes.
-        ending: set when everything is to end at once.
+        ending: set when everything is to end immediately.
     """
 
     def __init__(self) -> None:
