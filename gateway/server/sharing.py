@@ -1,7 +1,7 @@
-"""The part of one process in a fleet: limits that it leases, and pools, quotas and switches that it exchanges.
+"""Composes gateway/share for one process: limits that it leases, and pools, quotas and switches that it exchanges.
 
-Works over any engine: the hub of the host, or a server for many hosts. Part of the composition root. Units: seconds of
-the loop's clock.
+Works over any engine: the hub of the host, or a server for many hosts (redis_share.py). Part of the composition root.
+Units: seconds of the loop's clock.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from gateway.share.asker import Asker
 from gateway.share.fleet import ASK_S_MAX, Fleet, WhenAway
 from gateway.share.leases import LeasedLimits, Leases
 from gateway.share.messages import NamedEngine
-from gateway.share.pools import shared_parts
-from gateway.share.sync import Part, Reach, SharedSwitches, Sync
+from gateway.share.pools import exchanges_of
+from gateway.share.sync import Exchange, Reach, SwitchExchange, Sync
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.learned import Drop
 
@@ -66,14 +66,14 @@ class Sharing:
         loop = runtime.loop
         self._asker = Asker(engine, self._fleet, loop, runtime.rand, self._on_away, self._on_back, self._on_error)
         self._asker.ticks.append(self._leases.tick)
-        self._switches = SharedSwitches(self._apply)
+        self._switches = SwitchExchange(self._apply)
         self.sync = Sync(engine, loop.time, loop.call_later, runtime.rand, on_error=self._on_error)
 
     def use(self, models: Iterable[Model], ledgers: Mapping[str, Ledger]) -> None:
         """Exchange these models and quotas from now on, after a start or a reload."""
         pools = [(model.pools, model.retries) for model in models]
-        switches: list[Part] = [self._switches] if self.carries_switches else []
-        self.sync.parts = [*switches, *shared_parts(pools, ledgers, self.sync.parts, self._drop)]
+        switches: list[Exchange] = [self._switches] if self.carries_switches else []
+        self.sync.exchanges = [*switches, *exchanges_of(pools, ledgers, self.sync.exchanges, self._drop)]
 
     async def start(self) -> None:
         """Ask for the first time, begin to exchange, and return after the reply, at most 100 ms later."""

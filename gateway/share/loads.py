@@ -17,7 +17,7 @@ Units: seconds of the loop's clock; tokens; the unit of a budget is requests, to
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.share.messages import Answer, Ask, BucketAnswer, BucketAsk, GaugeAnswer, GaugeAsk, keep_silent
 from gateway.share.rows import (
@@ -42,7 +42,7 @@ from gateway.share.rows import (
     Row,
     checked,
 )
-from ttft_gateway.limits.budget import NO_CREDIT, Credit, RetryBudget
+from ttft_gateway.limits.budget import NO_CREDIT, Credit, CreditBudget, RetryBudget
 from ttft_gateway.pool.learned import Drop
 from ttft_gateway.pool.loads import Loads, ReplicaLoad
 from ttft_gateway.pool.pool import Pool
@@ -58,8 +58,8 @@ _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
 _CREDITS: Final = ""  # name of the row of credits; no replica has it
 
 
-class SharedLoads:
-    """The exchange of one pool's loads: a `gateway.share.sync.Part`.
+class LoadExchange:
+    """The exchange of one pool's loads and budgets (a `gateway.share.sync.Exchange`).
 
     Args:
         retries: the budget of its model's retries; None in a fallback, which uses the same budget.
@@ -70,8 +70,8 @@ class SharedLoads:
         self.pool = pool
         self._drop = drop
         hedges = pool.budget
-        budgets = (hedges.requests, hedges.cost) if retries is None else (hedges.requests, hedges.cost, retries)
-        self._credits = SharedCredits(budgets)
+        self._budgets: list[CreditBudget | RetryBudget] = [hedges.requests, hedges.cost]  # in an order common to all
+        self._budgets += [] if retries is None else [retries]
         self._asked: list[str] = []  # replicas of which probes were asked for
         self._asked_s, self._period_s = -math.inf, 0.0
         self._put_s = math.inf  # time of the loads of the others; infinite without any
@@ -142,7 +142,7 @@ class SharedLoads:
                 *(count - before for count, before in zip(counts, base, strict=True)),
             )
         self._own = rows
-        return rows | self._credits.own(now_s)
+        return rows | {_CREDITS: [round(CREDIT_UNIT * value) for each in self._budgets for value in each.own(now_s)]}
 
     def put(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
         """Replace the loads of the other gateways.
@@ -155,7 +155,7 @@ class SharedLoads:
         loads.heads = processes = max(1, processes)
         self._put_s = now_s
         others = max(1, processes - 1)
-        self._put_credits(rows, processes, now_s)
+        self._put_credits(rows.get(_CREDITS, ()), processes, now_s)
         changed: dict[str, Row] = {}
         for replica, load in loads.of.items():
             row = self._row_of(rows, replica.name, others)
@@ -177,19 +177,23 @@ class SharedLoads:
             self._drop(f"the loads of {name} in {self.pool.name}", str(error))
             return _NOTHING
 
-    def _put_credits(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
+    def _put_credits(self, row: Row, processes: int, now_s: float) -> None:
+        """Replace the credits of the others; none count if any is out of range."""
+        others = [NO_CREDIT] * len(self._budgets)
         try:
-            self._credits.put(rows, processes, now_s)
+            parts = [row[2 * place : 2 * place + 2] for place in range(len(others))]
+            others = [_credit(part, max(1, processes - 1)) if len(part) > 1 else NO_CREDIT for part in parts]
         except ValueError as error:
             self._drop(f"the budgets of {self.pool.name}", str(error))
-            self._credits.put({}, processes, now_s)
+        for budget, credit in zip(self._budgets, others, strict=True):
+            budget.put_others(credit, processes, now_s)
 
     def drop(self, now_s: float) -> None:
         """Remove the loads of the other gateways."""
         self._put_s = math.inf
         self._others.clear()
         self.pool.loads.heads = 1
-        self._credits.put({}, 1, now_s)
+        self._put_credits((), 1, now_s)
         for replica, load in self.pool.loads.of.items():
             _put_load(replica, load, _NOTHING)
             load.stalls.put_others(0, math.inf)
@@ -290,43 +294,6 @@ def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now
         others.opened = True
 
 
-class SharedBudget(Protocol):
-    """A budget that gateways share."""
-
-    def own(self, now_s: float) -> Credit:
-        """Return the part of this gateway."""
-
-    def put_others(self, others: Credit, processes: int, now_s: float, /) -> None:
-        """Replace the part of the others."""
-
-
-class SharedCredits:
-    """The exchange of some budgets.
-
-    Args:
-        budgets: the budgets, in an order that is the same at every gateway.
-    """
-
-    def __init__(self, budgets: Sequence[SharedBudget]) -> None:
-        self._budgets = budgets
-
-    def own(self, now_s: float) -> dict[str, Sequence[int]]:
-        """Return the row of this gateway."""
-        return {_CREDITS: [round(CREDIT_UNIT * value) for budget in self._budgets for value in budget.own(now_s)]}
-
-    def put(self, rows: Mapping[str, Sequence[int]], processes: int, now_s: float) -> None:
-        """Replace the credits of the others.
-
-        Raises:
-            ValueError: they are out of range; nothing was replaced.
-        """
-        row = rows.get(_CREDITS, ())
-        parts = [row[2 * place : 2 * place + 2] for place in range(len(self._budgets))]
-        others_count = max(1, processes - 1)
-        others = [_credit(checked(part, CREDIT, others_count)) if len(part) > 1 else NO_CREDIT for part in parts]
-        for budget, credit in zip(self._budgets, others, strict=True):
-            budget.put_others(credit, processes, now_s)
-
-
-def _credit(part: Sequence[int]) -> Credit:
-    return Credit(part[0] / CREDIT_UNIT, part[1] / CREDIT_UNIT)
+def _credit(part: Row, others: int) -> Credit:
+    credit, accrual = checked(part, CREDIT, others)
+    return Credit(credit / CREDIT_UNIT, accrual / CREDIT_UNIT)

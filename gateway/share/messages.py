@@ -189,7 +189,7 @@ class SliceAnswer(Struct, tag="slice", array_like=True, frozen=True):
     bins: Annotated[dict[Number, Sums], Meta(max_length=BINS_MAX)]
 
 
-class SharedSwitch(Struct, array_like=True, frozen=True):
+class SwitchState(Struct, array_like=True, frozen=True):
     """The state of something that was switched.
 
     Attributes:
@@ -211,7 +211,7 @@ class SwitchesAsk(Struct, tag="switches", array_like=True, frozen=True):
         after: `SwitchesAnswer.number` of the last answer; 0 before the first.
     """
 
-    switches: Annotated[Sequence[SharedSwitch], Meta(max_length=SWITCHES_MAX)] = ()
+    switches: Annotated[Sequence[SwitchState], Meta(max_length=SWITCHES_MAX)] = ()
     after: Number = 0
 
 
@@ -226,7 +226,7 @@ class SwitchesAnswer(Struct, tag="switches", array_like=True, frozen=True):
     """
 
     number: Number
-    switches: Annotated[list[SharedSwitch], Meta(max_length=SWITCHES_MAX)]
+    switches: Annotated[list[SwitchState], Meta(max_length=SWITCHES_MAX)]
     reached: Processes
 
 
@@ -455,8 +455,8 @@ def _switches(raw: Raw, drop: Drop) -> SwitchesAnswer:
     return convert(("switches", number, [item for item in read if item is not None], reached), SwitchesAnswer)
 
 
-def _item(fields: Sequence[Raw]) -> SharedSwitch:
-    return convert(tuple(map(_decode_any, fields)), SharedSwitch)
+def _item(fields: Sequence[Raw]) -> SwitchState:
+    return convert(tuple(map(_decode_any, fields)), SwitchState)
 
 
 def _undamaged(read: Callable[[Any], _T], raw: object, name: str, drop: Drop) -> _T | None:
