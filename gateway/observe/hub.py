@@ -10,13 +10,14 @@ Units: events; seconds of the loop's clock.
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from gateway.events import Event, Listener
 from gateway.observe.dropped import DroppedState
-from gateway.observe.logs import RequestLog, loss_line, wants_text
+from gateway.observe.logs import RequestLog, epoch_of, loss_line
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import ALONE, Member, ProcessValue, ProcessValues
 from gateway.observe.proof import COUNTED_S_MAX, BlockCounts, Goal, ProofCounts
@@ -115,19 +116,14 @@ class Observers:
         self.usage = UsageTable()
         self.dropped = DroppedState(self.hub.emit, loop.time)
         out = sys.stdout.fileno()
-        text = wants_text("auto", out)
+        text = os.isatty(out)
         self._writer = LineWriter(
             out,
             lambda lines: loss_line(lines, datetime.now(UTC), text=text),
             _report_unwritable_log,
             lock=member.write_lock,
         )
-        self._log = RequestLog(
-            self._writer.write,
-            lambda: datetime.now(UTC).timestamp() - loop.time(),
-            text=text,
-            worker=member.number,
-        )
+        self._log = RequestLog(self._writer.write, epoch_of(loop.time), text=text, worker=member.number)
         self._proof = ProofCounts(self.hub.emit)
         self._block_counts = BlockCounts()
         self._loop = loop

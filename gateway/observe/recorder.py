@@ -172,7 +172,7 @@ class Recorder:
                 self._on_troubled_request(event)
             if len(event.attempts) > 1:
                 self._on_hedges(event)
-        self._usage.add_requests(key_name, model, len(events))
+        self._usage.requests[key_name, model] += len(events)
         self._key_series(key_name, status_class).value += len(events)
 
     def _count_attempts(
@@ -199,8 +199,8 @@ class Recorder:
             series.cached.value += usage.cached_tokens or 0
             series.output.value += usage.completion_tokens or 0
             series.reasoning.value += usage.reasoning_tokens or 0
-        charges = [attempt.charge for attempt in attempts]
-        prompt_tokens, cached_tokens, completion_tokens = self._usage.add_charges(key_name, model, disposition, charges)
+        charges, total = [attempt.charge for attempt in attempts], self._usage.totals[key_name, model, disposition]
+        prompt_tokens, cached_tokens, completion_tokens = total.add(charges)
         series.billed_prompt.value += prompt_tokens - cached_tokens
         series.billed_cached.value += cached_tokens
         series.billed_completion.value += completion_tokens

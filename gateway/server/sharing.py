@@ -7,14 +7,14 @@ Units: seconds of the loop's clock.
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, get_args
 
 from gateway.observe.instruments import Instruments
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import LeaseState, MismatchState, ShareState
 from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Model, Runtime
-from gateway.share.asker import Asker
+from gateway.share.asker import Asker, AskResult
 from gateway.share.fleet import ASK_S_MAX, Fleet, WhenAway
 from gateway.share.leases import LeasedLimits, Leases
 from gateway.share.messages import NamedEngine
@@ -131,14 +131,14 @@ class Sharing:
         """Count replies there from now on."""
         seconds = instruments.share_ask.at()
         instruments.share_aways.at()
-        results = {result: instruments.share_asks.at(result) for result in self._asker.counts.results}
+        results = {result: instruments.share_asks.at(result) for result in get_args(AskResult)}
 
-        def on_result(result: str, took_s: float | None) -> None:
+        def on_result(result: AskResult, took_s: float | None) -> None:
             results[result].value += 1
             if took_s is not None:
                 seconds.observe(took_s)
 
-        self._asker.counts.on_result = on_result
+        self._asker.on_result = on_result
 
     def values(self) -> Iterator[ProcessValue]:
         """Return the values for a scrape."""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, Literal
 
 from gateway.share.fleet import ASK_S_MAX, Fleet, Requester
 from gateway.share.messages import SILENT_S, Ask, Engine, Lost, Reply
@@ -21,6 +21,8 @@ _GRACE_S: Final = 0.005  # of the time limit: after a pause of this process, rep
 _SILENCE_S: Final = 1.0  # longest time without an ask, so that the engine counts this process
 _AWAY_PING_S: Final = 0.25  # between checks of an engine that is away
 _JITTER: Final = 0.1  # of each tick, so that processes do not ask at the same time
+
+AskResult = Literal["ok", "late", "lost"]
 
 
 class _Batch:
@@ -34,29 +36,6 @@ class _Batch:
         self.is_ping = is_ping
         self.is_late = False
         self.timer: asyncio.Handle | None = None
-
-
-class AskCounts:
-    """Counters of replies.
-
-    Attributes:
-        results: number of batches by result: "ok", "late" or "lost".
-        seconds_sum: time to the replies in time, together.
-        on_result: called with each result, and with the time to the reply if it came in time.
-    """
-
-    __slots__ = ("on_result", "results", "seconds_sum")
-
-    def __init__(self) -> None:
-        self.results = {"ok": 0, "late": 0, "lost": 0}
-        self.seconds_sum = 0.0
-        self.on_result: Callable[[str, float | None], object] = _nothing
-
-    def add(self, result: str, took_s: float | None = None) -> None:
-        """Count a batch."""
-        self.results[result] += 1
-        self.seconds_sum += took_s or 0.0
-        self.on_result(result, took_s)
 
 
 class Asker:
@@ -76,7 +55,8 @@ class Asker:
         is_up: False while the engine is away.
         since_s: loop time of the last change of `is_up`.
         replied_s: loop time of the last reply in time; None before the first.
-        counts: counters of replies.
+        on_result: called with the result of each batch, "ok", "late" or "lost", and with the time to the reply if it is
+            "ok".
     """
 
     def __init__(
@@ -100,7 +80,7 @@ class Asker:
         self.is_up = True
         self.since_s = loop.time()
         self.replied_s: float | None = None
-        self.counts = AskCounts()
+        self.on_result: Callable[[AskResult, float | None], object] = _nothing
         self._wanting: dict[Requester, None] = {}
         self._is_flushing = False
         self._strikes = 0
@@ -181,7 +161,7 @@ class Asker:
     def _late(self, batch: _Batch) -> None:
         batch.is_late, batch.timer = True, None
         self._pending -= 1
-        self.counts.add("late")
+        self.on_result("late", None)
         self._strike(batch)
 
     def _answered(self, batch: _Batch, reply: Reply | None) -> None:
@@ -207,7 +187,7 @@ class Asker:
         for requester in batch.requesters:
             requester.lost(now_s)
         if not batch.is_late:
-            self.counts.add("lost")
+            self.on_result("lost", None)
             self._strike(batch)
 
     def _count_processes(self, processes: int, now_s: float) -> None:
@@ -217,7 +197,7 @@ class Asker:
 
     def _in_time(self, now_s: float, took_s: float) -> None:
         """Record a reply in time: the engine is there."""
-        self.counts.add("ok", took_s)
+        self.on_result("ok", took_s)
         self.replied_s = now_s
         self._strikes = 0
         if self._first is not None:
@@ -264,5 +244,5 @@ class Asker:
                 self._on_error(error)
 
 
-def _nothing(_result: str, _took_s: float | None) -> None:
-    """Count nowhere else."""
+def _nothing(_result: AskResult, _took_s: float | None) -> None:
+    """Count nothing."""
