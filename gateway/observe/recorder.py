@@ -281,8 +281,6 @@ class Recorder:
 class _RequestSeries:
     """The series that count the requests of one model with one API, status, error and result."""
 
-    __slots__ = ("count", "duration", "overhead", "per_token", "ttft")
-
     def __init__(
         self, instruments: Instruments, model: str, api: Api, status_class: int, error: str | None, result: Result
     ) -> None:
@@ -296,19 +294,6 @@ class _RequestSeries:
 
 class _AttemptSeries:
     """The series that count the attempts at one replica with one API, role, outcome and disposition."""
-
-    __slots__ = (
-        "billed_cached",
-        "billed_completion",
-        "billed_prompt",
-        "cached",
-        "content",
-        "count",
-        "headers",
-        "input",
-        "output",
-        "reasoning",
-    )
 
     def __init__(
         self,

@@ -17,16 +17,11 @@ Describe = Callable[[str, Sequence[float]], Mapping[str, object] | None]
 """Returns the state of a model as JSON-ready values, with estimates at the given quantiles (none given: the default
 ones); None if the model does not exist."""
 
+UsageSource = Callable[[str | None, str | None], UsageReport]
+"""Returns the usage of a key, None for all, and of a model, None for all."""
 
 ProofSource = Callable[[int | None], Mapping[str, Tally]]
 BlockSource = Callable[[str], list[Block]]
-
-
-class UsageSource(Protocol):
-    """Reports usage."""
-
-    def __call__(self, key: str | None = None, model: str | None = None) -> UsageReport:
-        """Return the usage of a key, None for all, and of a model, None for all."""
 
 
 class View(Protocol):

@@ -16,7 +16,7 @@ from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Model, Runtime
 from gateway.share.asker import Asker, AskResult
 from gateway.share.fleet import ASK_S_MAX, Fleet, WhenAway
-from gateway.share.leases import LeasedLimits, Leases
+from gateway.share.leases import Leases
 from gateway.share.messages import NamedEngine
 from gateway.share.pools import exchanges_of
 from gateway.share.sync import Exchange, Reach, SwitchExchange, Sync
@@ -61,11 +61,10 @@ class Sharing:
         self._reason = ""
         self._away_since_s = 0.0
         self._fleet = Fleet(when_away)
-        self._leases = Leases(self._fleet)
-        self.limits = LeasedLimits(self._leases)
+        self.limits = Leases(self._fleet)
         loop = runtime.loop
         self._asker = Asker(engine, self._fleet, loop, runtime.rand, self._on_away, self._on_back, self._on_error)
-        self._asker.ticks.append(self._leases.tick)
+        self._asker.ticks.append(self.limits.tick)
         self._switches = SwitchExchange(self._apply)
         self.sync = Sync(engine, loop.time, loop.call_later, runtime.rand, on_error=self._on_error)
 
@@ -123,8 +122,8 @@ class Sharing:
             self.processes,
             self._fleet.when_away.value,
             self._fleet.part,
-            tuple(LeaseState(lease.key, round(lease.unspent, 3)) for lease in self._leases.held),
-            tuple(MismatchState(key, *amounts) for key, amounts in self._leases.mismatches.items()),
+            tuple(LeaseState(lease.key, round(lease.unspent, 3)) for lease in self.limits.held),
+            tuple(MismatchState(key, *amounts) for key, amounts in self.limits.mismatches.items()),
         )
 
     def count_in(self, instruments: Instruments) -> None:

@@ -7,6 +7,7 @@ that the engine is away; a reply in time means that it is back. Units: seconds o
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Final, Literal
@@ -25,17 +26,15 @@ _JITTER: Final = 0.1  # of each tick, so that processes do not ask at the same t
 AskResult = Literal["ok", "late", "lost"]
 
 
+@dataclass(slots=True, eq=False)
 class _Batch:
     """A batch under way."""
 
-    __slots__ = ("is_late", "is_ping", "requesters", "sent_s", "timer")
-
-    def __init__(self, requesters: Sequence[Requester], sent_s: float, *, is_ping: bool) -> None:
-        self.requesters = requesters
-        self.sent_s = sent_s
-        self.is_ping = is_ping
-        self.is_late = False
-        self.timer: asyncio.Handle | None = None
+    requesters: Sequence[Requester]
+    sent_s: float
+    is_ping: bool
+    is_late: bool = False
+    timer: asyncio.Handle | None = None
 
 
 class Asker:
@@ -144,7 +143,7 @@ class Asker:
             return
         self._sent_s = now_s
         self._pending += 1
-        batch = _Batch([requester for requester, _ in asks], now_s, is_ping=is_ping)
+        batch = _Batch([requester for requester, _ in asks], now_s, is_ping)
         batch.timer = self._loop.call_later(ASK_S_MAX - _GRACE_S, self._nearly_late, batch)
         self._engine.ask([ask for _, ask in asks], partial(self._answered, batch))
 

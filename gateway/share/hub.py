@@ -40,7 +40,6 @@ from gateway.share.messages import (
     SlotsAnswer,
     SlotsAsk,
     keep_silent,
-    refill,
 )
 from ttft_gateway.pool.learned import Drop
 
@@ -198,7 +197,7 @@ class ShareHub:
             bucket.left -= bucket.first_left - ask.hint
             bucket.first_left = ask.hint
         amount = bucket.amount.counted(ask.amount, now_s)
-        rate = refill(amount, ask.window_s)
+        rate = amount / ask.window_s
         bucket.left = min(amount, bucket.left + max(0.0, now_s - bucket.now_s) * rate)
         bucket.now_s = now_s
         # the hints of a new epoch contain the debts of an older one

@@ -288,11 +288,6 @@ def keep_silent(_name: str, _fault: str) -> None:
     """Report nothing (a `Drop`)."""
 
 
-def refill(amount: float, window_s: float) -> float:
-    """Return the refill of a bucket per second."""
-    return 0.0 if window_s == math.inf else amount / window_s
-
-
 # The form in which `ttft1.lua` receives asks and returns answers
 
 REPLY_BYTES_MAX: Final = 64_000_000  # 32 asks with 24 bins of 3,000 names each have 50 MB

@@ -218,10 +218,10 @@ class WorkerGroup:
 
     def decoded(self, worker: Worker, answer: bytes | None, kind: type[_T]) -> _T | None:
         """Return an answer; None if there is none, or if it is damaged."""
-        decoded: list[_T | None] = [None]
-        with self._dropped.leaving_out("worker", f"an answer of worker {worker.number}"):
-            decoded += () if answer is None else (msgspec.msgpack.decode(answer, type=kind),)
-        return decoded[-1]
+        if answer is not None:
+            with self._dropped.leaving_out("worker", f"an answer of worker {worker.number}"):
+                return msgspec.msgpack.decode(answer, type=kind)
+        return None
 
     # start and end of a worker
 
