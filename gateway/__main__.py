@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> ExitCode:
     """Run a command line.
 
     Args:
-        argv: arguments, without the program's name; None for those of the process.
+        argv: arguments, without the program's name; None for the arguments of the process.
     """
     arguments = parse(sys.argv[1:] if argv is None else argv)
     if (fault := foreign_providers()) is not None:

@@ -35,7 +35,7 @@ import msgspec
 _encode = msgspec.json.Encoder().encode
 
 Limit = Literal["key", "provider", "model", "gateway"]
-"""The limit that a request has met: that of the caller's key, of the providers, of the model's concurrency, or of the
+"""The owner of the limit that a request has met: the caller's key, the providers, the model (its concurrency), or the
 gateway itself; the value of the header `x-ttft-limit`."""
 
 
@@ -46,21 +46,24 @@ class GatewayError(Exception):
         message: `<what> is <state>; <action>`.
         param: request field that caused the error; None if no field did.
         code: code in place of the class's code; None for the class's code.
+        retry_after_s: time until a retry; None if unknown.
     """
 
     status = 500
     kind = "server_error"
     code: str | None = None
-    closes = False  # the rest of the request is not read, so the connection cannot be reused
-    retry_after_s: float | None = None
+    closes = False  # the remaining request is not read, so the connection cannot be reused
     should_retry: bool | None = None
     limit: Limit | None = None  # None for an error that is not about a limit
     extra_headers: tuple[tuple[bytes, bytes], ...] = ()
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
+        self.retry_after_s = retry_after_s
         if code is not None:
             self.code = code
 
@@ -141,8 +144,8 @@ class MethodNotAllowed(BadRequest):
 class UnsupportedUpgrade(BadRequest):
     """The path does not support WebSocket.
 
-    Of the responses tried with Codex 0.169, only a 426 makes it use HTTP at once. After 401, 403, 404, 405, 501, 503 or
-    a closed connection Codex repeats the handshake for 6 s; after a 400 it fails.
+    Of the responses tried with Codex 0.169, only a 426 makes it use HTTP immediately. After 401, 403, 404, 405, 501,
+    503 or a closed connection Codex repeats the handshake for 6 s; after a 400 it fails.
     """
 
     status = 426
@@ -178,21 +181,12 @@ class UnknownHost(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """Every upstream is rate-limited by its provider, or at an enforced limit of it.
-
-    Args:
-        message: message for the client.
-        retry_after_s: time until a retry; None if unknown.
-    """
+    """Every upstream is rate-limited by its provider, or at an enforced limit of it."""
 
     status = 429
     kind = "rate_limit_error"
     code = "upstream_rate_limited"
     limit = "provider"
-
-    def __init__(self, message: str, *, retry_after_s: float | None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 class ModelNotAllowed(Forbidden):
@@ -233,7 +227,7 @@ class RequestTimeout(GatewayError):
 
 
 class OverKeyLimit(GatewayError):
-    """The caller's key is at one of its own limits."""
+    """The caller's key is at one of its limits."""
 
     status = 429
     kind = "rate_limit_error"
@@ -241,8 +235,7 @@ class OverKeyLimit(GatewayError):
     limit = "key"
 
     def __init__(self, message: str, retry_after_s: float | None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+        super().__init__(message, retry_after_s=retry_after_s)
         if retry_after_s is None:
             self.should_retry = False  # a retry will not fit either
 
@@ -253,10 +246,6 @@ class NoReplicas(GatewayError):
     status = 503
     code = "no_replicas"
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
 
 class Overloaded(GatewayError):
     """The model's queue or the memory for request bodies is full, or the gateway is out of files, ports or memory."""
@@ -265,8 +254,7 @@ class Overloaded(GatewayError):
     code = "overloaded"
 
     def __init__(self, message: str, retry_after_s: float, *, limit: Limit = "gateway", closes: bool = False) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+        super().__init__(message, retry_after_s=retry_after_s)
         self.limit = limit
         self.closes = closes
 
@@ -276,10 +264,6 @@ class LimitsAway(GatewayError):
 
     status = 503
     code = "limits_unavailable"
-
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 class ShuttingDown(GatewayError):
@@ -310,8 +294,7 @@ class UpstreamFailed(GatewayError):
         retry_after_s: float | None = None,
         should_retry: bool | None = None,
     ) -> None:
-        super().__init__(message, param=param, code=code)
+        super().__init__(message, param=param, code=code, retry_after_s=retry_after_s)
         self.status = status
         self.kind = kind
-        self.retry_after_s = retry_after_s
         self.should_retry = should_retry

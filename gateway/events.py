@@ -1,6 +1,6 @@
 """The events of the core as frozen values, for metrics, log lines and the event feed.
 
-This file has the events of requests and replicas, process_events.py those of the process. The core depends on
+This file has the events of requests and replicas, process_events.py the events of the process. The core depends on
 `Listener` only. The hot path emits one event per request, `RequestEnded`; other events are rare. No event contains a
 prompt, an answer, an upstream's error text or a secret.
 
@@ -66,7 +66,7 @@ class RecoveryResult(enum.Enum):
     RECOVERED = "recovered"  # the stream to the client continued
     DIVERGED = "diverged"  # the other replica's answer differed
     FAILED = "failed"  # the other replica failed too
-    ABANDONED = "abandoned"  # the client disconnected meanwhile, or the gateway stopped
+    ABANDONED = "abandoned"  # the client disconnected before it continued, or the gateway stopped
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, gc=False):
@@ -98,7 +98,7 @@ class AttemptReport(msgspec.Struct, frozen=True, gc=False):
         content_s: first content after the attempt's start; None if none arrived.
         end_s: end after the attempt's start.
         status: HTTP status of the upstream; None if none arrived.
-        error: label of the failure (`UpstreamError.label`); None without one.
+        error: label of the failure (`UpstreamError.label`); None without a failure.
         upstream_request_id: the upstream's request id; None if it sent none.
         usage: reported token counts; None if it reported none.
         charge: billed usage.
@@ -131,10 +131,10 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
     """The end of one client request; emitted exactly once for each request that reached a replica.
 
     Attributes:
-        key_name: name of the caller's key; "anonymous" without one.
+        key_name: name of the caller's key; "anonymous" without a key.
         model: public model name.
         streaming: True if the client requested a stream.
-        status: final HTTP status as metrics count it: a failure after an early 200 counts by its own status.
+        status: final HTTP status as metrics count it: a failure after an early 200 counts by the status of the failure.
         error: label of the final error; None for a complete answer, "client_gone" after a disconnect.
         winner: replica that produced the answer; None without an answer.
         attempts: all upstream attempts in the order of their start.
@@ -147,16 +147,16 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
         work_s: time from the request's arrival to the sign of work that was timed; None if content was.
         total_s: time from the request's arrival to its end.
         usage: the winner's token counts; None if it reported none.
-        events: content events forwarded; of a stream that broke and was not recovered, those before it broke.
+        events: content events forwarded; if the stream broke and was not recovered, content events before the break.
         malformed: malformed events skipped.
         beyond_boundary: replicas that could not be tried because they are on another side of a boundary.
         recoveries: every attempt to continue its broken stream.
-        trace_id: id of the request's trace; None without one.
-        measured: measurement of what its hedge saved; None without one.
-        ttft_target_s: TTFT target of its hedging; None without one.
-        shadow: hedge that the policy `shadow` would have sent; None without one.
+        trace_id: id of the request's trace; None without a trace.
+        measured: measurement of what its hedge saved; None if nothing was measured.
+        ttft_target_s: TTFT target of its hedging; None without a target.
+        shadow: hedge that the policy `shadow` would have sent; None if it would have sent none.
         trace: place in its trace; None without tracing.
-        limit: limit that the request has met; None without one.
+        limit: limit that the request has met; None if it met none.
     """
 
     at_s: float
@@ -192,7 +192,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def shadow_s(self) -> float | None:
-        """Time from the request's arrival to the hedge that the policy `shadow` would have sent; None without one."""
+        """Time from the request's arrival to the hedge of the policy `shadow`; None if it would have sent none."""
         if self.shadow is None:
             return None
         return self.queued_s + self.gateway_s + self.attempts[self.shadow.attempt].start_s + self.shadow.after_s
@@ -206,9 +206,9 @@ class RequestRejected(msgspec.Struct, frozen=True):
         status: status of the response; 499 if the client disconnected while queued.
         model: public model name; None if it was not identified yet.
         queued_s: time in the model's queue.
-        trace_id: id of the request's trace; None without one.
+        trace_id: id of the request's trace; None without a trace.
         trace: place in its trace; None without tracing.
-        limit: limit that the request has met; None without one.
+        limit: limit that the request has met; None if it met none.
     """
 
     at_s: float

@@ -47,7 +47,7 @@ class DiscoveryChanged(msgspec.Struct, frozen=True):
 
     Attributes:
         source: name of the source.
-        replicas: number of its replicas, which stay in use meanwhile.
+        replicas: number of its replicas, which stay in use.
         error: state of the answer; None if answers are used again.
     """
 
@@ -64,7 +64,7 @@ class ConfigReloaded(msgspec.Struct, frozen=True):
 
     Attributes:
         models: number of models served now.
-        kept: number of unchanged replicas, which keep their learned state.
+        kept: number of unchanged replicas, of which the learned state remains.
         new: number of other replicas.
         rekeyed: number of unchanged replicas that got another key.
         error: reason for the rejection; None if the reload succeeded. Contains no secret.
@@ -190,7 +190,7 @@ class HedgingMeasured(msgspec.Struct, frozen=True):
 
     Attributes:
         hours: length of the counted time.
-        measured: requests whose TTFT without hedging was measured.
+        measured: requests for which the TTFT without hedging was measured.
         saved_misses, saved_p95_ms, saved_p99_ms, saved_mean_ms: value, low and high end of the 95 % interval; None
             while there is too little data.
         tokens, cost: bill of the attempts that lost; the cost is None without prices.

@@ -61,7 +61,7 @@ class TraceStart:
         self._random_bits = random_bits
 
     def begin(self, traceparent: bytes | None) -> Trace:
-        """Return the place of a request; `traceparent`: header of the caller, None without one.
+        """Return the place of a request; `traceparent`: header of the caller, None if it sent none.
 
         A caller's trace is sampled as the caller has decided: a part of a trace would have lost its parents.
         """
@@ -74,5 +74,5 @@ class TraceStart:
 
 
 def attempt_id(span_id: str, attempt: int) -> str:
-    """Return the id of an attempt's span, from that of its request."""
+    """Return the id of an attempt's span, from the id of its request's span."""
     return f"{int(span_id, 16) + attempt + 1:016x}"

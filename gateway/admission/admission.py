@@ -479,7 +479,8 @@ def _over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> Gateway
     limit = over.limit
     if over.is_unknown:
         wait_s = over.wait_s or 1.0
-        return LimitsAway(f"the shared limits of key {key_name!r} are unavailable; retry in {wait_s:.3g} s", wait_s)
+        message = f"the shared limits of key {key_name!r} are unavailable; retry in {wait_s:.3g} s"
+        return LimitsAway(message, retry_after_s=wait_s)
     if over.quantity is Quantity.CONCURRENCY:
         what = f"is at its concurrency limit ({limit})"
     elif over.quantity is Quantity.REQUESTS:

@@ -197,7 +197,7 @@ class RacedRoutes:
         if not model.apis:
             return NoReplicas(
                 f"model {model.name!r} has no replicas yet; retry later, or check the source in its `discover`",
-                _NO_REPLICAS_RETRY_S,
+                retry_after_s=_NO_REPLICAS_RETRY_S,
             )
         supported = ", ".join(f"/v1/{each.value}" for each in self.apis if each in model.apis)
         return UnsupportedApi(f"model {requested!r} is not supported at /v1/{api.value}; use {supported}")

@@ -1,7 +1,7 @@
 """Sends a body over HTTP with one deadline for all of it, and reads an answer of bounded size. Blocks its thread.
 
 A time limit of each read does not suffice: a server that sends a byte a second would hold the thread for ever. So each
-operation on the socket has the time that is left. Units: seconds, bytes.
+operation on the socket is limited to the remaining time of the request. Units: seconds, bytes.
 """
 
 import ssl
@@ -10,7 +10,7 @@ from typing import Final
 
 import httpcore
 
-_ANSWER_BYTES_MAX: Final = 65_536  # an answer to an export has some 100; httpcore bounds its head
+_ANSWER_BYTES_MAX: Final = 65_536  # an answer to an export has some 100; httpcore bounds its headers
 _PIECE_BYTES: Final = 4_096  # of a write; a server that takes it byte by byte has the time limit for each
 
 
@@ -27,7 +27,7 @@ class PostFailed(Exception):
 
 
 class BoundedPost:
-    """Sends to one server, over connections that it keeps.
+    """Sends to one server, over connections that are reused.
 
     Args:
         headers: headers of each request.
@@ -81,7 +81,7 @@ class _Deadline:
         self._end_s = self._now_s() + timeout_s
 
     def left_s(self) -> float:
-        """Return the time that is left.
+        """Return the remaining time.
 
         Raises:
             httpcore.ReadTimeout: there is none.
@@ -113,7 +113,7 @@ class _Backend(httpcore.NetworkBackend):
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection of which each operation has the time that is left."""
+    """A connection of which each operation is limited to the remaining time."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: _Deadline) -> None:
         self._stream = stream

@@ -37,7 +37,7 @@ _CURVE_POINTS = 32
 
 
 def pool_state(model: str, pool: Pool, now_s: float, draining: Collection[Replica] = ()) -> Iterator[PoolState | None]:
-    """Yield a snapshot for metrics, after a None for each replica so that the reader can pause between them.
+    """Yield None after each replica, so that the reader can return to the event loop; then yield the snapshot.
 
     Args:
         draining: replicas that were removed from the pool and complete their requests.

@@ -1,13 +1,14 @@
 """Renders the values of a scrape as Prometheus text.
 
 The only importer of prometheus_client, which formats the text. Formatting takes 7 us a line, so it is done in slices
-with a turn of the event loop between them, too short to delay a stream visibly.
+with an iteration of the event loop between them; a slice is too short to delay a stream visibly.
 
 Units: seconds; the help text of a gauge names its unit.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from prometheus_client import Metric, generate_latest
@@ -15,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from gateway.observe.instruments import MODEL, REPLICA, Line
 from gateway.observe.metrics import Scrape
-from gateway.observe.state import AdmissionState, DiscoveryState, ModelAdmission, PoolState, QuotaState, ReplicaState
+from gateway.observe.state import DiscoveryState, ModelAdmission, PoolState, QuotaState, ReplicaState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -27,12 +28,17 @@ _COOLING = "ttft_gateway_quota_cooling_seconds"
 _OTHERS = "ttft_gateway_quota_others_seconds"
 _BREAKER_LEVELS = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
 
-_POOL_GAUGES: tuple[tuple[str, str, Callable[[PoolState], float]], ...] = (
+_T = TypeVar("_T")
+
+Gauge: TypeAlias = tuple[str, str, Callable[[_T], float | None]]
+"""Name, help text, and a function that returns the value of a state; None for no sample."""
+
+_POOL_GAUGES: tuple[Gauge[PoolState], ...] = (
     ("ttft_gateway_hedging_on", "1 if the switches allow hedging", lambda pool: float(pool.hedging_on)),
     ("ttft_gateway_budget_credits", "Hedges that the budget allows now", lambda pool: pool.budget_level),
     ("ttft_gateway_budget_credits_max", "Maximum credits of the budget", lambda pool: pool.budget_cap),
 )
-_REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaState], float | None]], ...] = (
+_REPLICA_GAUGES: tuple[Gauge[ReplicaState], ...] = (
     ("ttft_gateway_in_flight", "Attempts under way", lambda replica: replica.in_flight),
     (
         "ttft_gateway_breaker_state",
@@ -57,9 +63,7 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaState], float | None]], 
         lambda replica: replica.hedge_delay_s,
     ),
 )
-
-
-_DISCOVERY_GAUGES: tuple[tuple[str, str, Callable[[DiscoveryState], float]], ...] = (
+_DISCOVERY_GAUGES: tuple[Gauge[DiscoveryState], ...] = (
     (
         "ttft_gateway_discovery_up",
         "1 if the last answer of the source is in use",
@@ -67,7 +71,7 @@ _DISCOVERY_GAUGES: tuple[tuple[str, str, Callable[[DiscoveryState], float]], ...
     ),
     ("ttft_gateway_discovered_replicas", "Replicas in use from the source", lambda source: source.replicas),
 )
-_MODEL_GAUGES: tuple[tuple[str, str, Callable[[ModelAdmission], float]], ...] = (
+_MODEL_GAUGES: tuple[Gauge[ModelAdmission], ...] = (
     ("ttft_gateway_admitted", "Requests under way, for models with a concurrency limit", lambda model: model.in_flight),
     ("ttft_gateway_queue_length", "Requests in the model's queue", lambda model: model.waiting),
 )
@@ -90,22 +94,20 @@ async def render(scrape: Scrape) -> bytes:
 
 
 def _slices(scrape: Scrape) -> Iterator[Metric]:
-    """Yield every metric in slices, those of one metric in sequence."""
+    """Yield every metric in slices; the slices of one metric follow each other."""
     pools, admission = scrape.pools, scrape.admission
     for family in scrape.instruments.families():
         yield from _sliced(family.name, family.text, family.kind, family.lines())
-    for name, text, read_pool in _POOL_GAUGES:
-        yield from _sliced(name, text, "gauge", _pool_lines(name, read_pool, pools))
-    for name, text, read_replica in _REPLICA_GAUGES:
-        yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
+    by_pool = [({MODEL: pool.model, "pool": pool.pool}, pool) for pool in pools]
+    yield from _gauges(_POOL_GAUGES, by_pool)
+    by_replica = [({MODEL: pool.model, REPLICA: each.replica}, each) for pool in pools for each in pool.replicas]
+    yield from _gauges(_REPLICA_GAUGES, by_replica)
     yield from _sliced(_POSSIBLE, "1 if requests sent to the replica can be hedged", "gauge", _possible_lines(pools))
     yield from _sliced(_LEFT, "Remaining share of a rate limit", "gauge", _left_lines(pools))
     yield from _sliced(_OTHERS, "Usage by others, in seconds of the limit's refill", "gauge", _others_lines(pools))
     yield from _sliced(_COOLING, "Time until a quota may be used again", "gauge", _cooling_lines(pools))
-    for name, text, read_source in _DISCOVERY_GAUGES:
-        yield from _sliced(name, text, "gauge", _discovery_lines(name, read_source, scrape.discovery))
-    for name, text, read_model in _MODEL_GAUGES:
-        yield from _sliced(name, text, "gauge", _model_lines(name, read_model, admission))
+    yield from _gauges(_DISCOVERY_GAUGES, [({MODEL: each.model, "pool": each.pool}, each) for each in scrape.discovery])
+    yield from _gauges(_MODEL_GAUGES, [({MODEL: each.model}, each) for each in admission.models])
     name = "ttft_gateway_request_body_bytes"
     yield from _sliced(
         name, "Bytes of buffered request bodies", "gauge", iter([(name, {}, float(admission.body_bytes))])
@@ -115,26 +117,12 @@ def _slices(scrape: Scrape) -> Iterator[Metric]:
         yield from _sliced(name, text, kind, iter([(sample, dict(labels), float(value))]))
 
 
-def _pool_lines(name: str, read: Callable[[PoolState], float], pools: Sequence[PoolState]) -> Iterator[Line]:
-    for pool in pools:
-        yield name, {MODEL: pool.model, "pool": pool.pool}, read(pool)
-
-
-def _replica_lines(
-    name: str, read: Callable[[ReplicaState], float | None], pools: Sequence[PoolState]
-) -> Iterator[Line]:
-    for pool in pools:
-        for replica in pool.replicas:
-            value = read(replica)
-            if value is not None:
-                yield name, {MODEL: pool.model, REPLICA: replica.replica}, value
-
-
-def _discovery_lines(
-    name: str, read: Callable[[DiscoveryState], float], sources: Sequence[DiscoveryState]
-) -> Iterator[Line]:
-    for source in sources:
-        yield name, {MODEL: source.model, "pool": source.pool}, read(source)
+def _gauges(gauges: Sequence[Gauge[_T]], states: Sequence[tuple[dict[str, str], _T]]) -> Iterator[Metric]:
+    """Yield gauges; each state has its labels."""
+    for name, text, read in gauges:
+        values = ((labels, read(state)) for labels, state in states)
+        lines = ((name, labels, value) for labels, value in values if value is not None)
+        yield from _sliced(name, text, "gauge", lines)
 
 
 def _possible_lines(pools: Sequence[PoolState]) -> Iterator[Line]:
@@ -142,11 +130,6 @@ def _possible_lines(pools: Sequence[PoolState]) -> Iterator[Line]:
         for replica in (each for each in pool.replicas if not each.draining):
             labels = {MODEL: pool.model, REPLICA: replica.replica, "reason": replica.never_hedged or ""}
             yield _POSSIBLE, labels, float(replica.never_hedged is None)
-
-
-def _model_lines(name: str, read: Callable[[ModelAdmission], float], admission: AdmissionState) -> Iterator[Line]:
-    for model in admission.models:
-        yield name, {MODEL: model.model}, read(model)
 
 
 def _sliced(name: str, text: str, kind: str, lines: Iterator[Line]) -> Iterator[Metric]:

@@ -24,7 +24,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Subscription:
-    """One subscriber's queue; iteration returns all queued events at once, as complete server-sent events."""
+    """One subscriber's queue; each iteration returns all queued events, as complete server-sent events."""
 
     def __init__(self) -> None:
         self._queue: deque[bytes] = deque(maxlen=_QUEUE_MAX)
@@ -39,7 +39,7 @@ class Subscription:
         self._wake.set()
 
     def close(self) -> None:
-        """End the iteration at once."""
+        """End the iteration immediately."""
         self._closed = True
         self._wake.set()
 
@@ -105,7 +105,7 @@ class Feed:
             self._on_use()
 
     def close(self) -> None:
-        """End all subscriptions now, and later ones at once."""
+        """End all subscriptions now, and each later one when it begins."""
         self._closed = True
         for subscription in self._subscriptions:
             subscription.close()

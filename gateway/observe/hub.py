@@ -10,13 +10,14 @@ Units: events; seconds of the loop's clock.
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from gateway.events import Event, Listener
 from gateway.observe.dropped import DroppedState
-from gateway.observe.logs import RequestLog, loss_line, wants_text
+from gateway.observe.logs import RequestLog, epoch_of, loss_line
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import ALONE, Member, ProcessValue, ProcessValues
 from gateway.observe.proof import COUNTED_S_MAX, BlockCounts, Goal, ProofCounts
@@ -27,7 +28,7 @@ from gateway.proof.blocks import Block
 from gateway.proof.tally import Tally
 
 Collector = Callable[[Iterator[Event]], None]
-"""Receives the events of a batch; after an exception it is called again with the rest of them."""
+"""Receives the events of a batch; after an exception it is called again with the events that it has not taken."""
 
 _EVENTS_MAX = 32  # of a batch: under 1 ms of the loop's time
 _LAG_S_MAX = 0.1  # not noticed in the log, which a thread writes, or in the feed
@@ -82,7 +83,7 @@ class Hub:
             for event in events:
                 try:
                     listener(event)
-                except Exception as error:  # likewise
+                except Exception as error:  # an observer's bug
                     self._on_failure(error)
 
     def _on_time(self) -> None:
@@ -101,7 +102,7 @@ class Observers:
     Args:
         loop: event loop of the process.
         version: version of the gateway.
-        member: place of the process among those of the gateway.
+        member: place of the process among the processes of the gateway.
 
     Attributes:
         hub: receiver of all events.
@@ -115,19 +116,14 @@ class Observers:
         self.usage = UsageTable()
         self.dropped = DroppedState(self.hub.emit, loop.time)
         out = sys.stdout.fileno()
-        text = wants_text("auto", out)
+        text = os.isatty(out)
         self._writer = LineWriter(
             out,
             lambda lines: loss_line(lines, datetime.now(UTC), text=text),
             _report_unwritable_log,
             lock=member.write_lock,
         )
-        self._log = RequestLog(
-            self._writer.write,
-            lambda: datetime.now(UTC).timestamp() - loop.time(),
-            text=text,
-            worker=member.number,
-        )
+        self._log = RequestLog(self._writer.write, epoch_of(loop.time), text=text, worker=member.number)
         self._proof = ProofCounts(self.hub.emit)
         self._block_counts = BlockCounts()
         self._loop = loop

@@ -1,9 +1,9 @@
 """Counters and histograms: their implementation, and the list of them.
 
-Plain numbers of the event loop's thread instead of prometheus_client's. A histogram keeps what it observes: putting
-sorted values into buckets, later, costs a third of a search for each. Independent of the events that feed them
-(gateway.observe.recorder) and of the scrape format (gateway.observe.exposition). docs/metrics.md describes each, and
-which names are OpenTelemetry's.
+Plain numbers of the event loop's thread instead of prometheus_client's. A histogram collects observed values, and
+counts them later: putting sorted values into buckets costs a third of a search for each. Independent of the events that
+feed them (gateway.observe.recorder) and of the scrape format (gateway.observe.exposition). docs/metrics.md describes
+each, and which names are OpenTelemetry's.
 
 Units: seconds, tokens, attempts.
 """
@@ -24,7 +24,7 @@ _QUEUE_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SHARE_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # replies after 90 ms are late
 _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # few buckets: there are many replicas
 
-_VALUES_MAX = 256  # that a histogram keeps uncounted
+_VALUES_MAX = 256  # that a histogram has observed and not counted
 
 Line = tuple[str, dict[str, str], float]
 """Sample name, labels, value."""
@@ -169,7 +169,7 @@ class Family(Generic[T]):
         return list(self._series.values())
 
     def lines(self) -> Iterator[Line]:
-        """Return the samples of all series; a series created meanwhile is in the next scrape."""
+        """Return the samples of all series; a series created during the scrape is in the next one."""
         for values, series in list(self._series.items()):
             yield from series.lines(self.name, dict(zip(self._labels, values, strict=True)))
 
@@ -269,7 +269,7 @@ class Instruments:
         self._add_of_the_gateway()
 
     def _add_of_the_gateway(self) -> None:
-        """Add those that belong to no attempt."""
+        """Add the metrics that belong to no attempt."""
         self.key_requests = _counter("ttft_gateway_key_requests", "Requests by key", "key", "status_class")
         self.previous_keys = _counter(
             "ttft_gateway_previous_key_requests", "Requests with the previous secret of a key", "key"

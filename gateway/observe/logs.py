@@ -11,7 +11,6 @@ Units: milliseconds in lines, from the events' seconds.
 """
 
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -58,10 +57,9 @@ from ttft_gateway.hedging.charges import Charge, Disposition, costs
 from ttft_gateway.hedging.measure import Measured, Shadow, ShadowReason
 from ttft_gateway.hedging.outcomes import Denial, Outcome
 
-LogFormat = Literal["json", "text", "auto"]
 Level = Literal["info", "warning", "error"]
 
-_COMPONENT_SILENCE_S = 60.0  # a component that keeps failing is logged once in this time
+_COMPONENT_SILENCE_S = 60.0  # a component that fails again and again is logged once in this time
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi
 
 _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
@@ -92,13 +90,12 @@ _has_remark_marks = re.compile(r'["=\\()]').search
 
 _LABEL_CHARS_MAX = 200  # length of ids and error codes, which may come from an upstream
 _WHOLE: Final = 1.5 * 2.0**52  # a number to which this is added and from which it is taken is rounded to a whole one
-_WINNER: Final = Disposition.WINNER  # looked up once: in its class, a member is slow on Python 3.11
 
 _RareLine = dict[str, object]
 
 
 class RequestLog:
-    """Turns the events of a batch into lines.
+    """Writes the events of a batch as lines.
 
     Args:
         write: takes the lines of a batch, each with its newline.
@@ -149,15 +146,15 @@ class RequestLog:
         self._lines.append({"time": time, "level": level, "event": name, **fields})
 
 
+def epoch_of(now_s: Callable[[], float]) -> Callable[[], float]:
+    """Return a function that reads the Unix time at which a clock was 0; it changes when the wall clock is set."""
+    return lambda: datetime.now(UTC).timestamp() - now_s()
+
+
 def loss_line(lines: int, now: datetime, *, text: bool) -> bytes:
     """Return the line, with its newline, that reports a number of lost lines."""
     line: _RareLine = {"time": now, "level": "warning", "event": "lines_lost", "lines": lines}
     return _text([line]) if text else _json([line])
-
-
-def wants_text(log_format: LogFormat, fd: int) -> bool:
-    """Return True if lines are text; `auto` chooses text on a terminal."""
-    return log_format == "text" or (log_format == "auto" and os.isatty(fd))
 
 
 class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
@@ -320,7 +317,7 @@ def _shadow_line(event: RequestEnded, shadow: Shadow) -> ShadowLine:
 
 def _attempt_line(attempt: AttemptReport) -> AttemptLine:
     upstream_id, charge = attempt.upstream_request_id, attempt.charge
-    is_usage_only = not charge.estimated and charge.cost is None and charge.disposition is _WINNER
+    is_usage_only = not charge.estimated and charge.cost is None and charge.disposition is Disposition.WINNER
     return AttemptLine(
         attempt.replica,
         attempt.role,
@@ -471,7 +468,7 @@ def _rare_text(line: Mapping[str, object]) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Return a value as it is, or as a JSON string if it is empty or has spaces, marks of the line or controls."""
+    """Return a value unchanged, or as a JSON string if it is empty or has spaces, marks of the line or controls."""
     return value if value and value.isprintable() and not _has_marks(value) else _encode(value).decode()
 
 

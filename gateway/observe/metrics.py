@@ -67,7 +67,7 @@ class Metrics:
     async def scrape(self) -> Scrape:
         """Read all values."""
         self.instruments.before_read()
-        await asyncio.sleep(0)  # a slice of its own: series are made
+        await asyncio.sleep(0)  # one slice: series are made
         pools = await read_pools(self._state)
         process = (*self._process(), *self.reload_values())
         return Scrape(self.instruments, pools, self._admission(), process, tuple(self._discovery()))

@@ -1,7 +1,7 @@
 """Sends spans as OTLP over HTTP. The only importer of OpenTelemetry, of its protocol buffers.
 
 The SDK's own exporter is not used: it builds a message for each attribute of each span, which costs four fifths of the
-export. Most attributes repeat, so their messages are kept. Units: seconds, bytes.
+export. Most attributes repeat, so their messages are cached. Units: seconds, bytes.
 """
 
 import os
@@ -25,7 +25,7 @@ _TIMEOUT_S: Final = 5.0  # of a try, from the connect to the end of the answer
 _RETRY_S: Final = 1.0  # before the second and last try
 _RETRIED: Final = frozenset([429, 502, 503, 504])  # as OTLP has it
 _NAME: Final = "ttft-gateway"
-_KEPT: Final = 4096  # attributes, of some 200 bytes each
+_CACHED_MAX: Final = 4096  # attributes, of some 200 bytes each
 _UNSET: Final = messages.Status()
 _LOCAL: Final = messages.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _REMOTE: Final = _LOCAL | messages.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
@@ -38,7 +38,7 @@ class OtlpExporter:
         url: URL of the receiver.
         headers: headers of each export.
         version: version of the gateway.
-        instance: name of this process among those of the service.
+        instance: name of this process, unique in the service.
         now_s: returns the time, from any thread.
     """
 
@@ -108,7 +108,7 @@ def _message(span: Span) -> messages.Span:
     )
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED_MAX)
 def _repeated(key: str, value: Attribute) -> KeyValue:
     """Return the message of an attribute; each key has values of one type."""
     return KeyValue(key=key, value=_value(value))

@@ -1,7 +1,7 @@
 """Values of the process for a scrape: version, CPU time, memory, open files, lost log lines.
 
-Names are those of Prometheus' client libraries. A scrape opens no file, because none may be left; so the number of open
-files is not among them. Units: seconds, bytes.
+The names are the same as in Prometheus' client libraries. A scrape opens no file, because no descriptor may be left; so
+the number of open files is not among the values. Units: seconds, bytes.
 """
 
 import os
@@ -48,7 +48,7 @@ _READ_MEMORY = memory_reader()
 
 
 class Member(NamedTuple):
-    """The place of a process among those that share the work of a gateway.
+    """The place of a process among the processes that share the work of a gateway.
 
     Attributes:
         number: number of the worker, from 1; None for a process that is no worker.
@@ -97,7 +97,7 @@ class ProcessValues:
         self._read_memory = read_memory
 
     def __call__(self) -> Iterator[ProcessValue]:
-        """Return the values now; those that the system does not report are omitted."""
+        """Return the values now, without values that the system does not report."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         yield ProcessValue("ttft_gateway_build_info", "Always 1", "gauge", 1.0, self._build)
         yield ProcessValue(

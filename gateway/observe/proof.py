@@ -1,8 +1,8 @@
 """Counts what hedging saves for each model: since the start of the counting, in each of the last 24 hours, by block.
 
 Owns the groups of the requests (`gateway.proof.tally`); the estimate is made when it is read. A model is counted
-while a share of its hedges is measured. Requests that failed by their own fault are left out; one without a first token
-counts as the TTFT limit, and so does one whose client disconnected before it.
+while a share of its hedges is measured. Requests that failed by their own fault are left out. A request without a first
+token counts as the TTFT limit, also if its client disconnected before the first token.
 
 A block is a part of an experiment; a request counts in the block in which it arrived. No block is counted before the
 first one begins. A request that ends after its block still counts there, while the block is one of the last eight.
@@ -29,13 +29,13 @@ from ttft_gateway.hedging.measure import Instrument, Shadow
 from ttft_gateway.hedging.outcomes import Outcome
 
 HOURS: Final = 24
-BLOCKS_KEPT: Final = 8
+BLOCKS_MAX: Final = 8
 COUNTED_S_MAX: Final = 3 * 3600.0  # since the last block began: an experiment that was given up costs nothing
 _HOUR_S: Final = 3600.0
 _OK: Final = 200
 _METRICS: Final[tuple[tuple[str, str, Callable[[GroupTimes], float]], ...]] = (
     ("ttft_gateway_proof_requests", "Requests by what is known of them without hedging", lambda times: times.count),
-    ("ttft_gateway_proof_misses", "Those above the TTFT of the SLO", lambda times: times.misses),
+    ("ttft_gateway_proof_misses", "Requests above the TTFT of the SLO", lambda times: times.misses),
     ("ttft_gateway_proof_ttft_seconds", "Sum of their TTFTs", lambda times: times.sum_s),
 )
 _TIMED: Final = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)
@@ -74,7 +74,7 @@ class Counted:
         self.line_s = now_s + _HOUR_S
         self._hour = goal.tally()
         self._before = goal.tally()  # the requests before this hour
-        self._hours: deque[tuple[float, Tally]] = deque(maxlen=HOURS - 1)  # those before this one
+        self._hours: deque[tuple[float, Tally]] = deque(maxlen=HOURS - 1)  # the hours before this one
 
     def add(self, event: RequestEnded) -> None:
         """Add a request."""
@@ -115,7 +115,7 @@ class ProofCounts:
 
     @property
     def goals(self) -> Mapping[str, Goal]:
-        """Goal of each measured model, by name; counts begin anew where it changes."""
+        """Goal of each measured model, by name; the counts of a model restart at 0 if its goal changes."""
         return self._goals
 
     @goals.setter
@@ -155,7 +155,7 @@ class BlockCounts:
 
     def __init__(self) -> None:
         self.goals: Mapping[str, Goal] = {}
-        self._blocks: deque[tuple[float, Block]] = deque(maxlen=BLOCKS_KEPT)
+        self._blocks: deque[tuple[float, Block]] = deque(maxlen=BLOCKS_MAX)
 
     def begin(self, name: str, now_s: float) -> None:
         """Begin a block, unless it has begun."""
@@ -163,7 +163,7 @@ class BlockCounts:
             self._blocks.append((now_s, Block(name)))
 
     def blocks(self) -> list[Block]:
-        """Return the kept blocks."""
+        """Return the last blocks."""
         return [block for _, block in self._blocks]
 
     def clear(self) -> None:
@@ -200,7 +200,7 @@ def every_goal(settings: Settings) -> dict[str, Goal]:
 
 
 def goals(settings: Settings) -> dict[str, Goal]:
-    """Return the SLO and the limit of each model whose hedging is measured, or in shadow."""
+    """Return the SLO and the limit of each model with measured hedging, or with the policy `shadow`."""
     every, hedging = every_goal(settings), {model.name: settings.hedge_of(model) for model in settings.models}
     return {
         name: every[name]._replace(is_shadow=hedge.policy == "shadow")
@@ -246,7 +246,7 @@ def count_request(event: RequestEnded, tally: Tally) -> None:
 
 
 def _count_shadow(event: RequestEnded, shadow: Shadow, first_s: float | None, tally: Tally, times: ShadowTimes) -> None:
-    """Add a request for which a hedge would have been sent; `first_s`: time of its first token, None without one."""
+    """Add a request for which a hedge would have been sent; `first_s`: time of its first token, None if it has none."""
     late, hedge_s = event.attempts[shadow.attempt], event.shadow_s or 0.0
     ttft_s = min(tally.limit_s, math.inf if first_s is None else first_s)
     independent_s = correlated_s = ttft_s

@@ -46,7 +46,7 @@ _OTHER = "_OTHER"  # OpenTelemetry's name for an error outside of the closed set
 _CODES_MAX = 64  # the gateway has fewer; bounds the labels if a code ever contains a client's input
 _WAITING_MAX = 256  # events, of about 1 kB; counting them takes 0.2 ms of the loop's time, or 2 ms if none are alike
 _KEY_SERIES_MAX = 1_000  # names and classes of status; requests of further keys count as _OTHER
-_RAISED_CODES = (  # codes set where an error is raised; the rest are in the error classes
+_RAISED_CODES = (  # codes set where an error is raised; all others are in the error classes
     "client_gone",
     "upstream_cut",
     "upstream_empty",
@@ -109,7 +109,7 @@ class Recorder:
             family.forget(model, replica)
 
     def _count(self) -> None:
-        """Count the events that wait; a bug costs those with the same labels, and no reader."""
+        """Count the events that wait; a bug costs the events with the same labels, and no reader."""
         events, self._waiting = self._waiting, []
         rare: list[Event] = []
         requests: defaultdict[tuple[str, str, Api, int, str | None, Result], list[RequestEnded]] = defaultdict(list)
@@ -134,12 +134,12 @@ class Recorder:
         for attempt_labels, reports in attempts.items():
             try:
                 self._count_attempts(reports, *attempt_labels)
-            except Exception as error:  # likewise
+            except Exception as error:  # a bug
                 self._bug = error
         for event in rare:
             try:
                 self._on_rare_event(event)
-            except Exception as error:  # likewise
+            except Exception as error:  # a bug
                 self._bug = error
 
     def _count_requests(
@@ -172,7 +172,7 @@ class Recorder:
                 self._on_troubled_request(event)
             if len(event.attempts) > 1:
                 self._on_hedges(event)
-        self._usage.add_requests(key_name, model, len(events))
+        self._usage.requests[key_name, model] += len(events)
         self._key_series(key_name, status_class).value += len(events)
 
     def _count_attempts(
@@ -199,8 +199,8 @@ class Recorder:
             series.cached.value += usage.cached_tokens or 0
             series.output.value += usage.completion_tokens or 0
             series.reasoning.value += usage.reasoning_tokens or 0
-        charges = [attempt.charge for attempt in attempts]
-        prompt_tokens, cached_tokens, completion_tokens = self._usage.add_charges(key_name, model, disposition, charges)
+        charges, total = [attempt.charge for attempt in attempts], self._usage.totals[key_name, model, disposition]
+        prompt_tokens, cached_tokens, completion_tokens = total.add(charges)
         series.billed_prompt.value += prompt_tokens - cached_tokens
         series.billed_cached.value += cached_tokens
         series.billed_completion.value += completion_tokens
@@ -268,7 +268,7 @@ class Recorder:
             self._on_shadow(event, event.shadow)
 
     def _key_series(self, key_name: str, status_class: int) -> Counter:
-        """Return the series of a key's requests; above the bound, those of further keys count as one."""
+        """Return the series of a key's requests; above the bound, the requests of all further keys have one series."""
         series = self._keys.get((key_name, status_class))
         if series is None:
             name = key_name if len(self._keys) < _KEY_SERIES_MAX else _OTHER
@@ -280,8 +280,6 @@ class Recorder:
 
 class _RequestSeries:
     """The series that count the requests of one model with one API, status, error and result."""
-
-    __slots__ = ("count", "duration", "overhead", "per_token", "ttft")
 
     def __init__(
         self, instruments: Instruments, model: str, api: Api, status_class: int, error: str | None, result: Result
@@ -296,19 +294,6 @@ class _RequestSeries:
 
 class _AttemptSeries:
     """The series that count the attempts at one replica with one API, role, outcome and disposition."""
-
-    __slots__ = (
-        "billed_cached",
-        "billed_completion",
-        "billed_prompt",
-        "cached",
-        "content",
-        "count",
-        "headers",
-        "input",
-        "output",
-        "reasoning",
-    )
 
     def __init__(
         self,

@@ -110,7 +110,7 @@ class SpanQueue:
     def close(self, wait_s: float = 0.0) -> None:
         """Take no more spans; export the queued ones, and wait for that at most `wait_s`.
 
-        Queued spans are lost at the first failure from now on. With `wait_s`, those that remain after it are lost, too.
+        Queued spans are lost at the first failure from now on. With `wait_s`, spans that remain after it are lost, too.
         """
         self._closing = True
         self._wake.set()
@@ -131,7 +131,7 @@ class SpanQueue:
         while self._spans or not self._closing:
             self._wake.wait()
             self._full.wait(_GATHER_S)
-            self._wake.clear()  # before taking: a span added meanwhile sets it again
+            self._wake.clear()  # before taking: a span that is added later sets it again
             if not self._closing:
                 self._full.clear()
             for _ in range(0, len(self._spans), _BATCH):

@@ -1,6 +1,6 @@
 """Builds the spans of a request from its finished record: one of the request, one of each attempt. Pure.
 
-Names are those of OpenTelemetry where it has one, the conventions for generative AI included; others begin with
+Names come from OpenTelemetry where it has one, the conventions for generative AI included; others begin with
 `ttft_gateway.` (docs/guides/tracing.md). Tokens are in the spans of attempts only, so that a sum over spans counts each
 token once. Never in a span: prompts, answers, texts of upstream errors, keys.
 
@@ -38,7 +38,7 @@ class Span(NamedTuple):
         is_remote: True if the parent is a span of the caller.
         is_server: True for a request, False for an attempt.
         start_ns, end_ns: Unix times in nanoseconds.
-        error: label of the error that makes the span a failed one; None without one.
+        error: label of the error that makes the span a failed one; None without an error.
     """
 
     name: str

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-_SLICE_PARTS = 8  # parts read between two turns of the event loop, about 1 ms: each computes the quantiles of a replica
+_SLICE_PARTS = 8  # parts read in one iteration of the event loop, about 1 ms: each computes the quantiles of a replica
 
 
 class ReplicaState(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class QuotaState(msgspec.Struct, frozen=True):
     """Snapshot of one quota's ledger.
 
     Attributes:
-        cooling_s: remaining cool-down; 0.0 without one.
+        cooling_s: remaining cool-down; 0.0 without a cool-down.
         limits: known limits.
         reserved, settled, released: tokens since the start; tokens under way are in `reserved` only.
     """
@@ -125,7 +125,7 @@ class DiscoveryState(msgspec.Struct, frozen=True):
         pool: unique name of its pool in its model.
         source: name of the source.
         replicas: number of its replicas in use.
-        answer_age_s: time since the last answer that was used; None without one.
+        answer_age_s: time since the last answer that was used; None before the first.
         fault: state of the last answer if it is not used; None if it is.
     """
 
@@ -245,7 +245,8 @@ AdmissionSource = Callable[[], AdmissionState]
 DiscoverySource = Callable[[], Iterable[DiscoveryState]]
 
 StateSource = Callable[[], Iterable[PoolState | None]]
-"""Gives every pool, those of a model in a row, and None while it works on one: taken over several turns of the loop."""
+"""Gives every pool, the pools of a model in a row, and None while it works on one: taken over several iterations of the
+loop."""
 
 
 async def read_pools(source: StateSource) -> list[PoolState]:

@@ -5,13 +5,13 @@ the metrics. Units: requests, tokens, money in the configuration's currency.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
 from msgspec.structs import replace
 
-from ttft_gateway.hedging.charges import Charge, ChargeTotal, Disposition
+from ttft_gateway.hedging.charges import ChargeTotal, Disposition
 
 
 class UsageRow(msgspec.Struct, omit_defaults=True):
@@ -57,55 +57,47 @@ class UsageTable:
     Attributes:
         since: time of the first count.
         before_read: called before the counts are read.
+        requests: number of requests by key and model.
+        totals: sums of their charges by key, model and disposition.
     """
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.since = now()
         self.before_read: Callable[[], object] = bool
-        self._requests: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self._totals: defaultdict[tuple[str, str, Disposition], ChargeTotal] = defaultdict(ChargeTotal)
-
-    def add_requests(self, key: str, model: str, count: int) -> None:
-        """Add requests."""
-        self._requests[key, model] += count
-
-    def add_charges(
-        self, key: str, model: str, disposition: Disposition, charges: Sequence[Charge]
-    ) -> tuple[int, int, int]:
-        """Add attempts with one disposition; return their prompt, cached and completion tokens."""
-        return self._totals[key, model, disposition].add(charges)
+        self.requests: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.totals: defaultdict[tuple[str, str, Disposition], ChargeTotal] = defaultdict(ChargeTotal)
 
     def dump(self) -> UsageDump:
         """Return everything that was counted."""
         self.before_read()
-        requests = [(*row_key, count) for row_key, count in self._requests.items()]
-        return UsageDump(requests, [(*row_key, total) for row_key, total in self._totals.items()])
+        requests = [(*row_key, count) for row_key, count in self.requests.items()]
+        return UsageDump(requests, [(*row_key, total) for row_key, total in self.totals.items()])
 
     def add(self, dump: UsageDump) -> None:
         """Add what another process has counted."""
         for key, model, count in dump.requests:
-            self._requests[key, model] += count
+            self.requests[key, model] += count
         for key, model, disposition, total in dump.totals:
-            self._totals[key, model, disposition].merge(total)
+            self.totals[key, model, disposition].merge(total)
 
     def report(self, key: str | None = None, model: str | None = None) -> UsageReport:
         """Return the usage of one key or all keys, on one model or all models."""
         self.before_read()
         rows, total = dict[tuple[str, str], dict[Disposition, ChargeTotal]](), dict[Disposition, ChargeTotal]()
-        for row_key in sorted(self._requests):
+        for row_key in sorted(self.requests):
             if key in (None, row_key[0]) and model in (None, row_key[1]):
                 rows[row_key] = {}
-        for (key_name, name, disposition), subtotal in self._totals.items():
+        for (key_name, name, disposition), subtotal in self.totals.items():
             if (key_name, name) in rows:
                 rows[key_name, name][disposition] = subtotal
                 total.setdefault(disposition, ChargeTotal()).merge(subtotal)
-        counts = [self._requests[row_key] for row_key in rows]
+        counts = [self.requests[row_key] for row_key in rows]
         shown = [_row(*row_key, count, sums) for (row_key, sums), count in zip(rows.items(), counts, strict=True)]
         return UsageReport(self.since, _row(None, None, sum(counts), total), shown)
 
 
 def _row(key: str | None, model: str | None, requests: int, sums: dict[Disposition, ChargeTotal]) -> UsageRow:
-    """Build a row; the number of unpriced attempts is shown only beside a cost."""
+    """Build a row; the number of unpriced attempts is shown only with a cost."""
     shown = {
         disposition.value: total if total.cost is not None else replace(total, unpriced=0)
         for disposition, total in sums.items()

@@ -17,16 +17,11 @@ Describe = Callable[[str, Sequence[float]], Mapping[str, object] | None]
 """Returns the state of a model as JSON-ready values, with estimates at the given quantiles (none given: the default
 ones); None if the model does not exist."""
 
+UsageSource = Callable[[str | None, str | None], UsageReport]
+"""Returns the usage of a key, None for all, and of a model, None for all."""
 
 ProofSource = Callable[[int | None], Mapping[str, Tally]]
 BlockSource = Callable[[str], list[Block]]
-
-
-class UsageSource(Protocol):
-    """Reports usage."""
-
-    def __call__(self, key: str | None = None, model: str | None = None) -> UsageReport:
-        """Return the usage of a key, None for all, and of a model, None for all."""
 
 
 class View(Protocol):
@@ -36,7 +31,7 @@ class View(Protocol):
         """Return the values of all metrics."""
 
     async def pools(self) -> list[PoolState]:
-        """Return the state of every pool, those of a model in a row."""
+        """Return the state of every pool, the pools of a model in a row."""
 
     async def admission(self) -> AdmissionState:
         """Return the state of queues, key limits and body memory."""
@@ -48,7 +43,7 @@ class View(Protocol):
         """Return the counts of each measured model, on the last hours, None for all."""
 
     async def share(self) -> ShareState | None:
-        """Return the state of the exchange with others; None without one."""
+        """Return the state of the exchange with others; None if there is no exchange."""
 
     async def blocks(self, begin: str) -> list[Block]:
         """Begin a block of an experiment, unless it has begun; return the counts of the last ones."""
@@ -70,7 +65,7 @@ class OwnView:
         usage: source of the usage.
         admission: source of the state of queues, key limits and body memory.
         proof: source of the counts of what hedging saves, on the last hours, None for all.
-        share: source of the state of the exchange with others, None without one.
+        share: source of the state of the exchange with others, None if there is no exchange.
         blocks: begins a block of an experiment and returns the last ones.
     """
 

@@ -5,7 +5,7 @@ or a full disk costs lines, never requests; the writer counts lost lines and rep
 as it can write again. Independent of the lines' content. The thread and the callers share only a deque and one counter
 for each side, so neither waits for a lock.
 
-The thread writes whole lines in pieces that a pipe takes at once, so that the end of the process leaves no part of a
+The thread writes whole lines in pieces that a pipe takes as a whole, so that the end of the process leaves no part of a
 line; a longer line is the exception. Several processes may write to one descriptor. Then the thread locks a file that
 all of them have inherited; its content shows the next writer if the output ends within a line.
 
@@ -35,8 +35,8 @@ class LineWriter:
         loss_line: returns the line, with its newline, that reports a number of lost lines; called on the thread.
         on_error: receives the error of a failed write, on the thread, once until a write succeeds; None to ignore it.
         buffer_bytes_max: buffered bytes above which lines are rejected.
-        lock: descriptor of a file whose byte at `fd` is locked while lines are written; None if no other process
-            writes to the descriptor.
+        lock: descriptor of a file, in which the byte at `fd` is locked while lines are written; None if no other
+            process writes to the descriptor.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class LineWriter:
         return self._rejected + self._failed
 
     def write(self, lines: bytes) -> bool:
-        """Take whole lines and return at once; return False if there is no room for all of them, which loses them.
+        """Take whole lines without waiting; return False if there is no room for all of them, which loses them.
 
         All calls must come from one thread, or hold one lock.
         """
@@ -98,7 +98,7 @@ class LineWriter:
         while not closing:
             self._wake.wait()
             self._closing.wait(_GATHER_S)
-            self._wake.clear()  # before taking: a line added meanwhile sets it again
+            self._wake.clear()  # before taking: a line that is added later sets it again
             closing = self._closing.is_set()  # before taking: every line from before close() is in the deque
             chunk = b"".join([self._lines.popleft() for _ in range(len(self._lines))])
             rest = self._write_all(memoryview(chunk))
@@ -127,7 +127,7 @@ class LineWriter:
         return self._is_torn or (not self._has_begun and _is_torn_file(self._fd))
 
     def _note(self, *, torn: bool) -> None:
-        """Keep for the next write, of any process, if the output ends within a line."""
+        """Record for the next write, of any process, if the output ends within a line."""
         if torn is not self._is_torn:
             self._is_torn = torn
             if self._lock is not None:
@@ -136,7 +136,7 @@ class LineWriter:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes from writing; the system releases the lock of one that ends."""
+        """Lock out other processes; the system releases the lock of a process that ends."""
         if self._lock is None:
             yield
             return
@@ -149,7 +149,7 @@ class LineWriter:
                 fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, self._fd)
 
     def _piece(self, chunk: memoryview) -> memoryview:
-        """Return what is written next: whole lines that a pipe takes at once, or one long line."""
+        """Return what is written next: whole lines that a pipe takes as a whole, or one long line."""
         if len(chunk) <= select.PIPE_BUF:
             return chunk
         end = bytes(chunk[: select.PIPE_BUF]).rfind(b"\n") + 1
@@ -178,7 +178,7 @@ class LineWriter:
 
 
 def _is_torn_file(fd: int) -> bool:
-    """Return True if a descriptor is that of a file that ends within a line, as a killed process may leave it."""
+    """Return True if a descriptor refers to a file that ends within a line, as a killed process may leave it."""
     with contextlib.suppress(OSError):
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode) and status.st_size:

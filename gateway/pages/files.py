@@ -1,4 +1,4 @@
-"""The web pages of the gateway: files beside this module, without a build step and without other hosts.
+"""The web pages of the gateway: files in the folder `static`, without a build step and without other hosts.
 
 The pages contain no secret and no state; their scripts read the public routes of their address. The policy in their
 headers lets a browser load parts from the same address only.

@@ -1,9 +1,9 @@
 """Estimates what hedging saved on the counted requests: SLO misses, quantiles and the restricted mean. Pure.
 
-The effect is the direct one: the same requests, each without its own hedge. What hedging changes for other requests
-(caches that backups warm, load) is not in it. The intervals are for the requests that were counted: the random choice
-of measured requests is the only source of error. A quantile's interval is that of the share of requests above each
-time, inverted (Woodruff 1952). A p99.9 would need over a million requests, and a plain mean follows its largest value,
+The effect is the direct one: the same requests, each without the hedge. What hedging changes for other requests (caches
+that backups warm, load) is not in it. The intervals are for the requests that were counted: the random choice of
+measured requests is the only source of error. A quantile's interval is the inverted interval of the share of requests
+above each time (Woodruff 1952). A p99.9 would need over a million requests, and a plain mean follows its largest value,
 so neither is estimated.
 
 Units: seconds, shares as fractions of 1.
@@ -44,7 +44,7 @@ class DirectEffect(msgspec.Struct, frozen=True):
         misses: requests above the SLO's TTFT.
         p95, p99: quantiles of the TTFT.
         mean: mean of the restricted TTFT.
-        observed: requests whose TTFT without the hedge was measured.
+        observed: requests for which the TTFT without the hedge was measured.
         observed_needed: the same for intervals of +-25 % of the saved misses; None while it is unknown.
     """
 
@@ -125,8 +125,8 @@ class _Curves:
         rows = range(len(self._edges))
         without = self._inverted([self._without(self._at(row)) for row in rows], allowed)
         with_ = self._inverted([self._with(self._at(row)) for row in rows], allowed)
-        # Quantiles jump where few requests are, and together: the ends are not combined as those of normal errors. If
-        # no hedge was withheld, the quantile with hedging is observed, and only the one without it has whole bins.
+        # Quantiles jump where few requests are, and together: the ends are not combined like normal errors. If no
+        # hedge was withheld, the quantile with hedging is observed, and only the quantile without it has whole bins.
         known = exactly(with_.value) if self._is_with_known else with_
         ends = without.low - known.high, without.high - known.low
         return Effect(without, with_, Interval(without.value - with_.value, *ends))
@@ -172,7 +172,7 @@ class _Curves:
     def _beaten_saved(self, above: Callable[[Group], float]) -> Interval:
         """Return the beaten requests that were in time, and would not have been without the hedge.
 
-        A beaten attempt is later than its backup: above are at least those whose backup is.
+        A beaten attempt is later than its backup: if the backup is above, so is the attempt.
         """
         in_time = self._beaten - above(Group.BEATEN)
         sample = self._read - above(Group.READ_WITH)

@@ -48,8 +48,8 @@ class ProofReport(msgspec.Struct, frozen=True):
         slo_ms: TTFT above which a request is a miss.
         limit_ms: TTFT timeout; a longer TTFT, or none, counts as this.
         losers_read, losers: beaten primaries that were read, and that could have been.
-        withheld, granted: hedges that were withheld, and those that were not, where primaries are not read.
-        unmeasured: requests whose backup won without a measurement; they count as if nothing was saved.
+        withheld, granted: hedges that were withheld, and hedges that were sent, where primaries are not read.
+        unmeasured: requests of which the backup won without a measurement; they count as if nothing was saved.
         enough: True if the figures are shown.
         missing: sentence on the data that is missing; None if the interval of the misses is within 25 %.
         misses: requests above the SLO.

@@ -1,9 +1,9 @@
-"""Reports the effect that hedging would have had on the requests of a model whose policy is `shadow`. Pure.
+"""Reports the effect that hedging would have had on the requests of a model with the policy `shadow`. Pure.
 
-The TTFTs without hedging are observed. Those with it are predicted twice: with the backup's wait drawn from the pool's
-learned curve, independent of the late attempt's wait; and with a backup as many times slower than predicted as the late
-attempt was. The truth is between them, unless hedges change the waits of other requests. No sampling is involved, so
-there are no intervals.
+The TTFTs without hedging are observed. The TTFTs with hedging are predicted twice: with the backup's wait drawn from
+the pool's learned curve, independent of the late attempt's wait; and with a backup as many times slower than predicted
+as the late attempt was. The truth is between them, unless hedges change the waits of other requests. No sampling is
+involved, so there are no intervals.
 
 Units: milliseconds, hours, tokens, money in the configuration's currency.
 """
@@ -102,7 +102,7 @@ def shadow_report(model: str, tally: Tally) -> ShadowReport:
 
 
 def proof_document(tallies: Mapping[str, Tally]) -> dict[str, object]:
-    """Return the reports of all models as a document: those of measured models, and those of models in shadow."""
+    """Return the reports of all measured models, and of all models with the policy `shadow`, as a document."""
     return {
         "models": [report(name, tally) for name, tally in tallies.items() if tally.shadow is None],
         "shadow": [shadow_report(name, tally) for name, tally in tallies.items() if tally.shadow is not None],
@@ -110,7 +110,7 @@ def proof_document(tallies: Mapping[str, Tally]) -> dict[str, object]:
 
 
 def _with(seen: GroupTimes, shadow: ShadowTimes, predicted: GroupTimes) -> GroupTimes:
-    """Return the observed times with those of the late requests replaced."""
+    """Return the observed times, with predicted times in place of the times of the late requests."""
     late = shadow.late
     bins = Counter(seen.bins)
     bins.subtract(late.bins)

@@ -3,10 +3,10 @@
 Counts of gateways, or of spans of time, add up. A time to first token (TTFT) is counted in bins 0.25 % wide, and it is
 restricted: a longer one, or none at all, counts as the limit. Each request is in one group:
 
-    SAME         its TTFT is that without hedging: no hedge was granted, or its first attempt was not beaten
+    SAME         hedging has not changed its TTFT: no hedge was granted, or its first attempt was not beaten
     BEATEN       a backup won, and the beaten attempt was a candidate for being read
     GRANTED      a hedge was granted and sent, and it was a candidate for being withheld
-    WITHHELD     a hedge was granted and withheld: its TTFT is that without hedging
+    WITHHELD     a hedge was granted and withheld: its TTFT is a TTFT without hedging
     UNMEASURED   a backup won, and its saving is unknown: it counts as none
 
 Of the `BEATEN` some are read: READ_WITH has what their clients saw, READ_WITHOUT the TTFT of the beaten attempt.
@@ -86,7 +86,7 @@ class ShadowTimes(msgspec.Struct, gc=False):
         late: their TTFTs.
         independent, correlated: their TTFTs with the hedge, as predicted in two ways (`gateway.proof.shadow`).
         reasons: their number by reason.
-        unpredicted: number of those without a prediction of the backup.
+        unpredicted: number of requests without a prediction of the backup.
         waited_s: sum of the times from the hedge to the first token.
         tokens: tokens that the hedges would have cost.
         cost: money for them; None if no replica has prices.

@@ -1,4 +1,4 @@
-"""The connection to the server that several hosts share over; part of the composition root. Needs redis-py.
+"""Opens the engine of gateway/share/redis.py, a server for several hosts; part of the composition root.
 
 Units: seconds.
 """

@@ -1,25 +1,25 @@
-"""The part of one process in a fleet: limits that it leases, and pools, quotas and switches that it exchanges.
+"""Composes gateway/share for one process: limits that it leases, and pools, quotas and switches that it exchanges.
 
-Works over any engine: the hub of the host, or a server for many hosts. Part of the composition root. Units: seconds of
-the loop's clock.
+Works over any engine: the hub of the host, or a server for many hosts (redis_share.py). Part of the composition root.
+Units: seconds of the loop's clock.
 """
 
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, get_args
 
 from gateway.observe.instruments import Instruments
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import LeaseState, MismatchState, ShareState
 from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Model, Runtime
-from gateway.share.asker import Asker
+from gateway.share.asker import Asker, AskResult
 from gateway.share.fleet import ASK_S_MAX, Fleet, WhenAway
-from gateway.share.leases import LeasedLimits, Leases
+from gateway.share.leases import Leases
 from gateway.share.messages import NamedEngine
-from gateway.share.pools import shared_parts
-from gateway.share.sync import Part, Reach, SharedSwitches, Sync
+from gateway.share.pools import exchanges_of
+from gateway.share.sync import Exchange, Reach, SwitchExchange, Sync
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.learned import Drop
 
@@ -61,19 +61,18 @@ class Sharing:
         self._reason = ""
         self._away_since_s = 0.0
         self._fleet = Fleet(when_away)
-        self._leases = Leases(self._fleet)
-        self.limits = LeasedLimits(self._leases)
+        self.limits = Leases(self._fleet)
         loop = runtime.loop
         self._asker = Asker(engine, self._fleet, loop, runtime.rand, self._on_away, self._on_back, self._on_error)
-        self._asker.ticks.append(self._leases.tick)
-        self._switches = SharedSwitches(self._apply)
+        self._asker.ticks.append(self.limits.tick)
+        self._switches = SwitchExchange(self._apply)
         self.sync = Sync(engine, loop.time, loop.call_later, runtime.rand, on_error=self._on_error)
 
     def use(self, models: Iterable[Model], ledgers: Mapping[str, Ledger]) -> None:
         """Exchange these models and quotas from now on, after a start or a reload."""
         pools = [(model.pools, model.retries) for model in models]
-        switches: list[Part] = [self._switches] if self.carries_switches else []
-        self.sync.parts = [*switches, *shared_parts(pools, ledgers, self.sync.parts, self._drop)]
+        switches: list[Exchange] = [self._switches] if self.carries_switches else []
+        self.sync.exchanges = [*switches, *exchanges_of(pools, ledgers, self.sync.exchanges, self._drop)]
 
     async def start(self) -> None:
         """Ask for the first time, begin to exchange, and return after the reply, at most 100 ms later."""
@@ -123,22 +122,22 @@ class Sharing:
             self.processes,
             self._fleet.when_away.value,
             self._fleet.part,
-            tuple(LeaseState(lease.key, round(lease.unspent, 3)) for lease in self._leases.held),
-            tuple(MismatchState(key, *amounts) for key, amounts in self._leases.mismatches.items()),
+            tuple(LeaseState(lease.key, round(lease.unspent, 3)) for lease in self.limits.held),
+            tuple(MismatchState(key, *amounts) for key, amounts in self.limits.mismatches.items()),
         )
 
     def count_in(self, instruments: Instruments) -> None:
         """Count replies there from now on."""
         seconds = instruments.share_ask.at()
         instruments.share_aways.at()
-        results = {result: instruments.share_asks.at(result) for result in self._asker.counts.results}
+        results = {result: instruments.share_asks.at(result) for result in get_args(AskResult)}
 
-        def on_result(result: str, took_s: float | None) -> None:
+        def on_result(result: AskResult, took_s: float | None) -> None:
             results[result].value += 1
             if took_s is not None:
                 seconds.observe(took_s)
 
-        self._asker.counts.on_result = on_result
+        self._asker.on_result = on_result
 
     def values(self) -> Iterator[ProcessValue]:
         """Return the values for a scrape."""

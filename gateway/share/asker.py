@@ -7,9 +7,10 @@ that the engine is away; a reply in time means that it is back. Units: seconds o
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, Literal
 
 from gateway.share.fleet import ASK_S_MAX, Fleet, Requester
 from gateway.share.messages import SILENT_S, Ask, Engine, Lost, Reply
@@ -20,43 +21,20 @@ _STRIKES_MAX: Final = 3
 _GRACE_S: Final = 0.005  # of the time limit: after a pause of this process, replies are read before they count as late
 _SILENCE_S: Final = 1.0  # longest time without an ask, so that the engine counts this process
 _AWAY_PING_S: Final = 0.25  # between checks of an engine that is away
-_JITTER: Final = 0.1  # of each tick, so that processes do not ask all at once
+_JITTER: Final = 0.1  # of each tick, so that processes do not ask at the same time
+
+AskResult = Literal["ok", "late", "lost"]
 
 
+@dataclass(slots=True, eq=False)
 class _Batch:
     """A batch under way."""
 
-    __slots__ = ("is_late", "is_ping", "requesters", "sent_s", "timer")
-
-    def __init__(self, requesters: Sequence[Requester], sent_s: float, *, is_ping: bool) -> None:
-        self.requesters = requesters
-        self.sent_s = sent_s
-        self.is_ping = is_ping
-        self.is_late = False
-        self.timer: asyncio.Handle | None = None
-
-
-class AskCounts:
-    """Counters of replies.
-
-    Attributes:
-        results: number of batches by result: "ok", "late" or "lost".
-        seconds_sum: time to the replies in time, together.
-        on_result: called with each result, and with the time to the reply if it came in time.
-    """
-
-    __slots__ = ("on_result", "results", "seconds_sum")
-
-    def __init__(self) -> None:
-        self.results = {"ok": 0, "late": 0, "lost": 0}
-        self.seconds_sum = 0.0
-        self.on_result: Callable[[str, float | None], object] = _nothing
-
-    def add(self, result: str, took_s: float | None = None) -> None:
-        """Count a batch."""
-        self.results[result] += 1
-        self.seconds_sum += took_s or 0.0
-        self.on_result(result, took_s)
+    requesters: Sequence[Requester]
+    sent_s: float
+    is_ping: bool
+    is_late: bool = False
+    timer: asyncio.Handle | None = None
 
 
 class Asker:
@@ -76,7 +54,8 @@ class Asker:
         is_up: False while the engine is away.
         since_s: loop time of the last change of `is_up`.
         replied_s: loop time of the last reply in time; None before the first.
-        counts: counters of replies.
+        on_result: called with the result of each batch, "ok", "late" or "lost", and with the time to the reply if it is
+            "ok".
     """
 
     def __init__(
@@ -100,7 +79,7 @@ class Asker:
         self.is_up = True
         self.since_s = loop.time()
         self.replied_s: float | None = None
-        self.counts = AskCounts()
+        self.on_result: Callable[[AskResult, float | None], object] = _nothing
         self._wanting: dict[Requester, None] = {}
         self._is_flushing = False
         self._strikes = 0
@@ -130,7 +109,7 @@ class Asker:
         self._engine.close()
 
     def want(self, requester: Requester) -> None:
-        """Send a requester's ask with the next batch, in the next turn of the loop."""
+        """Send a requester's ask with the next batch, in the next iteration of the loop."""
         self._wanting[requester] = None
         if not self._is_flushing:
             self._is_flushing = True
@@ -164,14 +143,14 @@ class Asker:
             return
         self._sent_s = now_s
         self._pending += 1
-        batch = _Batch([requester for requester, _ in asks], now_s, is_ping=is_ping)
+        batch = _Batch([requester for requester, _ in asks], now_s, is_ping)
         batch.timer = self._loop.call_later(ASK_S_MAX - _GRACE_S, self._nearly_late, batch)
         self._engine.ask([ask for _, ask in asks], partial(self._answered, batch))
 
     def _ask(self, requester: Requester, now_s: float) -> Ask | None:
         try:
             return requester.ask(now_s)
-        except Exception as error:  # a bug in one requester must not keep the others from asking
+        except Exception as error:  # a bug in one requester must not stop the asks of others
             self._on_error(error)
             return None
 
@@ -181,7 +160,7 @@ class Asker:
     def _late(self, batch: _Batch) -> None:
         batch.is_late, batch.timer = True, None
         self._pending -= 1
-        self.counts.add("late")
+        self.on_result("late", None)
         self._strike(batch)
 
     def _answered(self, batch: _Batch, reply: Reply | None) -> None:
@@ -207,7 +186,7 @@ class Asker:
         for requester in batch.requesters:
             requester.lost(now_s)
         if not batch.is_late:
-            self.counts.add("lost")
+            self.on_result("lost", None)
             self._strike(batch)
 
     def _count_processes(self, processes: int, now_s: float) -> None:
@@ -217,7 +196,7 @@ class Asker:
 
     def _in_time(self, now_s: float, took_s: float) -> None:
         """Record a reply in time: the engine is there."""
-        self.counts.add("ok", took_s)
+        self.on_result("ok", took_s)
         self.replied_s = now_s
         self._strikes = 0
         if self._first is not None:
@@ -264,5 +243,5 @@ class Asker:
                 self._on_error(error)
 
 
-def _nothing(_result: str, _took_s: float | None) -> None:
-    """Count nowhere else."""
+def _nothing(_result: AskResult, _took_s: float | None) -> None:
+    """Count nothing."""

@@ -14,7 +14,7 @@ from gateway.share.messages import AWAY_SHARE, Answer, Ask
 ASK_S_MAX: Final = 0.09  # time limit of a reply, and of a request's wait for it: under 100 ms with the delay of timers
 ASK_WAIT_S: Final = 0.001  # wait that limits report while the engine is asked: after it, the reply has usually come
 _WAITS_S_MAX: Final = ASK_S_MAX + 0.005  # of one request: the time limit of a reply has then passed, too
-_TURN_S_MAX: Final = 0.005  # of the time between two turns that counts; what is more is a pause of this process
+_COUNTED_S_MAX: Final = 0.005  # of the time between two calls; what is more is a pause of this process
 
 
 class WhenAway(enum.Enum):
@@ -28,7 +28,7 @@ class WhenAway(enum.Enum):
 class WaitAllowance:
     """The time for which one request waits for the engine.
 
-    A pause of this process does not count: the reply may have come meanwhile, and is read after it.
+    A pause of this process does not count: a reply that has come during the pause is read after it.
     """
 
     __slots__ = ("_left_s", "_now_s")
@@ -39,7 +39,7 @@ class WaitAllowance:
 
     def lasts(self, now_s: float) -> bool:
         """Return True if the request may wait; called about every `ASK_WAIT_S` while it does."""
-        self._left_s -= min(max(0.0, now_s - self._now_s), _TURN_S_MAX)
+        self._left_s -= min(max(0.0, now_s - self._now_s), _COUNTED_S_MAX)
         self._now_s = now_s
         return self._left_s > 0
 

@@ -6,7 +6,7 @@ supervisor sends to all workers (gateway/workers/settings_in_force.py).
 
 `HubEngine` and `answers_of` are the two ends of a connection over a message channel, of which they use one method.
 
-Units: seconds of one clock, which is the engine's.
+Units: seconds of the engine's clock.
 """
 
 import math
@@ -40,7 +40,6 @@ from gateway.share.messages import (
     SlotsAnswer,
     SlotsAsk,
     keep_silent,
-    refill,
 )
 from ttft_gateway.pool.learned import Drop
 
@@ -48,7 +47,7 @@ METHOD: Final = "share"  # of the message channel
 KEYS_MAX: Final = 20_000  # of each kind
 _LOWER_S: Final = 5.0  # without an ask with a lower limit; then a higher one counts
 _PAUSE_S: Final = 2.0  # longer than any process is silent
-_GONE_MAX: Final = 4  # silent processes that one ask removes, so that no ask takes long
+_GONE_MAX: Final = 4  # silent processes removed by one ask, so that no ask takes long
 
 _REPLY_S_MAX: Final = 30.0  # a reply is late much earlier, but its answers are used
 _DAMAGES: Final = (ValueError, RecursionError)  # what msgspec raises for any bytes
@@ -97,13 +96,13 @@ class _Bucket:
     """A bucket.
 
     Attributes:
-        born_left: amount at its birth: the lowest hint of the processes that have known an earlier life.
+        first_left: amount at its creation: the lowest hint of the processes that had an answer of an earlier epoch.
     """
 
     amount: _Lowest
     epoch: int
     left: float
-    born_left: float
+    first_left: float
     now_s: float
 
 
@@ -114,7 +113,7 @@ class _Slots:
     Attributes:
         held: slots by process.
         lacking: loop time of the last ask that got less than it wanted, by process.
-        unknown: slots of processes that have not asked since the birth, counted until `unknown_s`.
+        unknown: slots of processes that have not asked since the creation, counted until `unknown_s`.
     """
 
     limit: _Lowest
@@ -194,14 +193,14 @@ class ShareHub:
             left = ask.amount if ask.hint is None else min(ask.hint, ask.amount)
             bucket = _Bucket(_Lowest(ask.amount, now_s), self._epoch, left, left, now_s)
             self._buckets.add(ask.key, bucket)
-        elif ask.hint is not None and ask.epoch != bucket.epoch and ask.hint < bucket.born_left:
-            bucket.left -= bucket.born_left - ask.hint
-            bucket.born_left = ask.hint
+        elif ask.hint is not None and ask.epoch != bucket.epoch and ask.hint < bucket.first_left:
+            bucket.left -= bucket.first_left - ask.hint
+            bucket.first_left = ask.hint
         amount = bucket.amount.counted(ask.amount, now_s)
-        rate = refill(amount, ask.window_s)
+        rate = amount / ask.window_s
         bucket.left = min(amount, bucket.left + max(0.0, now_s - bucket.now_s) * rate)
         bucket.now_s = now_s
-        # the hints of a new life contain the debts of an older one
+        # the hints of a new epoch contain the debts of an older one
         change = -ask.beyond if ask.epoch in (0, bucket.epoch) else ask.saved
         bucket.left = min(amount, bucket.left + change)
         if ask.drained:
@@ -267,7 +266,7 @@ class ShareHub:
             for name, added in ask.added.items():
                 if name in sums or len(sums) < NAMES_MAX:
                     sums[name] = sums.get(name, 0) + added
-        since = ask.since if ask.since <= number else 0  # a number of another life
+        since = ask.since if ask.since <= number else 0  # a number from before a loss
         return SliceAnswer(number, {each: dict(sums) for each, sums in bins.items() if each >= since})
 
 

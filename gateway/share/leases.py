@@ -35,7 +35,7 @@ _ROUNDING: Final = 1e-6  # of the limit: counts as available
 
 
 class Leases:
-    """The leases of one process.
+    """The leases of one process: makes limits that the fleet shares.
 
     Attributes:
         fleet: state of sharing.
@@ -47,6 +47,18 @@ class Leases:
         self.fleet = fleet
         self.held: dict[HeldLease, None] = {}
         self.mismatches: dict[str, tuple[float, float]] = {}
+
+    def rate(self, name: str, limit: int) -> Rate:
+        """Return a limit per minute."""
+        return LeasedRate(self, name, limit)
+
+    def slots(self, name: str, limit: float) -> Slots:
+        """Return a limit on concurrency."""
+        return Slots(limit) if limit == math.inf else LeasedSlots(self, name, limit)
+
+    def bucket(self, name: str, limit: Limit) -> QuotaBucket:
+        """Return one configured limit of a quota; one that is not enforced is not leased."""
+        return LeasedBucket(self, name, limit) if limit.enforce else Bucket(limit)
 
     def tick(self, now_s: float) -> None:
         """Let each lease in use ask for what is due."""
@@ -152,7 +164,7 @@ class Lease:
         # alone
         self._alone_number = 0
         self._share_left = 0.0
-        self._share_rest = 0.0  # unused until it is known that the engine is away
+        self._share_rest = 0.0  # unused until the engine counts as away
         self._share_s = 0.0
 
     # for requests
@@ -382,7 +394,7 @@ class LeasedBucket(Lease):
         """Do nothing: usage by others is not counted."""
 
     def observe(self, stated: RateLimit, number: int, waited_s: float, sent_since: float, now_s: float) -> None:
-        """Do nothing: observed limits have buckets of their own."""
+        """Do nothing: each observed limit has another bucket."""
 
     def state(self, now_s: float) -> BucketState:
         """Return a snapshot."""
@@ -521,26 +533,3 @@ class LeasedSlots(Slots):
 
 def _nothing() -> None:
     """Do nothing: no request waits."""
-
-
-class LeasedLimits:
-    """Makes limits that the fleet shares.
-
-    Args:
-        leases: the leases of the process.
-    """
-
-    def __init__(self, leases: Leases) -> None:
-        self._leases = leases
-
-    def rate(self, name: str, limit: int) -> Rate:
-        """Return a limit per minute."""
-        return LeasedRate(self._leases, name, limit)
-
-    def slots(self, name: str, limit: float) -> Slots:
-        """Return a limit on concurrency."""
-        return Slots(limit) if limit == math.inf else LeasedSlots(self._leases, name, limit)
-
-    def bucket(self, name: str, limit: Limit) -> QuotaBucket:
-        """Return one configured limit of a quota; one that is not enforced is not leased."""
-        return LeasedBucket(self._leases, name, limit) if limit.enforce else Bucket(limit)

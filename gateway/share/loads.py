@@ -17,7 +17,7 @@ Units: seconds of the loop's clock; tokens; the unit of a budget is requests, to
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.share.messages import Answer, Ask, BucketAnswer, BucketAsk, GaugeAnswer, GaugeAsk, keep_silent
 from gateway.share.rows import (
@@ -42,7 +42,7 @@ from gateway.share.rows import (
     Row,
     checked,
 )
-from ttft_gateway.limits.budget import NO_CREDIT, Credit, RetryBudget
+from ttft_gateway.limits.budget import NO_CREDIT, Credit, CreditBudget, RetryBudget
 from ttft_gateway.pool.learned import Drop
 from ttft_gateway.pool.loads import Loads, ReplicaLoad
 from ttft_gateway.pool.pool import Pool
@@ -53,16 +53,16 @@ _NOTHING: Final = (0,) * 11
 _OVERDUE_S_MIN: Final = 0.1  # an attempt that is overdue for less may have been answered since the report
 _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no failing one; more than a period
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
-_UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends its own probes
+_UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends probes
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
 _CREDITS: Final = ""  # name of the row of credits; no replica has it
 
 
-class SharedLoads:
-    """The exchange of one pool's loads: a `gateway.share.sync.Part`.
+class LoadExchange:
+    """The exchange of one pool's loads and budgets (a `gateway.share.sync.Exchange`).
 
     Args:
-        retries: the budget of its model's retries; None in a fallback, which uses the same one.
+        retries: the budget of its model's retries; None in a fallback, which uses the same budget.
         drop: receives each row that is out of range, and is not used.
     """
 
@@ -70,9 +70,9 @@ class SharedLoads:
         self.pool = pool
         self._drop = drop
         hedges = pool.budget
-        budgets = (hedges.requests, hedges.cost) if retries is None else (hedges.requests, hedges.cost, retries)
-        self._credits = SharedCredits(budgets)
-        self._asked: list[str] = []  # replicas whose probes were asked for
+        self._budgets: list[CreditBudget | RetryBudget] = [hedges.requests, hedges.cost]  # in an order common to all
+        self._budgets += [] if retries is None else [retries]
+        self._asked: list[str] = []  # replicas of which probes were asked for
         self._asked_s, self._period_s = -math.inf, 0.0
         self._put_s = math.inf  # time of the loads of the others; infinite without any
         self._used_s = -math.inf
@@ -142,7 +142,7 @@ class SharedLoads:
                 *(count - before for count, before in zip(counts, base, strict=True)),
             )
         self._own = rows
-        return rows | self._credits.own(now_s)
+        return rows | {_CREDITS: [round(CREDIT_UNIT * value) for each in self._budgets for value in each.own(now_s)]}
 
     def put(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
         """Replace the loads of the other gateways.
@@ -155,7 +155,7 @@ class SharedLoads:
         loads.processes = processes = max(1, processes)
         self._put_s = now_s
         others = max(1, processes - 1)
-        self._put_credits(rows, processes, now_s)
+        self._put_credits(rows.get(_CREDITS, ()), processes, now_s)
         changed: dict[str, Row] = {}
         for replica, load in loads.of.items():
             row = self._row_of(rows, replica.name, others)
@@ -168,7 +168,7 @@ class SharedLoads:
             self._put_levels(changed, processes - 1)
 
     def _row_of(self, rows: Mapping[str, Row], name: str, others: int) -> Row:
-        """Return the row of a replica; one without loads if there is none, or if it is out of range."""
+        """Return the row of a replica; a row without loads if there is none, or if it is out of range."""
         if name not in rows:
             return _NOTHING
         try:
@@ -177,25 +177,29 @@ class SharedLoads:
             self._drop(f"the loads of {name} in {self.pool.name}", str(error))
             return _NOTHING
 
-    def _put_credits(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
+    def _put_credits(self, row: Row, processes: int, now_s: float) -> None:
+        """Replace the credits of the others; none count if any is out of range."""
+        others = [NO_CREDIT] * len(self._budgets)
         try:
-            self._credits.put(rows, processes, now_s)
+            parts = [row[2 * place : 2 * place + 2] for place in range(len(others))]
+            others = [_credit(part, max(1, processes - 1)) if len(part) > 1 else NO_CREDIT for part in parts]
         except ValueError as error:
             self._drop(f"the budgets of {self.pool.name}", str(error))
-            self._credits.put({}, processes, now_s)
+        for budget, credit in zip(self._budgets, others, strict=True):
+            budget.put_others(credit, processes, now_s)
 
     def drop(self, now_s: float) -> None:
         """Remove the loads of the other gateways."""
         self._put_s = math.inf
         self._others.clear()
         self.pool.loads.processes = 1
-        self._credits.put({}, 1, now_s)
+        self._put_credits((), 1, now_s)
         for replica, load in self.pool.loads.of.items():
             _put_load(replica, load, _NOTHING)
             load.stalls.put_others(0, math.inf)
 
     def _due_probes(self, now_s: float, soon_s: float) -> list[str]:
-        """Return the replicas that need a probe soon, and leave it to the gateway that gets the lease."""
+        """Return the replicas that need a probe soon, and leave the probe to the gateway that gets the lease."""
         due = []
         for replica, load in self.pool.loads.of.items():
             breaker, stalls = replica.breaker, load.stalls
@@ -238,10 +242,10 @@ def _is_same(row: Row, replica: Replica, load: ReplicaLoad) -> bool:
 
 
 def _row(replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
-    """Return the places of a row that are no counts since the start."""
+    """Return the first places of a row, before the level and the counts since the start."""
     others, stalls = load.others, load.stalls
     breaker = replica.breaker
-    # Each gateway judges rejections by its own: elsewhere the breaker would be open for callers that may try.
+    # Rejections count at their gateway only: elsewhere the breaker would be open for callers that may try.
     failures = 0 if breaker.rejecting else max(breaker.failures, breaker.broken)
     others.forgiven = min(others.forgiven, failures)
     overdue_s = stalls.own_overdue_s(now_s)
@@ -290,43 +294,6 @@ def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now
         others.opened = True
 
 
-class SharedBudget(Protocol):
-    """A budget that gateways share."""
-
-    def own(self, now_s: float) -> Credit:
-        """Return the part of this gateway."""
-
-    def put_others(self, others: Credit, processes: int, now_s: float, /) -> None:
-        """Replace the part of the others."""
-
-
-class SharedCredits:
-    """The exchange of some budgets.
-
-    Args:
-        budgets: the budgets, in an order that is the same at every gateway.
-    """
-
-    def __init__(self, budgets: Sequence[SharedBudget]) -> None:
-        self._budgets = budgets
-
-    def own(self, now_s: float) -> dict[str, Sequence[int]]:
-        """Return the row of this gateway."""
-        return {_CREDITS: [round(CREDIT_UNIT * value) for budget in self._budgets for value in budget.own(now_s)]}
-
-    def put(self, rows: Mapping[str, Sequence[int]], processes: int, now_s: float) -> None:
-        """Replace the credits of the others.
-
-        Raises:
-            ValueError: they are out of range; nothing was replaced.
-        """
-        row = rows.get(_CREDITS, ())
-        parts = [row[2 * place : 2 * place + 2] for place in range(len(self._budgets))]
-        others_count = max(1, processes - 1)
-        others = [_credit(checked(part, CREDIT, others_count)) if len(part) > 1 else NO_CREDIT for part in parts]
-        for budget, credit in zip(self._budgets, others, strict=True):
-            budget.put_others(credit, processes, now_s)
-
-
-def _credit(part: Sequence[int]) -> Credit:
-    return Credit(part[0] / CREDIT_UNIT, part[1] / CREDIT_UNIT)
+def _credit(part: Row, others: int) -> Credit:
+    credit, accrual = checked(part, CREDIT, others)
+    return Credit(credit / CREDIT_UNIT, accrual / CREDIT_UNIT)

@@ -11,7 +11,7 @@ does.
 
 `pack` and `unpack` convert batches and replies to and from the form of `ttft1.lua`, msgpack arrays. Integers of slices
 travel as text, because Lua's numbers are exact up to 2^53 only. The rows of a gauge are packed by themselves, because
-the server keeps them packed. A client that can write to the server can forge a reply, so any bytes may come. The
+the server stores them packed. A client that can write to the server can forge a reply, so any bytes may come. The
 smallest damaged part is dropped: a row of a gauge, a bin of a slice, a switch, or an answer. Only a reply without the
 form of a reply is an error.
 
@@ -68,10 +68,10 @@ class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
         least: smallest lease of use; 0 if any is.
         beyond: amount spent without a lease; negative to give back.
         hint: estimate of the amount left in the bucket, without the lease of the process; None before its first answer.
-        epoch: epoch of the last answer; 0 without one, which counts as the present life.
+        epoch: epoch of the last answer; 0 before the first, which counts as the present epoch.
         drained: True if the limit was found used up, whatever the bucket's own count.
         saved: amount that the process was free to spend while the engine was away, and did not; it is not in the hint,
-            and counts in a later life of the bucket only.
+            and counts in a later epoch of the bucket only.
     """
 
     key: Name
@@ -93,7 +93,8 @@ class BucketAnswer(Struct, tag="bucket", array_like=True, frozen=True):
         granted: leased amount, at most `want`; 0 if less than `least` is left.
         left: remaining amount, without all leases; negative after more was spent than leased.
         wait_s: time until `least` is left; 0 if it was granted.
-        epoch: number of the bucket's life. Debts and hints of an older life do not count in a later one.
+        epoch: number that changes when the engine has lost the bucket. Debts and hints of an older epoch do not count
+            in a later one.
         amount: size that counts, lower than the asked one if another process has a lower limit.
     """
 
@@ -112,7 +113,7 @@ class SlotsAsk(Struct, tag="slots", array_like=True, frozen=True):
         limit: number of slots of all processes.
         held: slots that the process holds, in use or spare; fewer than before give back.
         want: further slots to lease.
-        others: slots that other processes held at the last answer; None without one.
+        others: slots that other processes held at the last answer; None before the first.
     """
 
     key: Name
@@ -139,7 +140,7 @@ class SlotsAnswer(Struct, tag="slots", array_like=True, frozen=True):
 
 
 class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
-    """Replace what a process has now, and ask for the others'.
+    """Replace what a process has now, and ask for the sums over the other processes.
 
     Attributes:
         key: name of the gauge; contains the form of its rows.
@@ -188,7 +189,7 @@ class SliceAnswer(Struct, tag="slice", array_like=True, frozen=True):
     bins: Annotated[dict[Number, Sums], Meta(max_length=BINS_MAX)]
 
 
-class SharedSwitch(Struct, array_like=True, frozen=True):
+class SwitchState(Struct, array_like=True, frozen=True):
     """The state of something that was switched.
 
     Attributes:
@@ -207,10 +208,10 @@ class SwitchesAsk(Struct, tag="switches", array_like=True, frozen=True):
 
     Attributes:
         switches: switches to publish.
-        after: `SwitchesAnswer.number` of the last answer; 0 without one.
+        after: `SwitchesAnswer.number` of the last answer; 0 before the first.
     """
 
-    switches: Annotated[Sequence[SharedSwitch], Meta(max_length=SWITCHES_MAX)] = ()
+    switches: Annotated[Sequence[SwitchState], Meta(max_length=SWITCHES_MAX)] = ()
     after: Number = 0
 
 
@@ -225,7 +226,7 @@ class SwitchesAnswer(Struct, tag="switches", array_like=True, frozen=True):
     """
 
     number: Number
-    switches: Annotated[list[SharedSwitch], Meta(max_length=SWITCHES_MAX)]
+    switches: Annotated[list[SwitchState], Meta(max_length=SWITCHES_MAX)]
     reached: Processes
 
 
@@ -257,10 +258,10 @@ class Engine(Protocol):
     """The connection of one process to the engine."""
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
-        """Send a batch, and return at once; an empty batch checks that the engine answers.
+        """Send a batch without waiting; an empty batch checks that the engine answers.
 
-        `answered` is called once, later, on the event loop, in the order of the batches; with None as soon as it is
-        known that there will be no reply. The time limit is the caller's.
+        `answered` is called once, later, on the event loop, in the order of the batches; with None as soon as no
+        reply can come any more. The time limit is the caller's.
         """
 
     def close(self) -> None:
@@ -285,11 +286,6 @@ class NamedEngine(Engine, Protocol):
 
 def keep_silent(_name: str, _fault: str) -> None:
     """Report nothing (a `Drop`)."""
-
-
-def refill(amount: float, window_s: float) -> float:
-    """Return the refill of a bucket per second."""
-    return 0.0 if window_s == math.inf else amount / window_s
 
 
 # The form in which `ttft1.lua` receives asks and returns answers
@@ -399,7 +395,7 @@ def _slots(raw: Raw, _drop: Drop) -> SlotsAnswer:
 
 
 def _gauge(ask: GaugeAsk, raw: Raw, packed: bytes, drop: Drop) -> GaugeAnswer:
-    """Return the sums over the other processes: the sums over all, minus the own rows."""
+    """Return the sums over the other processes: the sums over all processes, minus the rows of this process."""
     processes, is_counted = _decode_gauge(raw)
     others: dict[str, list[int]] = {}
     for name, (_, *total) in _totals(packed, drop):
@@ -454,8 +450,8 @@ def _switches(raw: Raw, drop: Drop) -> SwitchesAnswer:
     return convert(("switches", number, [item for item in read if item is not None], reached), SwitchesAnswer)
 
 
-def _item(fields: Sequence[Raw]) -> SharedSwitch:
-    return convert(tuple(map(_decode_any, fields)), SharedSwitch)
+def _item(fields: Sequence[Raw]) -> SwitchState:
+    return convert(tuple(map(_decode_any, fields)), SwitchState)
 
 
 def _undamaged(read: Callable[[Any], _T], raw: object, name: str, drop: Drop) -> _T | None:

@@ -1,6 +1,4 @@
-"""The parts of a gateway's models that several gateways share: loads, samples and quotas. Pure.
-
-gateway/share/loads.py has the loads.
+"""Exchanges the samples of pools and the usage of quotas; loads.py exchanges the loads of pools. Pure.
 
 Samples go out as counts of bins and as sums, which the engine adds; each gateway takes in the additions of the others
 since its last answer, so that all have the same windows, equal to the windows of one gateway. A gateway that starts
@@ -9,7 +7,7 @@ Without the loads of the others, common predictions of own engines would make al
 nothing is taken in.
 
 The own usage of a provider's quota goes out, and the usage by others comes in: the mirror of the quota then counts all
-that the provider counts. A cool-down after a 429 is one of all gateways. Leased limits are left to their leases.
+that the provider counts. A cool-down after a 429 holds for all gateways. Leased limits are left to their leases.
 
 Units: seconds of the loop's clock, requests, tokens.
 """
@@ -21,10 +19,10 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct, convert
 
-from gateway.share.loads import SharedLoads
+from gateway.share.loads import LoadExchange
 from gateway.share.messages import BIN_S, Answer, Ask, GaugeAnswer, GaugeAsk, SliceAnswer, SliceAsk, keep_silent
 from gateway.share.rows import USAGE, Row, checked
-from gateway.share.sync import Part
+from gateway.share.sync import Exchange
 from ttft_gateway.estimation.predictor import Predictor
 from ttft_gateway.estimation.window import RELATIVE_ACCURACY, BinCount, BinIndex, Window, median_of
 from ttft_gateway.limits.bucket import Spend
@@ -49,29 +47,31 @@ _Bins = dict[BinIndex, BinCount]
 _FitSum = Annotated[int, Meta(ge=0, le=2**62)]  # of all gateways
 
 
-def shared_parts(
+def exchanges_of(
     models: Sequence[tuple[Sequence[Pool], RetryBudget]],
     ledgers: Mapping[str, Ledger],
-    old: Sequence[Part] = (),
+    old: Sequence[Exchange] = (),
     drop: Drop = keep_silent,
-) -> list[Part]:
-    """Return what gateways share of their models and quotas.
+) -> list[Exchange]:
+    """Return the exchanges of a gateway's models and quotas.
 
     Args:
         models: pools and retries of each model.
         ledgers: ledgers by quota.
-        old: parts of the previous models and quotas; a part goes on if its pool or quota is still in use.
+        old: exchanges of the previous models and quotas; an exchange goes on if its pool or quota is still in use.
         drop: receives what other gateways have sent and is out of range.
     """
-    quotas = {part.ledger: part for part in old if isinstance(part, SharedQuota)}
-    loads = {part.pool: part for part in old if isinstance(part, SharedLoads)}
-    learned = [part for part in old if isinstance(part, SharedLearning)]
-    parts: list[Part] = [quotas.get(ledger) or SharedQuota(name, ledger, drop) for name, ledger in ledgers.items()]
+    quotas = {each.ledger: each for each in old if isinstance(each, UsageExchange)}
+    loads = {each.pool: each for each in old if isinstance(each, LoadExchange)}
+    samples = [each for each in old if isinstance(each, SampleExchange)]
+    found: list[Exchange] = [
+        quotas.get(ledger) or UsageExchange(name, ledger, drop) for name, ledger in ledgers.items()
+    ]
     for pools, retries in models:
         for number, pool in enumerate(pools):
-            shared = loads.get(pool) or SharedLoads(pool, None if number else retries, drop)
-            parts += [shared, SharedLearning(pool, shared, drop, learned)]
-    return parts
+            load = loads.get(pool) or LoadExchange(pool, None if number else retries, drop)
+            found += [load, SampleExchange(pool, load, drop, samples)]
+    return found
 
 
 class Slice:
@@ -93,7 +93,7 @@ class Slice:
         return SliceAsk(key, added, self._since)
 
     def others(self, answer: SliceAnswer) -> dict[str, int]:
-        """Return what others have added since the last answer, or in the time that the engine keeps."""
+        """Return what others have added since the last answer, or in the last `SLICE_S`."""
         found: Counter[str] = Counter()
         for number, sums in self._unknown(answer).items():
             found.update(sums)
@@ -113,7 +113,7 @@ class Slice:
 
 
 @dataclass(eq=False)
-class Exchanged:
+class SampleState:
     """The state of the exchange of one pool's samples.
 
     Attributes:
@@ -141,8 +141,8 @@ class _Samples(Struct, frozen=True):
     f: dict[Annotated[int, Meta(ge=0, lt=len(_UNITS))], _FitSum] = {}
 
 
-class SharedLearning:
-    """The exchange of what was learned about one pool: a `gateway.share.sync.Part`.
+class SampleExchange:
+    """The exchange of one pool's samples (a `gateway.share.sync.Exchange`).
 
     Args:
         loads: the exchange of its loads.
@@ -150,16 +150,16 @@ class SharedLearning:
         before: exchanges before a reload; if the pool has the samples of one, the exchange goes on.
 
     Attributes:
-        exchanged: state of the exchange; None before it, and after the pool has forgotten its samples.
+        state: state of the exchange; None before it, and after the pool has forgotten its samples.
     """
 
     def __init__(
-        self, pool: Pool, loads: SharedLoads, drop: Drop = keep_silent, before: Iterable["SharedLearning"] = ()
+        self, pool: Pool, loads: LoadExchange, drop: Drop = keep_silent, before: Iterable["SampleExchange"] = ()
     ) -> None:
         self.pool = pool
-        states = (part.exchanged for part in before)
+        states = (each.state for each in before)
         own = (state for state in states if state is not None and state.predictor is pool.learning.predictor)
-        self.exchanged: Exchanged | None = next(own, None)
+        self.state: SampleState | None = next(own, None)
         self._drop = drop
         self._loads = loads
         self._batches = any(replica.batches for replica in pool.replicas)
@@ -172,59 +172,59 @@ class SharedLearning:
         self._due_s = now_s + max(SAMPLES_PERIOD_S, 10 * period_s) - period_s / 2
         key = f"{_SAMPLES_FORM} {'work' if self.pool.first_token.times_work else 'content'} {self.pool.name}"
         learning = self.pool.learning
-        exchanged = self._current()
-        if exchanged is None or exchanged.key != key:
-            self.exchanged = exchanged = Exchanged(learning.predictor, key, Slice(learning.restored_age_s))
-            exchanged.first_window.take_new()
+        state = self._current()
+        if state is None or state.key != key:
+            self.state = state = SampleState(learning.predictor, key, Slice(learning.restored_age_s))
+            state.first_window.take_new()
             learning.take_new()
-        return (exchanged.slice.ask(key, self._take_new(exchanged, now_s)),)
+        return (state.slice.ask(key, self._take_new(state, now_s)),)
 
     def answered(self, answers: Sequence[Answer], now_s: float) -> None:
         """Take in the samples of the others."""
-        exchanged = self._current()
+        state = self._current()
         for answer in answers:
-            if isinstance(answer, SliceAnswer) and exchanged is not None:
-                others = exchanged.slice.others(answer)
+            if isinstance(answer, SliceAnswer) and state is not None:
+                others = state.slice.others(answer)
                 if others and not (self._batches and not self._loads.are_known):
                     try:
-                        self._put(exchanged, _samples(others), now_s)
+                        self._put(state, _samples(others), now_s)
                     except ValueError as error:
                         self._drop(f"the samples of {self.pool.name}", str(error))
 
-    def _current(self) -> Exchanged | None:
-        """Return the state of the exchange, None if it is not that of the pool's present samples."""
-        state = self.exchanged
+    def _current(self) -> SampleState | None:
+        """Return the state of the exchange, None if it belongs to samples that the pool has forgotten."""
+        state = self.state
         return state if state is not None and state.predictor is self.pool.learning.predictor else None
 
-    def _take_new(self, exchanged: Exchanged, now_s: float) -> dict[str, int]:
+    def _take_new(self, state: SampleState, now_s: float) -> dict[str, int]:
         learning = self.pool.learning
         learning.predictor.fold_new(now_s)
         (events, censored), lengths = learning.take_new()
         first = learning.predictor.first_s
-        for ttft_s in first[exchanged.first_sent :]:
-            exchanged.first_window.add_event(ttft_s, now_s)
-        exchanged.first_sent = len(first)
-        new_first = exchanged.first_window.take_new()[0]
-        exchanged.first.update(new_first)
+        for ttft_s in first[state.first_sent :]:
+            state.first_window.add_event(ttft_s, now_s)
+        state.first_sent = len(first)
+        new_first = state.first_window.take_new()[0]
+        state.first.update(new_first)
         fit = zip(learning.predictor.take_new(), _UNITS, strict=True)
         added = {f"{_FIT}{place}": min(_SUM_MAX, round(value * unit)) for place, (value, unit) in enumerate(fit)}
         for letter, counts in ((_EVENTS, events), (_CENSORED, censored), (_ANSWERS, lengths), (_FIRST, new_first)):
             added |= {f"{letter}{index}": count for index, count in counts.items()}
         return {name: value for name, value in added.items() if value}
 
-    def _put(self, exchanged: Exchanged, others: _Samples, now_s: float) -> None:
+    def _put(self, state: SampleState, others: _Samples, now_s: float) -> None:
         learning, predictor = self.pool.learning, self.pool.learning.predictor
-        exchanged.first.update(others.y)
-        if not predictor.has_fit and exchanged.first.total() >= _BEGIN_SAMPLES:
-            predictor.begin(median_of(exchanged.first))
+        state.first.update(others.y)
+        if not predictor.has_fit and state.first.total() >= _BEGIN_SAMPLES:
+            predictor.begin(median_of(state.first))
         count = others.f.get(0, 0)
         if count:
             predictor.put(count, [others.f.get(place, 0) / unit for place, unit in enumerate(_UNITS)][1:])
         learning.put((others.e, others.c), others.a, count + sum(others.y.values()), now_s)
 
 
-class SharedQuota:
-    """The exchange of one quota: a `gateway.share.sync.Part`.
+class UsageExchange:
+    """The exchange of the usage of one quota (a `gateway.share.sync.Exchange`).
 
     Args:
         name: name of the quota.
@@ -251,7 +251,7 @@ class SharedQuota:
             self._used = (spent, now_s)
         self._base = self._base or spent
         if now_s >= self._used[1] + _IDLE_S:
-            self._seen = None  # usage by others is then counted anew
+            self._seen = None  # usage by others is then counted from 0 again
             return ()
         own, cooling_s = spent.minus(self._base), self.ledger.cooling_s(now_s)
         row = (own.requests, own.prompt, own.answer, round(1000 * cooling_s), int(cooling_s > 0))
@@ -266,7 +266,7 @@ class SharedQuota:
                     self._put(checked(row, USAGE, max(1, answer.processes - 1)), now_s)
                 except ValueError as error:
                     self._drop(f"the usage of {self._name}", str(error))
-                    self._seen = None  # usage by others is then counted anew
+                    self._seen = None  # usage by others is then counted from 0 again
 
     def _put(self, row: Row, now_s: float) -> None:
         is_first = self._seen is None

@@ -2,7 +2,7 @@
 
 One connection and one task, which connects again and again: the server may be away at any time, also at the start.
 Batches that come while others are under way are sent together. The library is loaded at every connect, so that a server
-without data works at once. The address is looked up at every connect, of Sentinels too.
+without data works immediately. The address is looked up at every connect, of Sentinels too.
 
 Imported only if a server is configured; redis-py is an extra.
 """
@@ -164,7 +164,7 @@ class RedisEngine:
             "db": database,
             "username": login.user,
             "password": login.password,
-            "socket_timeout": None,  # limits are set here: redis-py may lose a cancellation with its own on Python 3.11
+            "socket_timeout": None,  # limits are set here: on Python 3.11, redis-py's limit may lose a cancellation
             "socket_connect_timeout": CONNECT_S,
             "protocol": 2,
             "driver_info": None,
@@ -210,7 +210,7 @@ class RedisEngine:
         return None
 
     async def _serve(self, connection: AbstractConnection) -> None:
-        """Send what waits, and read the replies; then what has come meanwhile."""
+        """Send the batches that wait, and read the replies; then send the batches that have come since."""
         loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()

@@ -1,8 +1,8 @@
-"""Exchanges what gateways share at regular times: one batch of asks for all parts, and one timer.
+"""Exchanges state between gateways at regular times: one batch of asks for all exchanges, and one timer.
 
-Nothing here waits, and no request does: the state of the others is put where routing and learning read it. A part
-decides what it asks and what it does without answers; a bug in it costs the part its turn, and nothing else. The more
-gateways there are, the longer the period, so that they use at most half of a core of the engine.
+Nothing here waits, and no request does: the state of the others is put where routing and learning read it. An exchange
+decides what it asks and what it does without answers; a bug in one of them costs the others nothing. The more gateways
+there are, the longer the period, so that they use at most half of a core of the engine.
 
 Units: seconds of the clock that the caller passes.
 """
@@ -10,7 +10,7 @@ Units: seconds of the clock that the caller passes.
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from gateway.share.messages import Answer, Ask, Engine, Lost, Reply, SharedSwitch, SwitchesAnswer, SwitchesAsk
+from gateway.share.messages import Answer, Ask, Engine, Lost, Reply, SwitchesAnswer, SwitchesAsk, SwitchState
 
 PERIOD_S: Final = 0.1  # loads that are older make many gateways send to the same replica
 LOST_S: Final = 0.5  # after this time an ask counts as lost
@@ -21,8 +21,8 @@ _STORED_S: Final = 7 * 86_400.0  # time until the engine drops a switch
 _OWN_MAX: Final = 1_024  # names
 
 
-class Part(Protocol):
-    """One thing that gateways share."""
+class Exchange(Protocol):
+    """The exchange of one kind of state with other gateways."""
 
     def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
         """Return what to ask now, nothing if nothing is due, and drop what is too old.
@@ -43,17 +43,17 @@ class Timer(Protocol):
 
 
 class Sync:
-    """The exchange of one gateway.
+    """The timer and the batches of one gateway.
 
     Args:
         now: returns the time.
         call_later: calls a function after a time.
         rand: returns uniform random numbers in [0, 1).
         period_s: shortest time between two batches.
-        on_error: called with an exception of a part, and the turn of the part is skipped; None to raise it.
+        on_error: called with an exception of an exchange, which is skipped once; None to raise it.
 
     Attributes:
-        parts: the parts; the caller may replace them at any time.
+        exchanges: the exchanges; the caller may replace them at any time.
         processes: number of gateways at the last answer.
         answered_s: time of the last answer; -inf before the first.
     """
@@ -67,7 +67,7 @@ class Sync:
         period_s: float = PERIOD_S,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
-        self.parts: Sequence[Part] = ()
+        self.exchanges: Sequence[Exchange] = ()
         self.processes = 1
         self.answered_s = float("-inf")
         self._engine = engine
@@ -86,7 +86,7 @@ class Sync:
         return max(self._period_s, self.processes * PER_PROCESS_S)
 
     def start(self) -> None:
-        """Exchange now, and then again and again until `stop`."""
+        """Exchange now, and again after each period until `stop`."""
         period_s = self.period_s * (1.0 + _JITTER * (2.0 * self._rand() - 1.0))
         self._timer = self._call_later(period_s, self.start)
         self.exchange()
@@ -101,8 +101,8 @@ class Sync:
         now_s = self._now()
         if self._open is not None and now_s < self._asked_s + LOST_S:
             return
-        batch = [(part, self._asks(part, now_s)) for part in self.parts]
-        asks = [ask for _, part_asks in batch for ask in part_asks]
+        batch = [(exchange, self._asks(exchange, now_s)) for exchange in self.exchanges]
+        asks = [ask for _, own_asks in batch for ask in own_asks]
         if not asks:
             return
         ticket = self._open = object()
@@ -116,21 +116,21 @@ class Sync:
 
         self._engine.ask(asks, answered)
 
-    def _put(self, batch: Sequence[tuple[Part, Sequence[Ask]]], reply: Reply) -> None:
+    def _put(self, batch: Sequence[tuple[Exchange, Sequence[Ask]]], reply: Reply) -> None:
         self.processes, self.answered_s, start = max(1, reply.processes), self._now(), 0
-        for part, asks in batch:
+        for exchange, asks in batch:
             end = start + len(asks)
             answers = reply.answers[start:end]
             if asks and not any(isinstance(answer, Lost) for answer in answers):
                 try:
-                    part.answered(answers, self.answered_s)
+                    exchange.answered(answers, self.answered_s)
                 except Exception as error:
                     self._failed(error)
             start = end
 
-    def _asks(self, part: Part, now_s: float) -> Sequence[Ask]:
+    def _asks(self, exchange: Exchange, now_s: float) -> Sequence[Ask]:
         try:
-            return part.asks(now_s, self.period_s)
+            return exchange.asks(now_s, self.period_s)
         except Exception as error:
             self._failed(error)
             return ()
@@ -148,8 +148,8 @@ class Reach(NamedTuple):
     of: int
 
 
-class SharedSwitches:
-    """The exchange of switches with other hosts, one part of the exchange.
+class SwitchExchange:
+    """The exchange of switches with other hosts.
 
     The last value of each name counts, also at gateways that start later. A switch of this gateway goes out again after
     the engine has lost it.
@@ -189,9 +189,7 @@ class SharedSwitches:
             return ()
         self._due_s = now_s + _SWITCHES_S - period_s / 2
         self._asked = dict(self._waiting)
-        return (
-            SwitchesAsk([SharedSwitch(name, value, _STORED_S) for name, value in self._asked.items()], self._after),
-        )
+        return (SwitchesAsk([SwitchState(name, value, _STORED_S) for name, value in self._asked.items()], self._after),)
 
     def answered(self, answers: Sequence[Answer], now_s: float) -> None:
         """Apply the switches of others."""

@@ -56,11 +56,6 @@ _decode_frame = msgspec.msgpack.Decoder(_Frame).decode
 _decode_packet = msgspec.msgpack.Decoder(ToSupervisor).decode
 
 
-def encoded(value: object) -> bytes:
-    """Encode a payload or an answer."""
-    return _encode(value)
-
-
 class Channel(asyncio.Protocol):
     """One end of a channel.
 
@@ -119,7 +114,7 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End the channel at once."""
+        """End the channel immediately."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -239,15 +234,6 @@ async def connect(channel: Channel, sock: socket.socket) -> None:
     """Give a channel its connected socket, which it closes at its end."""
     sock.setblocking(False)
     await asyncio.get_running_loop().create_connection(lambda: channel, sock=sock)
-
-
-async def channel_over(
-    sock: socket.socket, tasks: asyncio.TaskGroup, handlers: Mapping[str, Handler], on_end: Callable[[], object] = bool
-) -> Channel:
-    """Return a channel over a connected socket."""
-    channel = Channel(tasks, handlers, on_end)
-    await connect(channel, sock)
-    return channel
 
 
 class Control:

@@ -32,7 +32,7 @@ def usable_cores() -> int:
 
 
 def quota_cores(groups: str, root: Path) -> float | None:
-    """Return the quota of a process in cores, the smallest of its control group and of those above; None without one.
+    """Return the smallest quota, in cores, of a process's control group and its parents; None without a quota.
 
     Args:
         groups: content of /proc/self/cgroup.
@@ -53,7 +53,7 @@ def quota_cores(groups: str, root: Path) -> float | None:
 
 
 def _folders(root: Path, path: str) -> list[Path]:
-    """Return the folder of a group and those above it; in a container, only the root may be visible."""
+    """Return the folder of a group and its parents; in a container, only the root may be visible."""
     parts = PurePosixPath(path.lstrip("/")).parts
     return [root.joinpath(*parts[:count]) for count in range(len(parts), -1, -1) if ".." not in parts[:count]]
 

@@ -41,7 +41,7 @@ class Worker:
     """One worker process.
 
     Attributes:
-        number: number of the worker, from 1; a replacement has the same.
+        number: number of the worker, from 1; its replacement has the same number.
         process: id of the process.
         lane: its connections.
         channel: its message channel.
@@ -86,8 +86,8 @@ class WorkerGroup:
     Attributes:
         workers: all processes with an open channel.
         dead: counters and histograms of processes that have ended.
-        dead_usage: usage of the same.
-        dead_proof: counts of the savings of hedging of the same, by model.
+        dead_usage: usage of these processes.
+        dead_proof: counts of the savings of hedging of these processes, by model.
         learned: learned states of workers that have ended while the gateway stops.
         restarts: number of processes that ended before the gateway stopped.
         is_stopping: True once the workers are asked to end.
@@ -217,13 +217,13 @@ class WorkerGroup:
         return [(worker, answer) for worker, answer in answers if answer is not None]
 
     def decoded(self, worker: Worker, answer: bytes | None, kind: type[_T]) -> _T | None:
-        """Return an answer; None without one, or if it is damaged."""
-        decoded: list[_T | None] = [None]
-        with self._dropped.leaving_out("worker", f"an answer of worker {worker.number}"):
-            decoded += () if answer is None else (msgspec.msgpack.decode(answer, type=kind),)
-        return decoded[-1]
+        """Return an answer; None if there is none, or if it is damaged."""
+        if answer is not None:
+            with self._dropped.leaving_out("worker", f"an answer of worker {worker.number}"):
+                return msgspec.msgpack.decode(answer, type=kind)
+        return None
 
-    # life
+    # start and end of a worker
 
     async def watch(self) -> None:
         """Record the counts of all workers, and end workers that do not answer; runs until it is cancelled."""
@@ -267,7 +267,7 @@ class WorkerGroup:
             self.learned.append(worker.ended.learned)
 
     def _on_end(self, worker: Worker) -> None:
-        """Keep what a worker has counted, and pass connections that it has not taken to another one."""
+        """Add the counts of a worker to `dead`, and pass connections that it has not taken to another worker."""
         worker.is_ready = False
         self.workers.remove(worker)
         self._share.gone(worker.share_name)

@@ -1,6 +1,6 @@
 """The state of all workers together, for the admin address of the supervisor.
 
-Units: those of the states.
+The classes of gateway/observe/state.py have the units.
 """
 
 import asyncio

@@ -63,10 +63,10 @@ def merged_admission(workers: Sequence[AdmissionState]) -> AdmissionState:
 
 
 def merged_share(workers: Sequence[ShareState]) -> ShareState | None:
-    """Return the state of the exchange; None without one.
+    """Return the state of the exchange; None if there is no exchange.
 
-    It is that of the worker whose engine is away, or whose last exchange is the oldest; leases are added. The part is
-    that of the worker that counts the fewest processes.
+    It comes from the worker that misses the engine, or with the oldest exchange; leases are added. The part comes from
+    the worker that counts the fewest processes.
     """
     if not workers:
         return None
@@ -164,7 +164,7 @@ def _quota(states: Sequence[QuotaState]) -> QuotaState:
 
 
 def _limit(states: Sequence[LimitState]) -> LimitState:
-    """Return the limit as it is for all workers: each counts the requests of the others as well.
+    """Return the limit of all workers, of which each counts the requests of the others as well.
 
     Of a limit in responses, the newest response counts; of any other one, the least that a worker has left.
     """

@@ -2,7 +2,8 @@
 
 The supervisor sends a byte with the descriptor of a connection. The worker answers with a byte for each connection that
 it has taken, before it reads anything from it, and with another one when the connection is closed. So the supervisor
-has the exact number of open connections of each worker, and passes those that a killed worker has not taken to another.
+has the exact number of open connections of each worker, and passes connections that a killed worker has not taken to
+another worker.
 
 Units: connections.
 """
@@ -19,7 +20,7 @@ from gateway.server.http_server import Take
 _PASSED: Final = b"c"
 _TAKEN: Final = b"t"
 _CLOSED: Final = b"x"
-_BATCH_MAX: Final = 32  # connections that a worker takes in one turn of its loop
+_BATCH_MAX: Final = 32  # connections that a worker takes in one iteration of its loop
 _REPORT_BYTES_MAX: Final = 65_536
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
 
@@ -32,7 +33,7 @@ class Lane:
         on_change: called after the worker has taken or closed connections.
 
     Attributes:
-        open: connections of the worker, with those on their way.
+        open: connections of the worker, and connections on their way to it.
         passed: connections passed so far.
     """
 
@@ -127,7 +128,7 @@ class Receiver:
             connection = self._next()
             if connection is None:
                 return count
-            self._report(_TAKEN)  # from here on it is lost with this process
+            self._report(_TAKEN)  # from now on it is lost with this process
             self.take(connection)
         return _BATCH_MAX
 

@@ -159,7 +159,7 @@ class SettingsInForce:
         self._on_change = on_change
         self._discovery = Discovery(tasks, runtime, self._use_model, os.environ)
         self._found = self._discovery.keep(base)
-        self._turn = asyncio.Lock()  # of one change at a time
+        self._change_lock = asyncio.Lock()
 
     async def discover(self) -> None:
         """Find the replicas of models with a source, before the first worker begins."""
@@ -184,7 +184,7 @@ class SettingsInForce:
         Raises:
             ReloadFailed: the settings are invalid or need a restart; the old ones remain in force.
         """
-        async with self._turn:
+        async with self._change_lock:
             try:
                 base = await read_again(self._reread)
                 check_reload(self.settings, base)
@@ -210,7 +210,7 @@ class SettingsInForce:
         Raises:
             ReloadFailed: a worker cannot use them.
         """
-        async with self._turn:
+        async with self._change_lock:
             model = next(each for each in settings.models if each.name == name)
             await self._use(settings, Prepare(model=packed(model)))
 

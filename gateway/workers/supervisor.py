@@ -65,14 +65,14 @@ async def supervise(
     settings: Settings,
     given: Given,
     on_ready: Callable[[Addresses], None],
-    meanwhile: Callable[[Addresses], Coroutine[object, object, None]],
+    background: Callable[[Addresses], Coroutine[object, object, None]],
     reread: Reread | None,
 ) -> ExitReport:
     """Run the supervisor until the gateway stops.
 
     Args:
         on_ready: called once when all workers serve.
-        meanwhile: started after on_ready, and cancelled by the first signal.
+        background: started after on_ready, and cancelled by the first signal.
         reread: reads the settings again for a reload; None if there is no file.
 
     Raises:
@@ -86,7 +86,7 @@ async def supervise(
         try:
             await supervisor.start()
             on_ready(addresses)
-            report = await supervisor.run(tasks.create_task(meanwhile(addresses)))
+            report = await supervisor.run(tasks.create_task(background(addresses)))
         except StartFailed as error:
             fault = error
         await supervisor.close()
@@ -229,7 +229,7 @@ class Supervisor:
         return merged_learned([*(state for _, state in states), *self._group.learned])
 
     def restore(self, models: Mapping[str, LearnedModel], elapsed_s: float) -> Restored | None:
-        """Keep a state for the workers; the first of them reports what it has restored."""
+        """Store a state for the workers; the first of them reports what it has restored."""
         self._begun, self._begun_age_s = dict(models), elapsed_s
         return None
 
@@ -280,7 +280,7 @@ class Supervisor:
 
     @property
     def _revision(self) -> int:
-        """Number of changes that a worker which begins meanwhile would miss."""
+        """Number of changes; a worker that has begun before a change would miss it."""
         return self._in_force.revision + self._switches.revision
 
     def _on_worker(self, worker: Worker, ready: Ready) -> bool:

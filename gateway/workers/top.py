@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -25,7 +25,7 @@ from gateway.server.http_server import cannot_listen, listening
 from gateway.server.notify import notify
 from gateway.workers.messages import ToSupervisor, ToTop
 
-_STABLE_S: Final = 5.0  # a worker that served for this long is replaced at once when it ends
+_STABLE_S: Final = 5.0  # a worker that served for this long is replaced immediately when it ends
 _DELAY_S_MAX: Final = 30.0  # between two starts of a worker that ends again and again
 _KILL_S: Final = 5.0  # from a second signal, or from the end of the supervisor, to SIGKILL
 _PACKET_BYTES_MAX: Final = 4096
@@ -54,7 +54,7 @@ class _Slot:
     process: int = 0
     ready_s: float | None = None
     failures: int = 0
-    due_s: float | None = field(default=None)
+    due_s: float | None = None
 
 
 Child = Callable[[], int]
@@ -99,7 +99,7 @@ class Top:
     Args:
         workers: number of workers.
         children: functions of the forked processes.
-        inherited: listening sockets, which only the supervisor keeps.
+        inherited: listening sockets, which stay open in the supervisor only.
         drain_s: time for the requests of the workers if the supervisor ends unexpectedly.
     """
 
@@ -283,7 +283,7 @@ def _fork(child: Child, closed: list[socket.socket]) -> int:
     """Run a function in a new process, which ignores the signals of the top process; return its id.
 
     Args:
-        closed: sockets that the new process does not keep.
+        closed: sockets that the new process closes.
 
     Raises:
         ForkFailed: the system does not allow it.

@@ -36,7 +36,7 @@ from gateway.server.topology import Topology
 from gateway.share.hub import HubEngine
 from gateway.share.messages import NamedEngine
 from gateway.share.sync import Reach
-from gateway.workers.channel import Channel, Handler, channel_over
+from gateway.workers.channel import Channel, Handler, connect
 from gateway.workers.messages import (
     Begin,
     Committed,
@@ -78,7 +78,8 @@ async def work(member: Member, sockets: Sockets, tune: Tune | None = None) -> Ex
     async with asyncio.TaskGroup() as tasks:
         commands = _Commands()
         handlers: dict[str, Handler] = {}
-        channel = await channel_over(sockets.messages, tasks, handlers, commands.on_end)
+        channel = Channel(tasks, handlers, commands.on_end)
+        await connect(channel, sockets.messages)
         begin = await channel.ask("begin", None, _BEGIN_S_MAX)
         if begin is None:
             return ExitReport(0, signal.SIGTERM)
@@ -96,7 +97,7 @@ class _Commands:
     Attributes:
         draining: set by the first command.
         finishing: set when no further connection comes.
-        ending: set when everything is to end at once.
+        ending: set when everything is to end immediately.
     """
 
     def __init__(self) -> None:

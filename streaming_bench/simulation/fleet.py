@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gateway.race.context import Model, Timeouts
 from gateway.share.hub import ShareHub
 from gateway.share.messages import Answered, Ask
-from gateway.share.pools import shared_parts
+from gateway.share.pools import exchanges_of
 from gateway.share.sync import Sync
 from streaming_bench.simulation.world import World
 from ttft_gateway.limits.ledger import Ledger
@@ -65,7 +65,7 @@ class Gateway:
     def start(self) -> None:
         """Begin to share."""
         if self._sync is not None:
-            self._sync.parts = shared_parts([(self.model.pools, self.model.retries)], self._ledgers)
+            self._sync.exchanges = exchanges_of([(self.model.pools, self.model.retries)], self._ledgers)
             self._sync.start()
 
     def restart(self, now_s: float, *, keeps: bool) -> None:

@@ -10,13 +10,14 @@ import json
 import random
 import signal
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final, cast, get_args
 
 import msgspec
 
 from gateway.admission.caller_limits import CallerLimits
+from gateway.share.asker import AskResult
 from gateway.share.hub import ShareHub
 from gateway.share.messages import Answered, Ask, Reply
 from leased_fleet import FleetProcess, Meter
@@ -149,6 +150,13 @@ async def offer(
     """Offer the traffic, and return what was done with it."""
     loop = asyncio.get_running_loop()
     one = FleetProcess(engine, CallerLimits(requests_per_min=limit), loop, rand)
+    results, took_s = Counter[AskResult](), list[float]()
+
+    def on_result(result: AskResult, reply_s: float | None) -> None:
+        results[result] += 1
+        took_s.append(reply_s or 0.0)
+
+    one.asker.on_result = on_result
     await one.asker.start()
     await asyncio.sleep(start_s - loop.time())
     meter = Meter(limit, start_s)
@@ -160,15 +168,14 @@ async def offer(
         await asyncio.sleep(max(0.0, at_s - loop.time()))
         one.request(meter)
     await asyncio.sleep(0.3)
-    counts = one.asker.counts
     return {
         "admitted": meter.admitted,
         "longest_wait_s": max(one.waits, default=0.0),
         "refused": one.refused,
         "bugs": [repr(error) for error in one.errors],
         "changes": one.changes,
-        "asks": counts.results,
-        "ask_s": counts.seconds_sum / max(1, counts.results["ok"]),
+        "asks": {result: results[result] for result in get_args(AskResult)},
+        "ask_s": sum(took_s) / max(1, results["ok"]),
     }
 
 

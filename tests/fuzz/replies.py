@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from gateway.observe.describe import pool_state
-from gateway.share.messages import Ask, BucketAsk, Lost, Reply, SharedSwitch, SlotsAsk, SwitchesAsk, WireError, unpack
-from gateway.share.pools import shared_parts
+from gateway.share.messages import Ask, BucketAsk, Lost, Reply, SlotsAsk, SwitchesAsk, SwitchState, WireError, unpack
+from gateway.share.pools import exchanges_of
 from pooled import pool, send
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.limits.budget import RetryBudget
@@ -40,13 +40,13 @@ _NOW_S: Final = 10.0
 def check(data: bytes) -> None:
     """Read a reply to the asks of a pool, and to one of each other kind, and use it."""
     tried = pool(None, None)
-    parts = shared_parts([([tried], RetryBudget())], {})
+    parts = exchanges_of([([tried], RetryBudget())], {})
     send(tried, 0, _NOW_S - 1.0)
     asked = [part.asks(_NOW_S, 0.1) for part in parts]
     others: list[Ask] = [
         BucketAsk("b", 60.0, 60.0),
         SlotsAsk("c", 4, 0, 2),
-        SwitchesAsk([SharedSwitch("hedging", "off")]),
+        SwitchesAsk([SwitchState("hedging", "off")]),
     ]
     dropped: list[tuple[str, str]] = []
     try:

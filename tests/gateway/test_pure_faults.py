@@ -193,7 +193,7 @@ def test_an_exception_in_any_leased_limit_fails_no_request() -> None:
         asker = Asker(engine, fleet, loop, random.Random(1).random, bool, bool, lambda _: None)
         asker.ticks.append(held.tick)
         await asker.start()
-        raised = await inject_faults(targets, Routing.PREDICTED, leases.LeasedLimits(held))
+        raised = await inject_faults(targets, Routing.PREDICTED, held)
         asker.close()
         return raised
 

@@ -224,7 +224,7 @@ def test_a_fault_in_a_part_stops_nothing_else() -> None:
     async def main() -> None:
         hub = SwitchingHub()
         first, second = await started(hub, "1", "2")
-        parts = first.shared.sync.parts
+        parts = first.shared.sync.exchanges
 
         class Broken:
             def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
@@ -233,7 +233,7 @@ def test_a_fault_in_a_part_stops_nothing_else() -> None:
             def answered(self, answers: object, now_s: float) -> None:
                 raise RuntimeError
 
-        first.shared.sync.parts = [Broken(), *parts]
+        first.shared.sync.exchanges = [Broken(), *parts]
         send(second.pool, 0, 0.0)
         await asyncio.sleep(1.0)
         assert first.pool.replicas[0].in_flight == 1

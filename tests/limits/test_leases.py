@@ -6,7 +6,7 @@ import pytest
 
 from gateway.share.fleet import ASK_WAIT_S, WhenAway
 from gateway.share.hub import ShareHub
-from gateway.share.leases import LeasedBucket, LeasedLimits
+from gateway.share.leases import LeasedBucket
 from gateway.share.messages import BucketAnswer, BucketAsk
 from lease_table import Table
 from ttft_gateway.apis.base import Resource
@@ -270,7 +270,7 @@ def test_a_short_time_alone_gives_its_part_once() -> None:
 
 def test_what_needs_no_lease_has_none() -> None:
     """A key without a concurrency limit, and a quota that only advises."""
-    leases = LeasedLimits(Table().leases)
+    leases = Table().leases
     assert type(leases.slots("key:k", math.inf)) is Slots
     assert isinstance(leases.bucket("q", Limit(Resource.TOKENS, 60.0)), Bucket)
     assert isinstance(leases.bucket("q", Limit(Resource.TOKENS, 60.0, enforce=True)), LeasedBucket)

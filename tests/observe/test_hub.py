@@ -1,13 +1,15 @@
 """Batches of events: when they are passed on, in which order, and what an observer's bug costs."""
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from gateway.events import BreakerChanged, Event, HedgeFired
 from gateway.observe import hub as hub_module
-from gateway.observe.hub import Hub
+from gateway.observe.hub import Hub, Observers
 from running import run_virtual
 from sample_events import EVENTS, REJECTED, REQUEST
 
@@ -128,3 +130,22 @@ def test_a_collector_that_always_fails_is_given_up() -> None:
         assert hub.failures == len(EVENTS)
 
     assert with_hub(use) == [*EVENTS]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_lines_on_a_terminal_are_text(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is text if standard output is a terminal, otherwise JSON."""
+    reading, writing = os.openpty() if is_terminal else os.pipe()
+
+    async def main() -> None:
+        with os.fdopen(writing, "w") as out:
+            monkeypatch.setattr(sys, "stdout", out)
+            observers = Observers(asyncio.get_running_loop(), "1.2.3")
+            observers.metrics()
+            observers.hub.emit(REQUEST)
+            observers.close()
+
+    run_virtual(main())
+    line = os.read(reading, 4096)
+    os.close(reading)
+    assert line.startswith(b"{") is not is_terminal

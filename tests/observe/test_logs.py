@@ -1,6 +1,5 @@
 """Fields of a log line, one line each, written without waiting for a reader."""
 
-import os
 import re
 from datetime import UTC, datetime
 from typing import get_args
@@ -27,7 +26,7 @@ from gateway.events import (
     RequestEnded,
     RequestRejected,
 )
-from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, loss_line, wants_text
+from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, loss_line
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
@@ -367,13 +366,3 @@ def test_every_field_is_documented() -> None:
     names = {"request", "lines_lost", *(str(line["event"]) for line in Lines().of(*RARE))}
     names |= {"hedge_fired", "hedge_denied", "attempt_failed", "previous_key_used"}  # only followed live
     assert fields | names <= documented
-
-
-def test_format_follows_the_terminal() -> None:
-    """`auto` writes for people on a terminal and JSON elsewhere; `json` and `text` do not look."""
-    terminal, other_end = os.openpty()
-    reading, pipe = os.pipe()
-    chosen = [wants_text("auto", other_end), wants_text("auto", pipe), wants_text("json", other_end)]
-    assert [*chosen, wants_text("text", pipe)] == [True, False, False, True]
-    for fd in (terminal, other_end, reading, pipe):
-        os.close(fd)

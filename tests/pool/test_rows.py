@@ -5,9 +5,9 @@ from typing import Final
 
 import pytest
 
-from gateway.share.loads import SharedLoads
+from gateway.share.loads import LoadExchange
 from gateway.share.messages import GaugeAnswer, SliceAnswer
-from gateway.share.pools import SharedLearning, SharedQuota
+from gateway.share.pools import SampleExchange, UsageExchange
 from gateway.share.rows import (
     CONTENTS,
     FAILURES,
@@ -47,8 +47,8 @@ class Gateway:
     def __init__(self) -> None:
         self.pool: Pool = pool(None, None)
         self.dropped: list[str] = []
-        self.loads = SharedLoads(self.pool, RetryBudget(), self._drop)
-        self.learning = SharedLearning(self.pool, self.loads, self._drop)
+        self.loads = LoadExchange(self.pool, RetryBudget(), self._drop)
+        self.learning = SampleExchange(self.pool, self.loads, self._drop)
 
     def _drop(self, name: str, _reason: str) -> None:
         self.dropped.append(name)
@@ -226,7 +226,7 @@ class Quota:
     def __init__(self) -> None:
         self.ledger = Ledger([Limit(Resource.REQUESTS, 600.0)])
         self.dropped: list[str] = []
-        self._shared = SharedQuota("q", self.ledger, lambda name, _: self.dropped.append(name))
+        self._shared = UsageExchange("q", self.ledger, lambda name, _: self.dropped.append(name))
 
     def put(self, now_s: float, *row: int) -> None:
         """Exchange usage."""

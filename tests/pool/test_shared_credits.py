@@ -5,12 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.share.loads import SharedBudget
 from together import Together
 from ttft_gateway.limits.budget import Credit, CreditBudget, RetryBudget
 
 
-def exchange(budgets: Sequence[SharedBudget], now_s: float) -> None:
+def exchange(budgets: Sequence[CreditBudget | RetryBudget], now_s: float) -> None:
     """Give each budget the credits of the others."""
     own = [budget.own(now_s) for budget in budgets]
     credit, accrual = sum(each.credit for each in own), sum(each.accrual for each in own)

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.share.hub import ShareHub
-from gateway.share.pools import SharedQuota
+from gateway.share.pools import UsageExchange
 from ttft_gateway.apis.base import RateLimit, Resource
 from ttft_gateway.limits.bucket import Limit, Spend
 from ttft_gateway.limits.ledger import Ledger
@@ -17,7 +17,7 @@ class Mirrors:
     def __init__(self, count: int, *, configured: bool = True) -> None:
         limits = [Limit(Resource.REQUESTS, 600.0)] if configured else []
         self.ledgers = [Ledger(limits) for _ in range(count)]
-        self.quotas = [SharedQuota("q", ledger) for ledger in self.ledgers]
+        self.quotas = [UsageExchange("q", ledger) for ledger in self.ledgers]
         self.hub = ShareHub()
 
     def exchange(self, now_s: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 from defaults import default_timeouts
 from gateway.share.fleet import ASK_S_MAX, Fleet, Requester
 from gateway.share.hub import ShareHub
-from gateway.share.leases import LeasedLimits, Leases
+from gateway.share.leases import Leases
 from gateway.share.messages import BucketAsk
 from scripted import Outcome, Scripted, answer, run_race, status
 from ttft_gateway.apis.base import Resource
@@ -53,7 +53,7 @@ class Shared:
             loop.call_later(self._answers_s, lambda: requester.answered(reply, loop.time()))
 
         fleet.want = want
-        leases = LeasedLimits(Leases(fleet))
+        leases = Leases(fleet)
         limit = Limit(Resource.REQUESTS, 100.0, enforce=True)
         replica = pools[0].replicas[0]
         pools[0].quotas.of[replica] = Ledger([limit], lambda each: leases.bucket("quota", each))

@@ -8,7 +8,7 @@ from msgspec.msgpack import encode
 from redis import Redis
 
 import shared_fixtures
-from gateway.share.messages import Ask, BucketAsk, GaugeAnswer, GaugeAsk, SharedSwitch, SliceAsk, SlotsAsk, SwitchesAsk
+from gateway.share.messages import Ask, BucketAsk, GaugeAnswer, GaugeAsk, SliceAsk, SlotsAsk, SwitchesAsk, SwitchState
 from share_engines import ServerEngine
 
 server = shared_fixtures.server
@@ -18,7 +18,7 @@ ASKS: Final[tuple[Ask, ...]] = (
     SlotsAsk("k", 4, 0, 2),
     GaugeAsk("k", {"r": (1, 2)}),
     SliceAsk("k", {"e1": 1}),
-    SwitchesAsk([SharedSwitch("hedging", "off")]),
+    SwitchesAsk([SwitchState("hedging", "off")]),
 )
 KEYS: Final = (
     "b:k",

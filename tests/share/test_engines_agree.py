@@ -13,10 +13,10 @@ from gateway.share.messages import (
     GaugeAnswer,
     GaugeAsk,
     Reply,
-    SharedSwitch,
     SliceAsk,
     SlotsAsk,
     SwitchesAsk,
+    SwitchState,
 )
 from share_engines import ServerEngine
 from switching_hub import SwitchingHub
@@ -61,7 +61,7 @@ ASKS: st.SearchStrategy[Ask] = st.one_of(
     st.builds(
         SwitchesAsk,
         switches=st.lists(
-            st.builds(SharedSwitch, name=NAMES, value=NAMES, left_s=st.sampled_from([0.5, 4.0, 3600.0])), max_size=3
+            st.builds(SwitchState, name=NAMES, value=NAMES, left_s=st.sampled_from([0.5, 4.0, 3600.0])), max_size=3
         ),
         after=st.sampled_from([0, 999_999, 1_000_000, 1_000_002, 2_000_000]),
     ),

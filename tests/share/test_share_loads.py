@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 import shared_fixtures
 from gateway.share.messages import (
     GaugeAnswer,
-    SharedSwitch,
     SliceAnswer,
     SliceAsk,
     SwitchesAnswer,
     SwitchesAsk,
+    SwitchState,
 )
 from share_processes import Engines, Processes
 
@@ -102,20 +102,20 @@ def test_switches_reach_every_process_once(engines: Engines) -> None:
     """The publisher sees how many processes have them; later switches replace earlier ones of the same name."""
     processes = Processes(engines)
 
-    def ask(process: str, *switches: SharedSwitch, after: int = 0) -> SwitchesAnswer:
+    def ask(process: str, *switches: SwitchState, after: int = 0) -> SwitchesAnswer:
         return processes.ask(process, SwitchesAsk(switches, after), SwitchesAnswer)
 
     assert ask("b") == SwitchesAnswer(0, [], 1)
-    told = ask("a", SharedSwitch("hedging", "off"), SharedSwitch("cool r1", "", 3.0))
+    told = ask("a", SwitchState("hedging", "off"), SwitchState("cool r1", "", 3.0))
     assert [switches.name for switches in told.switches] == ["hedging", "cool r1"]
     assert told.reached == 0
     processes.now_s += 1.0
     heard = ask("b")
-    assert heard.switches == [SharedSwitch("hedging", "off", 3599.0), SharedSwitch("cool r1", "", 2.0)]
+    assert heard.switches == [SwitchState("hedging", "off", 3599.0), SwitchState("cool r1", "", 2.0)]
     assert ask("b", after=heard.number) == SwitchesAnswer(heard.number, [], 1)
     assert ask("a", after=told.number).reached == 2
-    later = ask("a", SharedSwitch("hedging", "on"), after=told.number)
-    assert ask("b", after=heard.number).switches == [SharedSwitch("hedging", "on")]
+    later = ask("a", SwitchState("hedging", "on"), after=told.number)
+    assert ask("b", after=heard.number).switches == [SwitchState("hedging", "on")]
     processes.now_s += 2.0
     assert [switches.name for switches in ask("c").switches] == ["hedging"]
     assert ask("c", after=later.number + 5).switches != []

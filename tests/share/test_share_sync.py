@@ -51,7 +51,7 @@ def run(engine: Scripted, lasts_s: float, part: Part | None = None) -> list[floa
     async def main() -> None:
         loop = asyncio.get_running_loop()
         sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5)
-        sync.parts = [part or Part()]
+        sync.exchanges = [part or Part()]
         sync.start()
         await asyncio.sleep(lasts_s)
         sync.stop()

@@ -1,6 +1,6 @@
 """Switches reach every gateway, those that start later included, and survive the loss of the engine."""
 
-from gateway.share.sync import SharedSwitches
+from gateway.share.sync import SwitchExchange
 from switching_hub import SwitchingHub
 
 PERIOD_S = 0.1
@@ -12,7 +12,7 @@ class Gateways:
     def __init__(self, count: int) -> None:
         self.hub = SwitchingHub()
         self.values: list[dict[str, str]] = []
-        self.switches: list[SharedSwitches] = []
+        self.switches: list[SwitchExchange] = []
         self.now_s = 0.0
         for _ in range(count):
             self.join()
@@ -21,7 +21,7 @@ class Gateways:
         """Add a gateway."""
         values: dict[str, str] = {}
         self.values.append(values)
-        self.switches.append(SharedSwitches(values.__setitem__))
+        self.switches.append(SwitchExchange(values.__setitem__))
 
     def run(self, lasts_s: float) -> None:
         """Exchange for a while."""

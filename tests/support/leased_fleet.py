@@ -14,7 +14,7 @@ from gateway.race.context import Caller, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.asker import Asker
 from gateway.share.fleet import Fleet, WhenAway
-from gateway.share.leases import LeasedLimits, Leases
+from gateway.share.leases import Leases
 from gateway.share.messages import Engine
 
 SIZE = RequestSize(100.0, 100.0)
@@ -95,9 +95,8 @@ class FleetProcess:
             lambda: self._note(is_up=True),
             self.errors.append,
         )
-        self.leases = Leases(self.fleet)
-        self.limits = LeasedLimits(self.leases)
-        self.asker.ticks.append(self.leases.tick)
+        self.limits = Leases(self.fleet)
+        self.asker.ticks.append(self.limits.tick)
         self.events: list[Event] = []
         self.runtime = Runtime(loop, self.events.append, rand.random, TimerQueue(loop))
         self.limiter = KeyLimiter(limits, "key:k", self.limits)

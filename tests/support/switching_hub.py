@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from gateway.share import messages
 from gateway.share.hub import ShareHub
-from gateway.share.messages import Ask, Reply, SharedSwitch, SwitchesAnswer, SwitchesAsk
+from gateway.share.messages import Ask, Reply, SwitchesAnswer, SwitchesAsk, SwitchState
 
 
 @dataclass(frozen=True)
 class _Item:
-    switch: SharedSwitch
+    switch: SwitchState
     number: int
     until_s: float
 
@@ -50,6 +50,6 @@ class SwitchingHub(ShareHub):
         items = [item for item in self._items.values() if item.number > after]
         return SwitchesAnswer(
             self._number,
-            [SharedSwitch(item.switch.name, item.switch.value, item.until_s - now_s) for item in items],
+            [SwitchState(item.switch.name, item.switch.value, item.until_s - now_s) for item in items],
             sum(self._number <= read for read in self._read.values()),
         )

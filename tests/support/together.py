@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from gateway.share.hub import ShareHub
-from gateway.share.pools import shared_parts
-from gateway.share.sync import Part
+from gateway.share.pools import exchanges_of
+from gateway.share.sync import Exchange
 from pooled import pool
 from ttft_gateway.limits.budget import RetryBudget
 from ttft_gateway.pool.pool import Pool
@@ -24,7 +24,7 @@ class Together:
         self.hub = ShareHub()
         self.pools: list[Pool] = []
         self.retries: list[RetryBudget] = []
-        self._parts: list[Sequence[Part]] = []
+        self._parts: list[Sequence[Exchange]] = []
         for _ in range(gateways):
             self.join(batches=batches)
 
@@ -32,7 +32,7 @@ class Together:
         """Add a gateway, and return its pool."""
         self.pools.append(pool(None, None, None, batches=batches))
         self.retries.append(RetryBudget())
-        self._parts.append(shared_parts([([self.pools[-1]], self.retries[-1])], {}))
+        self._parts.append(exchanges_of([([self.pools[-1]], self.retries[-1])], {}))
         return self.pools[-1]
 
     def reload(self, process: int) -> None:
@@ -40,7 +40,7 @@ class Together:
         old, new = self.pools[process], pool(None, None, None)
         new.learning.adopt_state(old.learning, [replica.name for replica in new.replicas])
         self.pools[process] = new
-        self._parts[process] = shared_parts([([new], self.retries[process])], {}, self._parts[process])
+        self._parts[process] = exchanges_of([([new], self.retries[process])], {}, self._parts[process])
 
     def exchange(self, now_s: float, processes: Sequence[int] | None = None, period_s: float = PERIOD_S) -> None:
         """Let each gateway, or some, ask once and get the answer at once."""
@@ -54,9 +54,9 @@ class Together:
         old = self.pools[process]
         replicas = (*old.replicas[:2], pool(None, None, None).replicas[2])
         self.pools[process] = Pool(old.name, replicas, old.settings, {}, old)
-        self._parts[process] = shared_parts([([self.pools[process]], self.retries[process])], {}, self._parts[process])
+        self._parts[process] = exchanges_of([([self.pools[process]], self.retries[process])], {}, self._parts[process])
 
-    def parts(self, process: int) -> Sequence[Part]:
+    def parts(self, process: int) -> Sequence[Exchange]:
         """Return the parts of a gateway."""
         return self._parts[process]
 

@@ -18,10 +18,10 @@ from gateway.share.messages import (
     BucketAsk,
     GaugeAsk,
     Reply,
-    SharedSwitch,
     SliceAsk,
     SlotsAsk,
     SwitchesAsk,
+    SwitchState,
 )
 from gateway.share.redis import CALL_MAX, QUEUE_MAX, Login, RedisEngine
 from redis_server import RedisServer, redis_server
@@ -33,7 +33,7 @@ EVERY_KIND: Sequence[Ask] = (
     SlotsAsk("c", 4, 0, 2),
     GaugeAsk("g", {"r1": (1, 2)}),
     SliceAsk("s", {"e1": 1}),
-    SwitchesAsk([SharedSwitch("hedging", "off")]),
+    SwitchesAsk([SwitchState("hedging", "off")]),
 )
 # The rights that a user needs
 RULES = (

@@ -3,14 +3,23 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 import pytest
 
 from gateway.workers import channel as channel_module
-from gateway.workers.channel import Channel, Handler, channel_over
+from gateway.workers.channel import Channel, Handler, connect
 from running import run_real
+
+
+async def channel_over(
+    sock: socket.socket, tasks: asyncio.TaskGroup, handlers: Mapping[str, Handler], on_end: Callable[[], object] = bool
+) -> Channel:
+    """Return a channel over a connected socket."""
+    channel = Channel(tasks, handlers, on_end)
+    await connect(channel, sock)
+    return channel
 
 
 @contextlib.asynccontextmanager
