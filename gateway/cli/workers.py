@@ -9,7 +9,7 @@ from gateway.cli.process import run_until_end
 from gateway.cli.terminal import fail
 from gateway.config.settings import Settings
 from gateway.observe.process import Member, shared_memory_reader
-from gateway.server.applications import import_framework
+from gateway.server.admin_address import import_framework
 from gateway.server.process import Addresses
 from gateway.server.reloads import Reread
 from gateway.workers.supervisor import Given, StartFailed, supervise

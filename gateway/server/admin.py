@@ -24,8 +24,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.asgi import admit
 from gateway.api.web_pages import HostCheck, is_foreign
+from gateway.config.settings import Settings
 from gateway.errors import (
     BadRequest,
     BodyTooLarge,
@@ -153,20 +153,22 @@ class Admin:
     Args:
         view: the state that the GET routes show.
         controls: actions of the POST routes.
+        settings: returns the settings in force, which have the key and the hosts.
         feed: source of GET /admin/events.
 
     Attributes:
         app: ASGI application, for its own address.
         on_event: sends an event to all subscribers of the feed (a `gateway.events.Listener`).
-        key: key required as `Authorization: Bearer ...`; None for no key.
-        hosts: checks the hosts of requests if there is no key.
     """
 
-    def __init__(self, view: View, controls: Controls, feed: Feed | None = None) -> None:
+    def __init__(
+        self, view: View, controls: Controls, settings: Callable[[], Settings], feed: Feed | None = None
+    ) -> None:
         self._view = view
         self._controls = controls
-        self.key: str | None = None
-        self.hosts = HostCheck()
+        self._settings = settings
+        self._hosts = HostCheck()
+        self._hosts_of: Settings | None = None  # settings that the check was made for
         self._feed = Feed() if feed is None else feed
         self.on_event = self._feed.on_event
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -200,18 +202,21 @@ class Admin:
 
     async def _check_host(self, request: Request) -> None:
         """Admit a request of the live page: its files contain no state, so they need no key."""
-        if self.key is None:
-            self.hosts.check(request.scope["headers"])
-        admit(request.scope, known=False)
+        settings = self._settings()
+        if settings.admin_key is None:
+            if settings is not self._hosts_of:
+                self._hosts, self._hosts_of = HostCheck(settings.own_hosts), settings
+            self._hosts.check(request.scope["headers"])
 
     async def _check_key(self, request: Request) -> None:
-        if self.key is None:
+        key = self._settings().admin_key
+        if key is None:
             await self._check_host(request)
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.key.encode()):
+        expected = key.get_secret_value().encode()
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), expected):
             raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
-        admit(request.scope, known=True)
 
     async def _metrics(self) -> Response:
         return Response(await render(await self._view.scrape()), media_type=CONTENT_TYPE)

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gateway.api.count_tokens import TokenCounts
 from gateway.api.dialects.base import ClientApi
@@ -36,7 +37,6 @@ from gateway.process_events import AcceptingChanged, ConfigReloaded, ReplicaSwit
 from gateway.proof.tally import Tally
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
-from gateway.server.applications import AdminApplication, DeferredAdmin
 from gateway.server.discovery.driver import Discovery
 from gateway.server.learned_file import LearnedFile
 from gateway.server.learned_state import OwnState
@@ -55,6 +55,9 @@ from providers.openai.completions import OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
 from ttft_gateway.apis.base import Api, Headers
 from ttft_gateway.limits.rates import LOCAL
+
+if TYPE_CHECKING:
+    from gateway.server.admin import Admin
 
 _TRACEBACK_S = 60.0  # between tracebacks of the event loop: a failure in a callback may repeat with every event
 
@@ -76,7 +79,6 @@ class Gateway:
         discovery: sources of replicas.
         draining: True while the gateway stops; /readyz then returns 503.
         switches: switches of hedging and of replicas.
-        admin: admin ASGI application.
         runtime: clock, timers and receiver of events.
     """
 
@@ -150,7 +152,6 @@ class Gateway:
             self.runtime,
         )
         self._cors = CrossOrigin(settings.cors_origins) if settings.cors_origins else None
-        self.admin = DeferredAdmin(settings, tasks, self._hub, self._build_admin)
 
     @property
     def settings(self) -> config.Settings:
@@ -177,10 +178,12 @@ class Gateway:
         if self._sharing.carries_switches:
             self.switches.publish = self._sharing.publish
 
-    def _build_admin(self) -> AdminApplication:
+    def build_admin(self) -> "Admin":
+        """Return the admin application, whose framework is imported only then."""
         from gateway.server.admin import Admin, Controls
 
-        return Admin(self.view, Controls(self.switches.switch_hedging, self.switches.switch_replica, self.reload))
+        controls = Controls(self.switches.switch_hedging, self.switches.switch_replica, self.reload)
+        return Admin(self.view, controls, lambda: self.settings)
 
     @property
     def active(self) -> int:
@@ -188,9 +191,8 @@ class Gateway:
         return len(self._routes.active)
 
     def end_streams(self) -> None:
-        """End every running request with an error, end every event feed, and reject new requests."""
+        """End every running request with an error, and reject new requests."""
         self._routes.refusing = True
-        self.admin.end_feeds()
         for race in tuple(self._routes.active):
             race.shut_down()
         for loser in tuple(self.runtime.living):
@@ -302,7 +304,6 @@ class Gateway:
         switched = self._use(topology)
         origins = topology.settings.cors_origins
         self._cors = CrossOrigin(origins) if origins else None
-        self.admin.use(topology.settings)
         self._observers.measure(goals(topology.settings), every_goal(topology.settings))
         self._tracing.use(topology.settings.tracing)
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())

@@ -13,16 +13,15 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 
 import msgspec
 
-from gateway.api.asgi import AsgiRequests
-from gateway.api.http_protocol import OpenExchange
 from gateway.api.plain_routes import load_documents
 from gateway.config.settings import Settings
 from gateway.config.values import Address
 from gateway.errors import ReloadFailed
+from gateway.server.admin_address import AdminAddress
 from gateway.server.app import Gateway
 from gateway.server.http_server import (
     HttpServer,
@@ -95,8 +94,11 @@ async def run(
             await gateway.discover()
             await gateway.learned.restore()
             asyncio.get_running_loop().set_exception_handler(gateway.on_loop_error)
-            servers = _servers(gateway, sockets, tasks)
-            sweeping = tasks.create_task(sweep(servers, gateway))
+            admin = None
+            if len(sockets) > 1:
+                admin = AdminAddress(sockets[1], gateway.build_admin, tasks, gateway.runtime, gateway.hub)
+            server = _public_server(gateway, sockets[0], admin)
+            sweeping = tasks.create_task(sweep(server, gateway))
             keeping = tasks.create_task(gateway.learned.keep())
             await asyncio.to_thread(load_documents)  # the first thread opens files, too
             if engine is not None:
@@ -106,49 +108,51 @@ async def run(
             with _signals() as signals, _reload_on_sighup(gateway, tasks):
                 on_ready(addresses)
                 notify(READY)
-                for server in servers:
-                    server.acceptor.start()
+                server.acceptor.start()
+                if admin is not None:
+                    admin.start()
                 background = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
                 patient = await signals.get() is signal.SIGTERM
                 notify(STOPPING)
                 if background is not None:
                     background.cancel()
-                draining = tasks.create_task(_drain(gateway, servers, settings.drain_timeout_s, patient=patient))
+                draining = tasks.create_task(_drain(gateway, server, admin, settings.drain_timeout_s, patient=patient))
                 report = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
                 keeping.cancel()
-                await end(gateway, servers)
+                await end(gateway, server, admin)
             sweeping.cancel()
     return report
 
 
-async def _drain(gateway: Gateway, servers: Sequence[HttpServer], timeout_s: float, *, patient: bool) -> int:
-    """Stop accepting, then wait for running requests; return the number of those ended with an error."""
+async def _drain(
+    gateway: Gateway, server: HttpServer, admin: AdminAddress | None, timeout_s: float, *, patient: bool
+) -> int:
+    """Stop accepting, then wait for running requests; return the number of requests ended with an error."""
     gateway.draining = True
-    public = servers[0]
-    public.drain()
+    server.drain()
     if patient:
         await asyncio.sleep(READINESS_LEAD_S)
-    for server in servers:  # the admin one, too: a new process needs its address
-        server.stop_listening()
-    return await finish(gateway, public, timeout_s)
+    server.stop_listening()
+    if admin is not None:
+        admin.stop_listening()  # a new process needs the address
+    return await finish(gateway, server, timeout_s)
 
 
 async def finish(gateway: Gateway, server: HttpServer, timeout_s: float) -> int:
-    """Close idle connections, and wait for running requests; return the number of those ended with an error."""
-    if await _finished([server], timeout_s):
+    """Close idle connections, and wait for running requests; return the number of requests ended with an error."""
+    if await _finished(server, timeout_s):
         return 0
     cut = gateway.active
     gateway.end_streams()
-    await _finished([server], DRAIN_ERROR_FLUSH_S)
+    await _finished(server, DRAIN_ERROR_FLUSH_S)
     return cut
 
 
-async def _finished(servers: Sequence[HttpServer], timeout_s: float) -> bool:
-    """Wait for the last response of all servers; return False if it is not complete in time."""
+async def _finished(server: HttpServer, timeout_s: float) -> bool:
+    """Wait for the last response; return False if it is not complete in time."""
     try:
-        async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as finishing:
-            for server in servers:
-                finishing.create_task(server.finish())
+        async with asyncio.timeout(timeout_s):
+            await server.finish()
     except TimeoutError:
         return False
     return True
@@ -166,43 +170,32 @@ async def _drained_or_second(
     return ExitReport(gateway.active, second.result())
 
 
-async def end(gateway: Gateway, servers: Sequence[HttpServer]) -> None:
+async def end(gateway: Gateway, server: HttpServer, admin: AdminAddress | None = None) -> None:
     """End all running requests with an error event, then close the connections."""
     gateway.end_streams()
-    if not await _finished(servers, LAST_S):
-        for server in servers:
+    async with asyncio.TaskGroup() as closing:
+        if admin is not None:
+            closing.create_task(admin.close())
+        if not await _finished(server, LAST_S):
             await server.abort()
     await gateway.learned.save()
     gateway.close()
 
 
-async def sweep(servers: Sequence[HttpServer], gateway: Gateway) -> None:
+async def sweep(server: HttpServer, gateway: Gateway) -> None:
     """Check client connections for timeouts, and keep spare connections to the replicas in use."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(_SWEEP_S)
         loop.call_soon(gateway.keep_warm)  # not called here: an exception would end the process
-        for server in servers:
-            loop.call_soon(server.check)
+        loop.call_soon(server.check)
 
 
-def _servers(gateway: Gateway, sockets: Sequence[socket.socket], tasks: asyncio.TaskGroup) -> list[HttpServer]:
-    """Return the servers of the public and, with a second socket, of the admin address."""
+def _public_server(gateway: Gateway, sock: socket.socket, admin: AdminAddress | None) -> HttpServer:
     waiting = waiting_connections()
-    opens: tuple[OpenExchange, ...] = (
-        gateway.exchange,
-        AsgiRequests(gateway.admin, gateway.runtime, tasks).open,
-    )
-    return [
-        HttpServer(
-            waiting,
-            gateway.client_idle_s,
-            open_exchange,
-            accept_from(sock, waiting, gateway.on_accepting, gateway.admin.load_soon),
-            sock,
-        )
-        for open_exchange, sock in zip(opens, sockets, strict=False)
-    ]
+    on_many_files = (lambda: None) if admin is None else admin.serve
+    accept_with = accept_from(sock, waiting, gateway.on_accepting, on_many_files)
+    return HttpServer(waiting, gateway.client_idle_s, gateway.exchange, accept_with, sock)
 
 
 async def _bind(address: Address) -> socket.socket:

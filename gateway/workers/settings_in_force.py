@@ -133,7 +133,6 @@ class SettingsInForce:
         switches: receive replicas that a reload takes in again.
         runtime: clock, random numbers and receiver of events.
         tasks: owner of the tasks that ask sources.
-        on_change: called after each change.
 
     Attributes:
         settings: settings in force, with the replicas found at run time.
@@ -148,7 +147,6 @@ class SettingsInForce:
         switches: GroupSwitches,
         runtime: Runtime,
         tasks: asyncio.TaskGroup,
-        on_change: Callable[[], object],
     ) -> None:
         self.settings = base
         self.revision = 0
@@ -156,7 +154,6 @@ class SettingsInForce:
         self._group = group
         self._switches = switches
         self._runtime = runtime
-        self._on_change = on_change
         self._discovery = Discovery(tasks, runtime, self._use_model, os.environ)
         self._found = self._discovery.keep(base)
         self._change_lock = asyncio.Lock()
@@ -228,7 +225,6 @@ class SettingsInForce:
                 raise ReloadFailed(f"worker {worker.number} cannot use the configuration: {fault}")
         self.revision += 1
         self.settings = settings  # also for workers that begin from now on
-        self._on_change()
         for _, answer in await self._group.ask("commit", None, CALL_S_MAX, workers):
             if answer is not None:
                 committed = msgspec.msgpack.decode(answer, type=Committed)

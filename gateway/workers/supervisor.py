@@ -20,6 +20,7 @@ from gateway.observe.process import Member
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.server.admin import Admin, Controls
+from gateway.server.admin_address import AdminAddress
 from gateway.server.http_server import freeze_startup_objects, name_of
 from gateway.server.learned_file import LearnedFile
 from gateway.server.learned_state import Restored
@@ -28,7 +29,7 @@ from gateway.server.process import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S, Addres
 from gateway.server.reloads import Reread
 from gateway.version import VERSION
 from gateway.workers.channel import Control
-from gateway.workers.front import AdminAddress, Front
+from gateway.workers.front import Front
 from gateway.workers.group import Worker, WorkerGroup
 from gateway.workers.group_view import GroupView
 from gateway.workers.merging import merged_learned
@@ -112,7 +113,6 @@ class Supervisor:
         self._signals: asyncio.Queue[signal.Signals | None] = asyncio.Queue(4)  # None: the top process has ended
         self._changed = asyncio.Event()
         self._feed = Feed(self._on_feed)
-        self._observers.hub.listeners.append(self._feed.on_event)
         self._group = WorkerGroup(
             tasks,
             emit,
@@ -124,9 +124,7 @@ class Supervisor:
         )
         self._switches = GroupSwitches(self._group, self._model_names, emit)
         runtime = Runtime(self._loop, emit, random.Random().random, TimerQueue(self._loop))
-        self._in_force = SettingsInForce(
-            settings, reread, self._group, self._switches, runtime, tasks, self._on_settings
-        )
+        self._in_force = SettingsInForce(settings, reread, self._group, self._switches, runtime, tasks)
         self._control = Control(given.control, self._on_message, lambda: self._put_signal(None))
         self._begun: dict[str, LearnedModel] = {}  # the state of the file, until all have begun
         self._begun_age_s = 0.0
@@ -151,8 +149,13 @@ class Supervisor:
         )
         self._admin: AdminAddress | None = None
         if given.admin is not None:
-            admin = Admin(view, controls, self._feed)
-            self._admin = AdminAddress(given.admin, admin, self._settings, self._front.waiting, tasks, runtime)
+            self._admin = AdminAddress(
+                given.admin,
+                lambda: Admin(view, controls, self._settings, self._feed),
+                tasks,
+                runtime,
+                self._observers.hub,
+            )
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -300,10 +303,6 @@ class Supervisor:
     def _model_names(self) -> list[str]:
         return [model.name for model in self._settings().models]
 
-    def _on_settings(self) -> None:
-        if self._admin is not None:
-            self._admin.set_access()
-
     def _on_change(self) -> None:
         self._changed.set()
         self._front.update()
@@ -318,8 +317,6 @@ class Supervisor:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._front.check()
-            if self._admin is not None:
-                self._admin.check()
 
     async def _reload_by_signal(self) -> None:
         await self._started.wait()

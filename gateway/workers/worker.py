@@ -173,7 +173,7 @@ class _Worker:
         restored = self._begin(self._beginning)
         await asyncio.to_thread(load_documents)  # the first thread opens files, too
         freeze_startup_objects()
-        sweeping = tasks.create_task(sweep([server], gateway))
+        sweeping = tasks.create_task(sweep(server, gateway))
         server.acceptor.start()
         if self._redis is not None:
             await wait_for_redis(self._redis, self._number)
@@ -183,7 +183,7 @@ class _Worker:
         sweeping.cancel()
         if commands.ending.is_set():
             cut = gateway.active
-        await end(gateway, [server])
+        await end(gateway, server)
         self._channel.send("ended", Ended(cut, self._counts(), await gateway.learned_state.collect()))
         return ExitReport(0, signal.SIGTERM if commands.ending.is_set() else None)
 

@@ -5,7 +5,6 @@ import socket
 
 import pytest
 
-from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.connections import WaitingConnections
 from gateway.api.http_protocol import (
     HEAD_BYTES_MAX,
@@ -15,7 +14,8 @@ from gateway.api.http_protocol import (
     HttpProtocol,
     OpenConnections,
 )
-from pretended_client import answering
+from gateway.api.response import respond
+from pretended_client import ScriptedExchange, answering
 from running import run_real, run_virtual
 
 _HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -63,25 +63,26 @@ _GET = b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n"
 _SLOW_S = 8.0  # shorter than a head may take, longer than a connection may be idle
 
 
-async def _slow(_scope: Scope, _receive: Receive, send: Send) -> None:
+async def _slow(exchange: ScriptedExchange) -> None:
     """An answer that takes its time."""
     await asyncio.sleep(_SLOW_S)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"ok"})
+    respond(exchange, 200, [], b"ok")
 
 
 def _answered(*pieces: bytes, after_s: float = 0.0) -> _Transport:
-    """A connection after some time, to an application that takes 5 s for a response."""
+    """A connection after some time, to a server that takes 5 s for a response."""
 
-    async def application(scope: Scope, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
-        await send({"type": "http.response.body", "body": scope["raw_path"][:2], "more_body": True})
+    async def script(exchange: ScriptedExchange) -> None:
+        exchange.start(200, [], 4)
+        await exchange.send(exchange.head.path[:2].encode())
         await asyncio.sleep(5)
-        await send({"type": "http.response.body", "body": b"ok"})
+        if not exchange.ended:
+            exchange.write(b"ok")
+            exchange.end()
 
     async def main() -> _Transport:
         async with asyncio.TaskGroup() as tasks:
-            protocol = HttpProtocol(OpenConnections(answering(application, tasks)))
+            protocol = HttpProtocol(OpenConnections(answering(script, tasks)))
             transport = _Transport()
             protocol.connection_made(transport)
             for piece in pieces:
@@ -153,16 +154,17 @@ def test_requests_in_advance_are_bounded() -> None:
 def test_the_first_unsent_byte_stops_the_response() -> None:
     """A response to a client that does not read is held up after one write, however small, that the kernel refuses."""
 
-    async def application(_scope: Scope, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+    async def script(exchange: ScriptedExchange) -> None:
+        exchange.start(200, [])
         for _ in range(100):  # more than the kernel takes
-            written.append(_PIECE)
-            await send({"type": "http.response.body", "body": bytes(_PIECE), "more_body": True})
+            if not exchange.ended:
+                written.append(_PIECE)
+                await exchange.send(bytes(_PIECE))
 
     async def main() -> int:
         async with asyncio.TaskGroup() as tasks:
             loop = asyncio.get_running_loop()
-            protocol = HttpProtocol(OpenConnections(answering(application, tasks)))
+            protocol = HttpProtocol(OpenConnections(answering(script, tasks)))
             ours, client = socket.socketpair()
             with client:
                 transport, _ = await loop.connect_accepted_socket(lambda: protocol, ours)
@@ -182,13 +184,12 @@ def test_the_first_unsent_byte_stops_the_response() -> None:
 def _sent(first: bytes, piece: bytes) -> _Transport:
     """A connection that sent a head, then a piece, then more pieces than a head may have bytes."""
 
-    async def application(_scope: Scope, receive: Receive, _send: Send) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+    async def script(_: ScriptedExchange) -> None:
+        """Answer nothing."""
 
     async def main() -> _Transport:
         async with asyncio.TaskGroup() as tasks:
-            protocol = HttpProtocol(OpenConnections(answering(application, tasks)))
+            protocol = HttpProtocol(OpenConnections(answering(script, tasks)))
             transport = _Transport()
             protocol.connection_made(transport)
             protocol.data_received(_HEAD)
@@ -233,12 +234,12 @@ def test_a_body_is_not_bounded_as_a_head_is() -> None:
 def test_a_client_that_takes_nothing_is_let_go(unsent: tuple[int, int], takes: int, *, closed: bool) -> None:
     """An answer of which nothing is taken for a minute is dropped with its connection; a slow reader is not."""
 
-    async def application(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    async def script(_: ScriptedExchange) -> None:
         """Never called."""
 
     async def main(ours: socket.socket, client: socket.socket) -> bool:
         async with asyncio.TaskGroup() as tasks:
-            protocol = HttpProtocol(OpenConnections(answering(application, tasks)))
+            protocol = HttpProtocol(OpenConnections(answering(script, tasks)))
             transport = _Transport(ours)
             protocol.connection_made(transport)
             protocol.head_since_s = None  # its request has come
@@ -280,12 +281,14 @@ def test_a_body_is_never_taken_for_a_request(*, split: bool) -> None:
     assert transport.closed
 
 
-async def _flushing(_scope: Scope, _receive: Receive, send: Send) -> None:
+async def _flushing(exchange: ScriptedExchange) -> None:
     """Answer in two pieces, without a length, some time later."""
     await asyncio.sleep(1)
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"one", "more_body": True})
-    await send({"type": "http.response.body", "body": b"two"})
+    if not exchange.ended:
+        exchange.start(200, [])
+        await exchange.send(b"one")
+        exchange.write(b"two")
+        exchange.end()
 
 
 def _exchange(*steps: bytes | str) -> tuple[_Transport, list[object]]:

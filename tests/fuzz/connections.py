@@ -13,7 +13,6 @@ import httptools
 
 from fuzz.pieces import cuts
 from gateway.admission.body_memory import BodyMemory
-from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.body_reader import BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
@@ -24,7 +23,7 @@ from gateway.api.turns import Turns
 from gateway.errors import GatewayError
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
-from pretended_client import answering, connected_to
+from pretended_client import connected_to
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 WORDS: Final = (
@@ -56,7 +55,7 @@ _ANSWER: Final = re.compile(rb"(?=HTTP/1\.1 \d{3} )")
 
 
 class Seen(NamedTuple):
-    """One request as the application got it."""
+    """One request as its exchange got it."""
 
     method: str
     target: bytes
@@ -69,11 +68,6 @@ def check(data: bytes) -> None:
     requests, written = whole
     for other in others:
         assert other == whole
-    for pieces in cuts(data):
-        exchanged, written_by_exchanges = _served(pieces, exchanges=True)
-        if b"HTTP/1.1 413 " not in written_by_exchanges:  # they have a limit on bodies
-            assert exchanged == requests
-            assert _final(written_by_exchanges) == _final(written)
     answers = _answers(written, [request.method for request in requests])
     assert len(requests) <= answers <= len(requests) + 1  # one more where something was refused
     for ours, theirs in zip(requests, _by_h11(data), strict=False):
@@ -82,13 +76,8 @@ def check(data: bytes) -> None:
         assert ours.target in theirs.target  # host and fragment are not looked at
 
 
-def _final(written: bytes) -> bytes:
-    """What was written without 100s: an exchange sends one before it reads a body that is in the same read."""
-    return written.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
-
-
 class _Exchange(ClientExchange):
-    """Answers every request as the application does."""
+    """Answers every request."""
 
     def __init__(
         self, connection: Connection, head: RequestHead, runtime: Runtime, bodies: BodyLimits, seen: list[Seen]
@@ -115,23 +104,9 @@ class _Exchange(ClientExchange):
         pass
 
 
-def _served(pieces: list[bytes], *, exchanges: bool = False) -> tuple[list[Seen], bytes]:
-    """What the application was asked, or the exchanges in its place, and what was written."""
+def _served(pieces: list[bytes]) -> tuple[list[Seen], bytes]:
+    """What the exchanges were asked, and what was written."""
     seen: list[Seen] = []
-
-    async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        body = b""
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message["body"]
-            if not message["more_body"]:
-                break
-        target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-        seen.append(Seen(scope["method"], target, body))
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
 
     async def main() -> bytes:
         loop = asyncio.get_running_loop()
@@ -142,22 +117,21 @@ def _served(pieces: list[bytes], *, exchanges: bool = False) -> tuple[list[Seen]
             assert head.path
             return _Exchange(connection, head, runtime, bodies, seen)
 
-        async with asyncio.TaskGroup() as tasks:
-            client = connected_to(open_exchange if exchanges else answering(application, tasks))
-            transport, protocol = client.transport, client.transport.protocol
-            assert isinstance(protocol, HttpProtocol)
-            for piece in pieces:
-                if transport.closed:
-                    break
-                client.send(piece)
-                assert protocol._head_bytes <= HEAD_BYTES_MAX or transport.closed
-                for _ in range(8):  # the application answers what it can
-                    await asyncio.sleep(0)
-            for _ in range(200):  # requests in a row take their turns
+        client = connected_to(open_exchange)
+        transport, protocol = client.transport, client.transport.protocol
+        assert isinstance(protocol, HttpProtocol)
+        for piece in pieces:
+            if transport.closed:
+                break
+            client.send(piece)
+            assert protocol._head_bytes <= HEAD_BYTES_MAX or transport.closed
+            for _ in range(8):  # the exchanges answer what they can
                 await asyncio.sleep(0)
-            client.leave()
-            await asyncio.sleep(1000)
-            return b"".join(transport.written)
+        for _ in range(200):  # requests in a row take their turns
+            await asyncio.sleep(0)
+        client.leave()
+        await asyncio.sleep(1000)
+        return b"".join(transport.written)
 
     failures: list[dict[str, object]] = []
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from admin_site import AdminUnderTest, Exchange
-from gateway.api.web_pages import HostCheck
 from gateway.observe.exposition import CONTENT_TYPE
 from gateway.observe.proof import Goal
 from running import run_virtual
@@ -274,8 +273,7 @@ def test_without_a_key_the_host_must_be_known(path: str) -> None:
 
 def test_a_configured_host_and_a_key() -> None:
     """A configured name is served; with a key any name is, because a web page has no key."""
-    site = AdminUnderTest()
-    site.admin.hosts = HostCheck(["gateway.internal"])
+    site = AdminUnderTest(hosts=("gateway.internal",))
     assert site.ask("GET", "/admin/hedging", headers={"host": "gateway.internal:8081"}).status == 200
     site = AdminUnderTest(key="secret")
     headers = {"host": "any.example", "authorization": "Bearer secret"}

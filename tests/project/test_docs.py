@@ -13,19 +13,13 @@ from pathlib import Path
 import pytest
 import trustme
 import yaml
-from fastapi import FastAPI
 from starlette.routing import Route
 
+from admin_site import AdminUnderTest
 from checkout import ROOT
 from contract_file import CONTRACT, errors, operations
 from gateway.config.loader import load
-from gateway.errors import ReloadFailed
-from gateway.observe.metrics import Metrics
-from gateway.observe.usage import UsageTable
-from gateway.observe.view import OwnView
 from gateway.pages.files import LIVE
-from gateway.process_events import ConfigReloaded
-from gateway.server.admin import Admin, Controls
 
 DOCS = ROOT / "docs"
 OTHERS = ("README.md", "CHANGELOG.md", "docker/README.md", "docker/helm/ttft-gateway/README.md")
@@ -163,7 +157,8 @@ def test_headers() -> None:
 def test_admin_routes() -> None:
     """docs/admin.md has a row and a heading for each route of the admin address, parts of its page apart."""
     parts = set(LIVE) - {"/"}
-    routes = [route for route in _admin_app().routes if isinstance(route, Route) and route.path not in parts]
+    app = AdminUnderTest().admin.app
+    routes = [route for route in app.routes if isinstance(route, Route) and route.path not in parts]
     expected = sorted(
         f"{method} {route.path.replace(':path', '')}"
         for route in routes
@@ -172,18 +167,3 @@ def test_admin_routes() -> None:
     headings = re.findall(r"^## `(.+)`$", _text(DOCS / "admin.md"), re.MULTILINE)
     assert sorted(headings) == expected
     assert sorted(_rows("admin.md", "[A-Z]+ /[^`]*")) == expected
-
-
-def _admin_app() -> FastAPI:
-    async def switch(model: str | None, *, on: bool) -> None:
-        """Turn nothing."""
-
-    async def reload() -> ConfigReloaded:
-        """Read nothing."""
-        raise ReloadFailed("there is nothing to read")
-
-    async def switch_replica(replica: str, model: str | None, *, out: bool) -> None:
-        """Take nothing out."""
-
-    view = OwnView(Metrics(tuple), tuple, lambda _name, _quantiles: None, UsageTable().report)
-    return Admin(view, Controls(switch, switch_replica, reload)).app

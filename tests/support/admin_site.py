@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
 from gateway.observe.metrics import Metrics
 from gateway.observe.proof import ProofCounts
@@ -88,6 +89,7 @@ class AdminUnderTest:
     """An admin app over two models; switching is stored, and sent to the feed as by the gateway."""
 
     key: str | None = None
+    hosts: tuple[str, ...] = ()
     off: set[str] = field(default_factory=set)
     models: tuple[str, ...] = ("llama", "org/qwen")
     fault: str | None = None
@@ -98,8 +100,11 @@ class AdminUnderTest:
         self.metrics = Metrics(self.state, usage=self.usage)
         self.proof = ProofCounts(lambda _: None)
         view = OwnView(self.metrics, self.state, self.describe, self.usage.report, proof=self.proof.tallies)
-        self.admin = Admin(view, Controls(self.switch, self.switch_replica, self.reload))
-        self.admin.key = self.key
+        replica = {"name": "a", "kind": "vllm", "base_url": "http://127.0.0.1:1/v1"}
+        settings = Settings.model_validate(
+            {"models": [{"name": "m", "replicas": [replica]}], "admin_key": self.key, "hosts": self.hosts}
+        )
+        self.admin = Admin(view, Controls(self.switch, self.switch_replica, self.reload), lambda: settings)
 
     def state(self) -> Iterable[PoolState]:
         return [pool(model, hedging_on=model not in self.off) for model in self.models]

@@ -13,6 +13,7 @@ from pathlib import Path
 from checkout import ROOT
 from raw_http import ASK, CHAT, request_bytes
 from spawned import WAIT_S, Gateway
+from unused_ports import unused_port
 
 KEY = "secret-of-team-a"
 
@@ -72,7 +73,7 @@ async def limited(url: str, port: int, folder: Path, files: int) -> AsyncIterato
     """
     config = {
         "listen": f"127.0.0.1:{port}",
-        "admin_listen": "off",
+        "admin_listen": f"127.0.0.1:{unused_port()}",
         "keys": [{"name": "team-a", "key": KEY}],
         "models": [{"name": "m", "replicas": [{"name": "a", "kind": "simulated", "base_url": url}]}],
     }

@@ -9,24 +9,24 @@ import resource
 import sys
 
 from gateway.__main__ import main
-from gateway.server.applications import DeferredAdmin
+from gateway.server.admin_address import AdminAddress
 
 
 def report_reads() -> None:
     """Report files and folders that are opened after the framework was loaded."""
-    loaded: list[DeferredAdmin] = []
-    load = DeferredAdmin.load
+    loaded: list[AdminAddress] = []
+    load = AdminAddress.load
 
     def audit(event: str, arguments: tuple[object, ...]) -> None:
         if loaded and event in {"open", "os.listdir", "os.scandir"}:
             os.write(2, f"READ {arguments[0]}\n".encode())
 
-    async def reported(admin: DeferredAdmin) -> None:
-        await load(admin)
-        loaded.append(admin)
+    async def reported(address: AdminAddress) -> None:
+        await load(address)
+        loaded.append(address)
         os.write(2, b"LOADED\n")
 
-    setattr(DeferredAdmin, DeferredAdmin.load.__name__, reported)
+    setattr(AdminAddress, AdminAddress.load.__name__, reported)
     sys.addaudithook(audit)
 
 

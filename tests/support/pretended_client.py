@@ -5,13 +5,19 @@ Units: bytes.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import NamedTuple
 
 import httptools
 
-from gateway.api.asgi import Application, AsgiRequests
+from gateway.admission.body_memory import BodyMemory
+from gateway.api.body_reader import BodyLimits
+from gateway.api.dialects.base import ClientApi
+from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.http_protocol import HttpProtocol, OpenConnections, OpenExchange
+from gateway.api.request_head import RequestHead
+from gateway.api.turns import Turns
+from gateway.errors import GatewayError
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.server.app import Gateway
@@ -154,10 +160,71 @@ def connected_to(open_exchange: OpenExchange) -> PretendedClient:
     return PretendedClient(HttpProtocol(OpenConnections(open_exchange)))
 
 
-def answering(application: Application, tasks: asyncio.TaskGroup) -> OpenExchange:
-    """Return what opens an exchange for each request of an ASGI application."""
+class ScriptedExchange(ClientExchange):
+    """A request whose response is a script; its body is dropped."""
+
+    def __init__(
+        self, connection: Connection, head: RequestHead, bodies: BodyLimits, begin: Callable[["ScriptedExchange"], None]
+    ) -> None:
+        super().__init__(connection, head, bodies.runtime, ClientApi(None), bodies, "id")
+        self._begin = begin
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    async def send(self, piece: bytes) -> None:
+        """Send a piece of the response now, and wait until the client may have more."""
+        self.write_keep_alive(piece)
+        await self._writable.wait()
+
+    def on_body(self, piece: bytes) -> None:
+        """Drop the piece."""
+
+    def receive(self) -> None:
+        """Do nothing."""
+
+    def _open(self) -> None:
+        self.race = self
+        self._begin(self)
+
+    def pause(self) -> None:
+        self._writable.clear()
+
+    def resume(self) -> None:
+        self._writable.set()
+
+    def usage(self) -> None:
+        """Return no usage."""
+
+    def give_up(self, error: GatewayError) -> None:
+        raise AssertionError(error)
+
+    def _answer(self, body: bytes) -> None:
+        raise AssertionError(body)
+
+    def _rejected(self, error: GatewayError) -> None:
+        raise AssertionError(error)
+
+    def _abandon(self) -> None:
+        """Do nothing: the script goes on."""
+
+    def _release(self) -> None:
+        self._writable.set()
+
+
+Script = Callable[[ScriptedExchange], Coroutine[object, object, None]]
+"""Writes a response."""
+
+
+def answering(script: Script, tasks: asyncio.TaskGroup) -> OpenExchange:
+    """Return what opens an exchange for each request, answered by a script in a task."""
     loop = asyncio.get_running_loop()
-    return AsgiRequests(application, Runtime(loop, lambda _: None, lambda: 0.0, TimerQueue(loop)), tasks).open
+    runtime = Runtime(loop, lambda _: None, lambda: 0.0, TimerQueue(loop))
+    bodies = BodyLimits(1_000_000, 500.0, BodyMemory(1_000_000), runtime, Turns(loop))
+
+    def begin(exchange: ScriptedExchange) -> None:
+        tasks.create_task(script(exchange))
+
+    return lambda connection, head: ScriptedExchange(connection, head, bodies, begin)
 
 
 class _Reader:

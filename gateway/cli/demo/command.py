@@ -29,7 +29,7 @@ from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
 from gateway.config.errors import ConfigError
 from gateway.config.settings import Settings
 from gateway.config.values import parse_address
-from gateway.server.applications import import_framework
+from gateway.server.admin_address import import_framework
 from gateway.server.http_server import ListenError
 from gateway.server.process import Addresses, run
 from gateway.version import VERSION
