@@ -401,22 +401,10 @@ def _request_text(line: RequestLine) -> str:
         line.result.value,
         f"{line.total_ms:g}ms",
     ]
-    times_ms = {
-        "work": line.work_ms,
-        "ttft": line.ttft_ms,
-        "ttft_target": line.ttft_target_ms,
-        "queued": line.queued_ms,
-    }
-    parts += [f"{name}={time_ms:g}ms" for name, time_ms in times_ms.items() if time_ms is not None]
+    parts += _times(work=line.work_ms, ttft=line.ttft_ms, ttft_target=line.ttft_target_ms, queued=line.queued_ms)
     parts += [f"key={_quoted(line.key)}", f"id={_quoted(line.request_id)}"]
-    if line.trace_id is not None:
-        parts.append(f"trace={_quoted(line.trace_id)}")
-    if line.span_id is not None:
-        parts.append(f"span={line.span_id}")
-    if line.worker is not None:
-        parts.append(f"worker={line.worker}")
-    if line.error is not None:
-        parts.append(f"error={_quoted(line.error)}")
+    named = {"trace": line.trace_id, "span": line.span_id, "worker": line.worker, "error": line.error}
+    parts += [f"{name}={_quoted(str(value))}" for name, value in named.items() if value is not None]
     if line.denials:
         parts.append("denied=" + ",".join(denial.value for denial in line.denials))
     if line.denied_why is not None:
@@ -446,17 +434,19 @@ def _recovery_text(recovery: RecoveryLine) -> str:
 
 def _attempt_text(attempt: AttemptLine) -> str:
     parts = [f"| {_quoted(attempt.replica)} {attempt.role.value} {attempt.outcome.value}"]
-    if attempt.work_ms is not None:
-        parts.append(f"work={attempt.work_ms:g}ms")
-    if attempt.ttft_ms is not None:
-        parts.append(f"ttft={attempt.ttft_ms:g}ms")
-    if attempt.expected_ms is not None:
-        parts.append(f"expected={attempt.expected_ms:g}ms")
-    if attempt.hedge_after_ms is not None:
-        parts.append(f"hedge_after={attempt.hedge_after_ms:g}ms")
+    parts += _times(
+        work=attempt.work_ms,
+        ttft=attempt.ttft_ms,
+        expected=attempt.expected_ms,
+        hedge_after=attempt.hedge_after_ms,
+    )
     if attempt.error is not None:
         parts.append(f"error={_quoted(attempt.error)}")
     return " ".join((*parts, f"{attempt.end_ms:g}ms", _remark(attempt.reason)))
+
+
+def _times(**times_ms: float | None) -> Iterator[str]:
+    return (f"{name}={time_ms:g}ms" for name, time_ms in times_ms.items() if time_ms is not None)
 
 
 def _rare_text(line: Mapping[str, object]) -> str:

@@ -16,7 +16,7 @@ from gateway.events import AttemptReport, RequestEnded, RequestRejected
 from gateway.observe.recorder import OPERATIONS
 from gateway.traces import Trace, attempt_id
 from ttft_gateway.apis.base import Usage
-from ttft_gateway.hedging.charges import Charge, Disposition
+from ttft_gateway.hedging.charges import Disposition
 from ttft_gateway.limits.prices import money
 
 _TEXT_CHARS_MAX = 200  # length of ids and error codes, which may come from an upstream
@@ -119,17 +119,14 @@ def spans_of(event: RequestEnded, trace: Trace, epoch_s: float, find: FindFacts)
 
 def rejected_span(event: RequestRejected, trace: Trace, epoch_s: float) -> Span:
     """Return the span of a request that reached no replica; its method and path are not recorded."""
-    attributes: dict[str, Attribute] = {
-        "http.response.status_code": event.status,
-        "ttft_gateway.request_id": event.request_id,
-        "ttft_gateway.queue_time": event.queued_s,
-    }
-    if event.code is not None:
-        attributes["error.type"] = event.code[:_TEXT_CHARS_MAX]
-    if event.key_name is not None:
-        attributes["ttft_gateway.key"] = event.key_name
-    if event.model is not None:
-        attributes["gen_ai.request.model"] = event.model
+    attributes = _known(
+        ("http.response.status_code", event.status),
+        ("ttft_gateway.request_id", event.request_id),
+        ("ttft_gateway.queue_time", event.queued_s),
+        ("error.type", _truncated(event.code)),
+        ("ttft_gateway.key", event.key_name),
+        ("gen_ai.request.model", event.model),
+    )
     return Span(
         "HTTP",
         trace.trace_id,
@@ -145,94 +142,73 @@ def rejected_span(event: RequestRejected, trace: Trace, epoch_s: float) -> Span:
 
 
 def _request_attributes(event: RequestEnded, operation: str, winner: ReplicaFacts | None) -> dict[str, Attribute]:
-    found: dict[str, Attribute] = {
-        "gen_ai.operation.name": operation,
-        "gen_ai.request.model": event.model,
-        "gen_ai.request.stream": event.streaming,
-        "http.request.method": "POST",
-        "http.route": f"/v1/{event.api.value}",
-        "http.response.status_code": event.status,
-        "ttft_gateway.request_id": event.request_id,
-        "ttft_gateway.key": event.key_name,
-        "ttft_gateway.result": event.result.value,
-        "ttft_gateway.attempts": len(event.attempts),
-        "ttft_gateway.gateway_time": event.gateway_s,
-    }
-    if winner is not None:
-        found["gen_ai.response.model"] = winner.model
-    if event.ttft_s is not None:
-        found["gen_ai.response.time_to_first_chunk"] = event.ttft_s
-    if event.error is not None:
-        found["error.type"] = event.error[:_TEXT_CHARS_MAX]
-    if event.winner is not None:
-        found["ttft_gateway.winner"] = event.winner
-    if event.queued_s:
-        found["ttft_gateway.queue_time"] = event.queued_s
-    if event.denials:
-        found["ttft_gateway.denials"] = tuple(denial.value for denial in event.denials)
-    if event.never_hedged is not None:
-        found["ttft_gateway.never_hedged"] = event.never_hedged.value
     costs = [attempt.charge.cost for attempt in event.attempts if attempt.charge.cost is not None]
-    if costs:
-        found["ttft_gateway.cost"] = money(sum(costs))
-    return found
+    return _known(
+        ("gen_ai.operation.name", operation),
+        ("gen_ai.request.model", event.model),
+        ("gen_ai.request.stream", event.streaming),
+        ("http.request.method", "POST"),
+        ("http.route", f"/v1/{event.api.value}"),
+        ("http.response.status_code", event.status),
+        ("ttft_gateway.request_id", event.request_id),
+        ("ttft_gateway.key", event.key_name),
+        ("ttft_gateway.result", event.result.value),
+        ("ttft_gateway.attempts", len(event.attempts)),
+        ("ttft_gateway.gateway_time", event.gateway_s),
+        ("gen_ai.response.model", None if winner is None else winner.model),
+        ("gen_ai.response.time_to_first_chunk", event.ttft_s),
+        ("error.type", _truncated(event.error)),
+        ("ttft_gateway.winner", event.winner),
+        ("ttft_gateway.queue_time", event.queued_s or None),
+        ("ttft_gateway.denials", tuple(denial.value for denial in event.denials) or None),
+        ("ttft_gateway.never_hedged", None if event.never_hedged is None else event.never_hedged.value),
+        ("ttft_gateway.cost", money(sum(costs)) if costs else None),
+    )
 
 
 def _attempt_attributes(
-    event: RequestEnded, attempt: AttemptReport, operation: str, known: ReplicaFacts | None
+    event: RequestEnded, attempt: AttemptReport, operation: str, facts: ReplicaFacts | None
 ) -> dict[str, Attribute]:
-    found: dict[str, Attribute] = {
-        "gen_ai.operation.name": operation,
-        "ttft_gateway.replica": attempt.replica,
-        "ttft_gateway.role": attempt.role.value,
-        "ttft_gateway.reason": attempt.reason,
-        "ttft_gateway.outcome": attempt.outcome.value,
-        "ttft_gateway.disposition": attempt.charge.disposition.value,
-    }
-    if event.streaming:
-        found["gen_ai.request.stream"] = True
-    if known is not None:
-        found["gen_ai.provider.name"] = _PROVIDERS.get(known.kind, known.kind)
-        found["gen_ai.request.model"] = known.model
-        found["server.address"] = known.address
-        if known.port is not None:
-            found["server.port"] = known.port
-    numbers = (
+    usage, charge = attempt.usage or Usage(), attempt.charge
+    kind = None if facts is None else facts.kind
+    return _known(
+        ("gen_ai.operation.name", operation),
+        ("ttft_gateway.replica", attempt.replica),
+        ("ttft_gateway.role", attempt.role.value),
+        ("ttft_gateway.reason", attempt.reason),
+        ("ttft_gateway.outcome", attempt.outcome.value),
+        ("ttft_gateway.disposition", charge.disposition.value),
+        ("gen_ai.request.stream", event.streaming or None),
+        ("gen_ai.provider.name", None if kind is None else _PROVIDERS.get(kind, kind)),
+        ("gen_ai.request.model", None if facts is None else facts.model),
+        ("server.address", None if facts is None else facts.address),
+        ("server.port", None if facts is None else facts.port),
         ("http.response.status_code", attempt.status),
         ("gen_ai.response.time_to_first_chunk", attempt.content_s),
         ("ttft_gateway.time_to_headers", attempt.headers_s),
         ("ttft_gateway.time_to_work", attempt.work_s),
         ("ttft_gateway.predicted_ttft", attempt.predicted_s),
         ("ttft_gateway.hedge_delay", attempt.hedge_after_s),
-    )
-    found.update((name, number) for name, number in numbers if number is not None)
-    if attempt.error is not None:
-        found["error.type"] = attempt.error[:_TEXT_CHARS_MAX]
-    if attempt.upstream_request_id is not None:
-        found["ttft_gateway.upstream_request_id"] = attempt.upstream_request_id[:_TEXT_CHARS_MAX]
-    if attempt.usage is not None:
-        _add_usage(found, attempt.usage)
-    _add_charge(found, attempt.charge)
-    return found
-
-
-def _add_usage(found: dict[str, Attribute], usage: Usage) -> None:
-    counts = (
+        ("error.type", _truncated(attempt.error)),
+        ("ttft_gateway.upstream_request_id", _truncated(attempt.upstream_request_id)),
         ("gen_ai.usage.input_tokens", usage.prompt_tokens),
         ("gen_ai.usage.output_tokens", usage.completion_tokens),
         ("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens),
         ("gen_ai.usage.reasoning.output_tokens", usage.reasoning_tokens),
+        ("ttft_gateway.cost", charge.cost),
+        # tokens that the replica has not reported
+        ("ttft_gateway.billed.input_tokens", charge.prompt_tokens if charge.estimated else None),
+        ("ttft_gateway.billed.output_tokens", charge.completion_tokens if charge.estimated else None),
     )
-    found.update((name, count) for name, count in counts if count is not None)
 
 
-def _add_charge(found: dict[str, Attribute], charge: Charge) -> None:
-    """Add the bill of an attempt: its cost, and tokens that the replica has not reported."""
-    if charge.cost is not None:
-        found["ttft_gateway.cost"] = charge.cost
-    if charge.estimated:
-        found["ttft_gateway.billed.input_tokens"] = charge.prompt_tokens
-        found["ttft_gateway.billed.output_tokens"] = charge.completion_tokens
+def _known(*attributes: tuple[str, Attribute | None]) -> dict[str, Attribute]:
+    """Return the attributes that are not None."""
+    return {name: value for name, value in attributes if value is not None}
+
+
+def _truncated(text: str | None) -> str | None:
+    return None if text is None else text[:_TEXT_CHARS_MAX]
 
 
 def _ns(unix_s: float) -> int:

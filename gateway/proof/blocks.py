@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gateway.proof.tally import REQUESTS, GroupTimes, Tally
+from gateway.proof.tally import REQUESTS, GroupTimes, Tally, merged_tallies
 
 
 class Block(msgspec.Struct):
@@ -75,16 +75,11 @@ def counts_of(tally: Tally) -> ModelCounts:
 
 def merged(each: Iterable[Sequence[Block]]) -> list[Block]:
     """Add the blocks of several processes."""
-    total: dict[str, Block] = {}
+    found: dict[str, list[dict[str, Tally]]] = {}
     for blocks in each:
         for block in blocks:
-            models = total.setdefault(block.name, Block(block.name)).models
-            for name, tally in block.models.items():
-                if name in models:
-                    models[name].merge(tally)
-                else:
-                    models[name] = tally
-    return list(total.values())
+            found.setdefault(block.name, []).append(block.models)
+    return [Block(name, merged_tallies(models)) for name, models in found.items()]
 
 
 def added(each: Iterable[ModelCounts]) -> ModelCounts | None:

@@ -15,6 +15,7 @@ Units: seconds, tokens, money in the configuration's currency.
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -185,6 +186,17 @@ class Tally(msgspec.Struct, gc=False):
     def requests(self) -> int:
         """Number of requests."""
         return sum(self.groups[group].count for group in REQUESTS if group in self.groups)
+
+
+def merged_tallies(processes: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:
+    """Return the counts of each model; where an SLO differs, the counts of the first process are used."""
+    total: dict[str, Tally] = {}
+    for tallies in processes:
+        for model, tally in tallies.items():
+            sum_ = total.setdefault(model, Tally(tally.slo_s, tally.limit_s))
+            if (sum_.slo_s, sum_.limit_s) == (tally.slo_s, tally.limit_s):
+                sum_.merge(tally)
+    return total
 
 
 def upper_s(index: int) -> float:

@@ -18,10 +18,9 @@ from gateway.observe.dropped import DroppedState
 from gateway.observe.instruments import Instruments
 from gateway.observe.usage import UsageTable
 from gateway.process_events import WorkerChanged
-from gateway.proof.tally import Tally
+from gateway.proof.tally import Tally, merged_tallies
 from gateway.share.hub import METHOD, ShareHub, answers_of
 from gateway.workers.channel import Channel, Handler, connect
-from gateway.workers.merging import merged_proof
 from gateway.workers.messages import Counts, Ended, Ready, SwitchHedging
 from gateway.workers.passing import Lane
 from ttft_gateway.pool.learned import LearnedModel
@@ -275,7 +274,7 @@ class WorkerGroup:
         if worker.counts is not None:
             self.dead.add(worker.counts.instruments)
             self.dead_usage.add(worker.counts.usage)
-            self.dead_proof = merged_proof([worker.counts.proof, self.dead_proof])
+            self.dead_proof = merged_tallies([worker.counts.proof, self.dead_proof])
         if not self.is_stopping:
             self.restarts += 1
             self._unexplained[worker.process] = worker

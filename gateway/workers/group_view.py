@@ -14,14 +14,13 @@ from gateway.observe.proof import proof_values
 from gateway.observe.state import AdmissionState, DiscoverySource, PoolState, ShareState
 from gateway.observe.usage import UsageReport, UsageTable
 from gateway.proof.blocks import Block, merged
-from gateway.proof.tally import Tally
+from gateway.proof.tally import Tally, merged_tallies
 from gateway.workers.group import WorkerGroup
 from gateway.workers.merging import (
     merged_admission,
     merged_description,
     merged_pools,
     merged_process,
-    merged_proof,
     merged_share,
 )
 from gateway.workers.messages import Counts, Describe, WorkerScrape
@@ -99,7 +98,7 @@ class GroupView:
 
     async def proof(self, hours: int | None) -> Mapping[str, Tally]:
         tallies = await self._read("proof", dict[str, Tally], hours)
-        return merged_proof(tallies if hours else [*tallies, self._group.dead_proof])
+        return merged_tallies(tallies if hours else [*tallies, self._group.dead_proof])
 
     async def share(self) -> ShareState | None:
         return merged_share(await self._read("share", ShareState))

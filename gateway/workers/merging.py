@@ -26,7 +26,6 @@ from gateway.observe.state import (
     ReplicaState,
     ShareState,
 )
-from gateway.proof.tally import Tally
 from ttft_gateway.estimation.window import WindowState
 from ttft_gateway.pool.learned import LearnedModel, LearnedPool, LearnedReplica
 from ttft_gateway.pool.learning import ReplicaWindows
@@ -84,17 +83,6 @@ def merged_share(workers: Sequence[ShareState]) -> ShareState | None:
 
 def _age_s(age_s: float | None) -> float:
     return math.inf if age_s is None else age_s
-
-
-def merged_proof(processes: Sequence[Mapping[str, Tally]]) -> dict[str, Tally]:
-    """Return the counts of each model; where an SLO differs, the counts of the first process are used."""
-    total: dict[str, Tally] = {}
-    for tallies in processes:
-        for model, tally in tallies.items():
-            sum_ = total.setdefault(model, Tally(tally.slo_s, tally.limit_s))
-            if (sum_.slo_s, sum_.limit_s) == (tally.slo_s, tally.limit_s):
-                sum_.merge(tally)
-    return total
 
 
 def merged_process(workers: Sequence[Sequence[ProcessValue]]) -> list[ProcessValue]:

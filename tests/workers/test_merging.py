@@ -8,14 +8,13 @@ from gateway.observe.process import ProcessValue
 from gateway.observe.recorder import Recorder
 from gateway.observe.state import LeaseState, LimitState, MismatchState, QuotaState, ShareState
 from gateway.observe.usage import UsageTable
-from gateway.proof.tally import Group, Tally
+from gateway.proof.tally import Group, Tally, merged_tallies
 from gateway.workers.merging import (
     merged_admission,
     merged_description,
     merged_learned,
     merged_pools,
     merged_process,
-    merged_proof,
     merged_share,
 )
 from pooled import pool as make_pool
@@ -190,7 +189,7 @@ def test_counts_of_hedging_add_up() -> None:
     first, second, other = Tally(2.0, 10.0), Tally(2.0, 10.0), Tally(3.0, 10.0)
     for tally in (first, second, other):
         tally.add(Group.SAME, 0.5)
-    total = merged_proof([{"m": first}, {"m": second}, {"m": other}, {"n": other}])
+    total = merged_tallies([{"m": first}, {"m": second}, {"m": other}, {"n": other}])
     assert {model: tally.requests for model, tally in total.items()} == {"m": 2, "n": 1}
     assert first.requests == 1
-    assert not merged_proof([])
+    assert not merged_tallies([])
