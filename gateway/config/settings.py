@@ -5,7 +5,7 @@ Owns names, types, ranges and defaults. Each YAML key is its field's name withou
 rules.py. docs/configuration.md has a heading for each setting, and the docstrings of attributes are the descriptions
 in docs/config.schema.json.
 
-Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; the rest are counts or have no unit.
+Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; all others are counts or have no unit.
 """
 
 import re
@@ -64,7 +64,7 @@ class ShareSettings(Section):
     password_file: str | None = None
     """File with the password, instead of `password`; relative to the configuration file."""
     ca_file: str | None = Field(default=None, examples=["/etc/ssl/internal-ca.pem"])
-    """Certificate authorities to trust, in PEM form; unset: those of the system. Relative to the configuration file."""
+    """Certificate authorities to trust, in PEM form; unset: the system's. Relative to the configuration file."""
     fleet: Name = "default"
     """Name that gateways have in common if they share with each other."""
     when_away: WhenAwayName = "share"
@@ -103,7 +103,7 @@ class KeySettings(Section):
 
     @property
     def without_secrets(self) -> "KeySettings":
-        """The settings with the same secrets for every key: what stays the same when a secret is replaced."""
+        """The settings with the same secrets for every key: what does not change when a secret is replaced."""
         return self.model_copy(update={"key": SecretStr(""), "key_file": None, "previous_key": None})
 
 
@@ -218,7 +218,7 @@ class ConnectionSettings(Section):
     proxy: ProxyUrl | None = Field(default=None, examples=["http://proxy.internal:3128"])
     """URL of an HTTP proxy; unset: none."""
     ca_file: str | None = Field(default=None, examples=["/etc/ssl/internal-ca.pem"])
-    """Certificate authorities to trust, in PEM form; unset: those of the system."""
+    """Certificate authorities to trust, in PEM form; unset: the system's."""
     cert_file: str | None = Field(default=None, examples=["/run/secrets/gateway.crt"])
     """Client certificate of the gateway, in PEM form; unset: none."""
     key_file: str | None = Field(default=None, examples=["/run/secrets/gateway.key"])
@@ -291,7 +291,7 @@ class ReplicaSettings(ReplicaOptions, ReplicaName):
 
     @property
     def stops_billing(self) -> bool | None:
-        """`cancel_stops_billing`, by default that of the kind; None if it is unknown."""
+        """`cancel_stops_billing`, by default the fact of the kind; None if it is unknown."""
         configured = self.cancel_stops_billing
         return CATALOG[self.kind].cancel_stops_billing if configured is None else configured
 
@@ -315,7 +315,7 @@ class DiscoverSource(Section):
 
 
 class DiscoverSettings(ReplicaOptions, DiscoverSource):
-    """A source of replicas that come and go, and the settings of those that have none of their own."""
+    """A source of replicas that come and go, and the settings of replicas that have none of their own."""
 
 
 LISTED = ConfigDict(
@@ -344,7 +344,7 @@ class HedgeSettings(Section):
     budget_unit: BudgetUnitName = "tokens"
     """Quantity that `budget` limits in addition to requests: prompt tokens, or cost."""
     ttft_target_s: Duration | None = None
-    """TTFT that hedges are to keep, with as few hedges as that takes; unset: they save as much time as possible."""
+    """Target of the TTFT, reached with as few hedges as possible; unset: hedges save as much time as possible."""
     max_hedges: Count = Field(default=DEFAULTS.max_hedges, le=HEDGES_MAX)
     """Maximum number of backups per request."""
     delay_s: Delay | None = None
@@ -482,7 +482,7 @@ class Settings(Section):
     models: tuple[ModelSettings, ...] = Field(min_length=1, examples=["[{name: llama-70b, replicas: [...]}]"])
     """Models to serve."""
     default_model: Name | None = Field(default=None, examples=["llama-70b"])
-    """Model of requests whose `model` is missing or unknown; unset: such requests are errors."""
+    """Model of requests with a missing or unknown `model`; unset: such requests are errors."""
     hedge: HedgeSettings = Field(default=HedgeSettings(), examples=["{policy: off}"])
     """Hedging of every model, except where its own `hedge` differs."""
     timeouts: TimeoutSettings = Field(default=TimeoutSettings(), examples=["{ttft_failover: 10s}"])
@@ -492,7 +492,7 @@ class Settings(Section):
     quotas: tuple[QuotaSettings, ...] = Field(default=(), examples=["[{name: openai-main, requests_per_min: 500}]"])
     """Rate limits of providers."""
     learned_file: OptionalFile = Field(default=None, examples=["/var/lib/ttft-gateway/learned.json"])
-    """File that keeps learned latencies over restarts, or `off`; relative to the configuration file."""
+    """File that stores learned latencies over restarts, or `off`; relative to the configuration file."""
     share: ShareSettings | None = Field(default=None, examples=["{url: rediss://valkey.internal:6379/0}"])
     """Server over which several gateways share limits and loads; unset: none."""
     tracing: TracingSettings | None = Field(default=None, examples=["{endpoint: http://otel-collector:4318}"])

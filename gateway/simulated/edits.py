@@ -185,7 +185,7 @@ def _ending_in(script: Script, args: FaultArgs, last: Callable[[Sequence[Frame]]
 
 
 def stall(script: Script, args: FaultArgs) -> Script:
-    """Send nothing for `seconds` after `count` events, then the rest."""
+    """Send nothing for `seconds` after `count` events, then the other events."""
     unchanged = 0 if script.json else len(_first_events(script, args.count))
     late = (Step(step.at_s + args.seconds, step.frame) for step in script.steps[unchanged:])
     return replace(script, steps=(*script.steps[:unchanged], *late))
@@ -276,7 +276,7 @@ def _in_pieces(script: Script, cut_up: Callable[[bytes], Iterator[bytes]], spaci
 
 
 def coalesce(script: Script, args: FaultArgs) -> Script:
-    """Write `count` events at once, at the time of the last one; the write has the kind of its first content event."""
+    """Write `count` events together, at the time of the last one, with the kind of the first content event."""
     size = max(1, args.count)
     steps = []
     for start in range(0, len(script.steps), size):

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print(cells: Sequence[str], widths: Sequence[int]) -> None:
-    """Print one line at once: all workloads take some time."""
+    """Print one line immediately: all workloads take some time."""
     first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
     print("  ".join((first.lstrip().ljust(widths[0]), *others)), flush=True)
 

@@ -1,4 +1,4 @@
-"""Fan-out through the gateway: one request makes n calls at once and waits for the slowest, with hedging on and off.
+"""Fan-out through the gateway: one request makes n calls together and waits for the slowest, with hedging on and off.
 
 Real sockets: simulated replicas, one gateway process for each policy, and this client on one machine. Units: seconds.
 """
@@ -77,7 +77,7 @@ async def _measured(
         client = Client(Target(process.url, MODEL, timeout_s=30.0), tasks, loop.time())
 
         async def ask(number: int, count: int) -> float:
-            """Send calls at once; return the time until the slowest had its first token."""
+            """Send calls together; return the time until the slowest had its first token."""
             times_s: list[float] = []
             sent_s = loop.time()
             for _ in range(count):

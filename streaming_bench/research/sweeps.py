@@ -69,7 +69,7 @@ class SweepSize:
 
 
 class FrontierRow(NamedTuple):
-    """One run of one policy with one budget, or a bound; latencies are those of answered requests."""
+    """One run of one policy with one budget, or a bound; only answered requests have latencies."""
 
     workload: str
     policy: str
@@ -228,7 +228,7 @@ def _between(run: SimulatedRun, start_s: float, end_s: float) -> tuple[float, fl
 
 
 def _binned(ratios: Values, width: float) -> Bins:
-    """Put ratios into logarithmic bins whose values are within a relative width of every sample, as a DDSketch does."""
+    """Put ratios into logarithmic bins with values within a relative width of every sample, as a DDSketch does."""
     gamma = (1 + width) / (1 - width)
     keys, counts = np.unique(np.ceil(np.log(ratios) / np.log(gamma)), return_counts=True)
     values = 2 * gamma**keys / (gamma + 1)

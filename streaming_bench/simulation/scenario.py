@@ -122,7 +122,7 @@ class Thinking(Section, frozen=True):
 
 
 class SampledModel(Section, frozen=True):
-    """Replicas whose TTFT is drawn independently of their load.
+    """Replicas with a TTFT that is drawn independently of their load.
 
     Attributes:
         ttft: usual TTFT.
@@ -213,14 +213,14 @@ class Scenario(Section, frozen=True):
         headers: time of the response headers where they are flushed early; None: they come with the first token.
         drawn: replicas with drawn TTFTs.
         serving: language-model servers.
-        law: replicas whose TTFT is a law of prompt, replica and time.
+        law: replicas with a TTFT by a law of prompt, replica and time.
         clients: impatient clients; None for clients that wait.
         restart_every_s: time after which the gateway restarts; None for never.
         restart_keeps: True if what was learned survives a restart, as with a `learned_file`.
         timeouts: True for the gateway's default timeouts; False for none, so that only hedging helps.
         judged_after_s: time from the start for which requests are not counted: hedging learns whether it works.
         short_tokens: bound below which prompts of `law` also have a table of their own; None for none.
-        wanted: bounds that `judge` checks beside those of every workload.
+        wanted: bounds that `judge` checks in addition to the bounds of every workload.
         hedge_delay_min_s: the gateway's setting; None for its default.
         spans: spans that are reported on their own.
         late_s: bound above which an answer counts as late; None for no such count.
@@ -302,7 +302,7 @@ def _by_number(name: str) -> tuple[str, int]:
 
 
 def _merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return a scenario's values with those of a variant; tables are merged, everything else is replaced."""
+    """Return the values of a scenario and a variant of it; tables are merged, everything else is replaced."""
     return values | {
         key: _merged(values[key], value) if isinstance(value, dict) and isinstance(values.get(key), dict) else value
         for key, value in changes.items()

@@ -332,5 +332,5 @@ def secrets_in(value: object, *, inside: bool = False) -> Iterator[str]:
 
 
 def secrets_of(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of environment variables whose names are those of secrets."""
+    """Yield the values of environment variables that have the name of a secret."""
     yield from (value for name, value in env.items() if _SECRET_VARIABLE.search(name) and not name.endswith("_FILE"))

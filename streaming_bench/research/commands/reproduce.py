@@ -197,7 +197,7 @@ def _fan_out(_args: argparse.Namespace, _first: int, results: Results | None) ->
 
 
 def _parallel_calls(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
-    """Measure requests of n calls at once through the gateway, with hedging off and on."""
+    """Measure requests of n simultaneous calls through the gateway, with hedging off and on."""
     cells: list[list[str]] = []
     figures: list[list[str | float]] = []
     requests = args.requests or _FAN_OUT_REQUESTS

@@ -43,7 +43,7 @@ def write(file: Path, rows: Sequence[CostRow], machine_facts: Mapping[str, objec
 
 
 def read(file: Path) -> dict[str, float]:
-    """Return the gateway's figures of the recorded run; empty without one."""
+    """Return the gateway's figures of the recorded run; empty without a recorded run."""
     return {name: float(str(row["ours"])) for name, row in _recorded_rows(file).items()}
 
 

@@ -36,7 +36,7 @@ _PACED: Final = StreamLoad(streams=1000, tokens=60, gap_ms=50)
 _SECURE: Final = StreamLoad(streams=300, tokens=100, gap_ms=30)  # the handshakes of a thousand would load the back end
 _LARGE: Final = replace(SHORT, streams=16, prompt_bytes=100_000)
 _REPLICAS: Final = 3
-_PLAIN: Final = " without TLS"  # ends the name of a target beside one with TLS
+_PLAIN: Final = " without TLS"  # ends the name of a target next to one with TLS
 
 
 def rows(machine: Machine, count: int) -> Iterator[CostRow]:

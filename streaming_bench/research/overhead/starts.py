@@ -28,13 +28,13 @@ WITH_BYTECODE: Final = {"PYTHONDONTWRITEBYTECODE": ""}
 def rows(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
     """Measure both in turn."""
     with tempfile.TemporaryDirectory(prefix="ttft-start-") as folder:
-        kept, bare = Path(folder, "with"), Path(folder, "without")
-        copy_packages(kept)
+        compiled, bare = Path(folder, "with"), Path(folder, "without")
+        copy_packages(compiled)
         copy_packages(bare)
-        first_answer_s(machine, back, kept, WITH_BYTECODE)  # writes the bytecode
+        first_answer_s(machine, back, compiled, WITH_BYTECODE)  # writes the bytecode
         with_s, without_s = [], []
         for _ in range(count):
-            with_s.append(first_answer_s(machine, back, kept, WITH_BYTECODE))
+            with_s.append(first_answer_s(machine, back, compiled, WITH_BYTECODE))
             without_s.append(first_answer_s(machine, back, bare, WITHOUT_BYTECODE))
     yield CostRow("from start to the first answer", "s", statistics.median(with_s))
     yield CostRow("the same, without bytecode", "s", statistics.median(without_s))

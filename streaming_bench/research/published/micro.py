@@ -1,4 +1,4 @@
-"""Times of the policy's operations: one sample, one quantile, one plan, one credit; published beside measured.
+"""Times of the policy's operations: one sample, one quantile, one plan, one credit; published next to measured.
 
 Each operation is repeated in blocks; the lowest CPU time of a block is reported, which other processes disturb least.
 Units: nanoseconds.
@@ -48,10 +48,10 @@ def operations() -> list[Operation]:
         ratios.add_event(value / 0.005, number / 200)
     end_s = _SAMPLES / 200
     curve = Survival(ratios.bins(end_s))
-    turn = iter(range(1_000_000_000))
+    numbers = iter(range(1_000_000_000))
 
     def add() -> None:
-        number = next(turn)
+        number = next(numbers)
         window.add_event(values[number % _SAMPLES], number / 200)
 
     def quantile() -> None:
@@ -59,7 +59,7 @@ def operations() -> list[Operation]:
         filled.quantile(0.9, end_s)
 
     def earn() -> None:
-        budget.earn(next(turn) / 200)
+        budget.earn(next(numbers) / 200)
 
     def spend() -> None:
         ticket = budget.reserve(0.0)
