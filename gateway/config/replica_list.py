@@ -14,8 +14,7 @@ from gateway.config.document import Document, Finding, Loc, RawMapping, path, re
 from gateway.config.errors import finding
 from gateway.config.loader import PROBLEMS_MAX, located, read_text, take_secrets, take_tls
 from gateway.config.rules import broken_rules
-from gateway.config.section import Section
-from gateway.config.settings import DiscoverSettings, ReplicaOptions, Replicas, Settings
+from gateway.config.settings import DiscoverSettings, ReplicaOptions, Replicas, Section, Settings
 
 
 class _ReplicaList(Section):

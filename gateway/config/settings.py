@@ -14,12 +14,10 @@ from functools import cache
 from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
 
 from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
-from gateway.config.kinds import Kind
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader, header_name
-from gateway.config.section import Section
 from gateway.config.values import (
     BaseUrl,
     Count,
@@ -28,6 +26,7 @@ from gateway.config.values import (
     EngineUrl,
     HostName,
     Interval,
+    Kind,
     ListenAddress,
     Name,
     Number,
@@ -44,12 +43,35 @@ from gateway.config.values import (
     no_boolean,
     parse_address,
 )
-from ttft_gateway.apis.base import CONNECT_S, MAX_TOKENS_DEFAULT
+from ttft_gateway.apis.base import CONNECT_S, MAX_TOKENS_DEFAULT, FirstToken
 from ttft_gateway.apis.catalog import CATALOG, Auth
 from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 from ttft_gateway.hedging.parameters import DEFAULTS, HEDGES_MAX
 
+# The names of the enums of the core; tests/config/test_settings.py holds the sets equal.
 WhenAwayName = Literal["share", "alone", "refuse"]
+Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
+Policy = Literal["adaptive", "quantile", "static", "shadow", "off"]
+BudgetUnitName = Literal["tokens", "cost"]
+Recovery = Literal["off", "auto", "replay", "continue"]
+CrossBoundary = Literal["never", "failover", "always"]
+ApiName = Literal[
+    "chat/completions", "completions", "responses", "messages", "embeddings", "rerank", "moderations", "tokenize"
+]
+AuthName = Literal["bearer", "api-key", "x-api-key"]
+AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
+
+
+class Section(BaseModel):
+    """A mapping in the file: frozen; unknown keys are errors."""
+
+    model_config = ConfigDict(
+        defer_build=True,  # each is built once, as a part of the whole
+        frozen=True,
+        extra="forbid",
+        alias_generator=lambda field: field.removesuffix("_s").removesuffix("_bytes"),  # no unit in the file
+        hide_input_in_errors=True,  # inputs can be secrets
+    )
 
 
 class ShareSettings(Section):
@@ -76,8 +98,7 @@ class KeySettings(Section):
     """A caller's key. With `key_file`, `key` and `previous_key` are the lines of the file."""
 
     model_config = ConfigDict(
-        defer_build=True,  # each is built once, as a part of the whole
-        json_schema_extra={"required": ["name"], "oneOf": [{"required": ["key"]}, {"required": ["key_file"]}]},
+        json_schema_extra={"required": ["name"], "oneOf": [{"required": ["key"]}, {"required": ["key_file"]}]}
     )
 
     name: Name = Field(examples=["team-a"])
@@ -182,21 +203,6 @@ class QueueSettings(Section):
     """Maximum number of queued requests."""
     timeout_s: Duration = 5.0
     """Maximum time in the queue."""
-
-
-Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
-Policy = Literal["adaptive", "quantile", "static", "shadow", "off"]
-FirstToken = Literal["any", "work", "answer"]
-BudgetUnitName = Literal["tokens", "cost"]
-Recovery = Literal["off", "auto", "replay", "continue"]
-CrossBoundary = Literal["never", "failover", "always"]
-
-ApiName = Literal[
-    "chat/completions", "completions", "responses", "messages", "embeddings", "rerank", "moderations", "tokenize"
-]
-
-AuthName = Literal["bearer", "api-key", "x-api-key"]
-AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
 
 
 class PriceSettings(Section):
@@ -318,16 +324,13 @@ class DiscoverSettings(ReplicaOptions, DiscoverSource):
     """A source of replicas that come and go, and the settings of replicas that have none of their own."""
 
 
-LISTED = ConfigDict(
-    defer_build=True,
-    json_schema_extra={"anyOf": [{"required": ["replicas"]}, {"required": ["discover"]}]},
-)
+_LISTED = ConfigDict(json_schema_extra={"anyOf": [{"required": ["replicas"]}, {"required": ["discover"]}]})
 
 
 class FallbackSettings(Section):
     """Interchangeable replicas, used after all earlier ones have failed."""
 
-    model_config = LISTED
+    model_config = _LISTED
     replicas: Replicas = Field(default=(), min_length=1, examples=["[{name: c, ...}]"])
     """Replicas of this fallback."""
     discover: DiscoverSettings | None = Field(default=None, examples=["{dns: vllm.llm.svc, port: 8000, kind: vllm}"])
@@ -368,7 +371,7 @@ class HedgeSettings(Section):
 class ModelSettings(Section):
     """A public model name and the replicas that serve it."""
 
-    model_config = LISTED
+    model_config = _LISTED
     name: Name = Field(examples=["llama-70b"])
     """Public name, as callers write it in `model`."""
     aliases: tuple[Name, ...] = Field(default=(), max_length=100, examples=["[gpt-4o, claude-sonnet-4-5]"])
