@@ -256,12 +256,13 @@ class Scenario(Section, frozen=True):
             raise ValueError("[serving] and [law] have no closed loop; write per_second in [arrivals]")
 
 
-def load(name: str) -> Scenario:
+def load(name: str, requests: int | None = None) -> Scenario:
     """Read a scenario.
 
     Args:
         name: name of a scenario of the package, such as W1, or the path of a `.toml` file; a variant's name follows
             after a slash: U8/all.
+        requests: number of requests; None for the number in the file.
 
     Raises:
         ScenarioError: The file or the variant does not exist, or cannot be read.
@@ -281,7 +282,8 @@ def load(name: str) -> Scenario:
         raise ScenarioError(f"{path.name} has no variant {variant!r}; write one of {', '.join(changes)}")
     if variant:
         values = _merged(values, {"name": f"{values['name']}/{variant}", **changes[variant]})
-    return replace(decode(values, path.name, Scenario), sha256=hashlib.sha256(raw).hexdigest())
+    scenario = replace(decode(values, path.name, Scenario), sha256=hashlib.sha256(raw).hexdigest())
+    return scenario if requests is None else replace(scenario, requests=requests)
 
 
 def names(prefix: str) -> list[str]:
@@ -307,11 +309,6 @@ def _merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         key: _merged(values[key], value) if isinstance(value, dict) and isinstance(values.get(key), dict) else value
         for key, value in changes.items()
     }
-
-
-def with_requests(scenario: Scenario, requests: int) -> Scenario:
-    """Change the number of requests."""
-    return replace(scenario, requests=requests)
 
 
 def with_load(scenario: Scenario, factor: float) -> Scenario:
