@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: arguments without the program's name; None for those of the process.
+        argv: arguments without the program's name; None for the arguments of the process.
 
     Returns:
         The exit status: 0 for success, 1 for a failure, 2 for a wrong command line, 130 for Ctrl-C.

@@ -24,7 +24,7 @@ class DefaultsFormatter(argparse.HelpFormatter):
 
 
 def checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Return a parser whose error message is shown by argparse."""
+    """Return a parser with an error message that argparse shows."""
 
     @wraps(parse)
     def parsed(value: str) -> _T:

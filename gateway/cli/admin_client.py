@@ -19,7 +19,7 @@ def ask_admin(admin: str, path: str, body: bytes | None = None, *, key: str | No
 
     Args:
         admin: address of the gateway's admin routes.
-        key: admin key; None for that of the environment.
+        key: admin key; None for the key in the environment.
 
     Raises:
         OSError: the gateway is not reachable.
@@ -31,7 +31,7 @@ def ask_admin(admin: str, path: str, body: bytes | None = None, *, key: str | No
 
 
 def follow_admin(admin: str, path: str, seconds: float, *, key: str | None, bytes_max: int) -> bytes:
-    """Return what a GET of an endless document sends in this time; arguments and errors are those of `ask_admin`."""
+    """Return what a GET of an endless document sends in this time; arguments and errors as for `ask_admin`."""
     received = bytearray()
     with _asked(admin, path, None, key) as (opened, response):
         timer = threading.Timer(seconds, _shut_down, [opened])
@@ -55,7 +55,7 @@ def _shut_down(opened: socket.socket) -> None:
 def _asked(
     admin: str, path: str, body: bytes | None, key: str | None
 ) -> Iterator[tuple[socket.socket, http.client.HTTPResponse]]:
-    """Send a request; yield its socket and its response, whose status is 200."""
+    """Send a request; yield its socket and its response, which has status 200."""
     url = urlsplit(admin)
     if url.scheme not in ("http", "https") or url.hostname is None:
         raise ValueError("it must begin with http:// or https://")

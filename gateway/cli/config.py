@@ -77,7 +77,7 @@ def config_schema(_arguments: argparse.Namespace) -> ExitCode:
 
 
 def config_path(named: str | None, env: Mapping[str, str]) -> Path:
-    """Return the configuration file: the named one, else that of the environment, else that in the current folder."""
+    """Return the configuration file: the named one, else the one in the environment, else the one in this folder."""
     return Path(named or env.get(CONFIG_VARIABLE) or CONFIG_FILE)
 
 

@@ -33,7 +33,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def loop_name() -> str:
-    """Return the name of the library whose loop is used: uvloop or asyncio."""
+    """Return the name of the library that provides the loop: uvloop or asyncio."""
     return "asyncio" if _loop_class() is AsyncioLoop else "uvloop"
 
 

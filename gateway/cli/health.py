@@ -1,4 +1,4 @@
-"""`health`: checks that the gateway on this machine answers; for containers, whose images have no curl.
+"""`health`: checks that the gateway on this machine answers; for containers, because their images have no curl.
 
 Runs every few seconds in each container, so it imports almost nothing. Units: seconds.
 """

@@ -1,7 +1,7 @@
 """Text on whether a model's requests can be hedged, from the settings alone: for the start line and `check-config`.
 
-Decides nothing: the reasons are those of ttft_gateway/hedging/possible.py. What a pool learns later (hidden reasoning)
-    and what the on-call switch does are shown on the admin address. No units.
+Decides nothing: the reasons come from ttft_gateway/hedging/possible.py. What a pool learns later (hidden reasoning) and
+what the on-call switch does are shown on the admin address. No units.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,7 +70,7 @@ def hedging_details(settings: Settings, model: ModelSettings) -> Iterator[str]:
 
 
 def pools(model: ModelSettings) -> list[Replicas]:
-    """Return the replicas of a model, then those of each of its fallbacks."""
+    """Return the replicas of a model, then the replicas of each of its fallbacks."""
     return [model.replicas, *(fallback.replicas for fallback in model.fallbacks)]
 
 

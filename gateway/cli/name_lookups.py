@@ -1,12 +1,12 @@
 """Name lookups on threads of their own, with bounds; both event loops of the gateway use them.
 
 asyncio looks names up in its default executor, which has 5 to 32 threads and also reads a new configuration; uvloop has
-4 threads. A lookup cannot be cancelled, and the system's resolver takes up to half a minute for a name whose servers do
+4 threads. A lookup cannot be cancelled, and the system's resolver takes up to half a minute if the servers of a name do
 not answer. A few requests to one such name would stop all lookups and reloads, and the process could not end. Here a
 lookup has a thread of its own, requests for the same name share its answer, and the loop closes without waiting for it.
-Bounds are errors, not queues: a request over them fails over to another replica at once. The caller bounds its wait.
+Bounds are errors, not queues: a request over them fails over to another replica. The caller bounds its wait.
 
-Answers are not kept: a new connection uses what DNS answers now. Units: seconds.
+Answers are not stored: a new connection uses what DNS answers now. Units: seconds.
 """
 
 import asyncio

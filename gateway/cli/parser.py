@@ -36,8 +36,8 @@ class ExitCode(enum.IntEnum):
     USAGE = 2  # invalid command line, extra `serve` missing; `probe`: it would cost too much, or no replica matches
     BAD_CONFIG = 3  # invalid configuration
     CANNOT_LISTEN = 4  # an address is in use or not local
-    SECOND_CTRL_C = 130  # ended at once by a second Ctrl-C, or by one before it was ready
-    SECOND_SIGTERM = 143  # ended at once by a second SIGTERM
+    SECOND_CTRL_C = 130  # ended immediately by a second Ctrl-C, or by one before it was ready
+    SECOND_SIGTERM = 143  # ended immediately by a second SIGTERM
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -68,7 +68,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _report_no_command(parser: "Parser", commands: dict[str, "Parser"], first: str) -> NoReturn:
-    """Exit with the message for a command line whose first argument is no command."""
+    """Exit with the message for a command line that begins with no command."""
     if not first:
         parser.error(f"the command is missing; use one of: {', '.join(commands)}")
     elif first.partition("=")[0] in options(commands["serve"]):
@@ -114,7 +114,7 @@ def options(command: argparse.ArgumentParser) -> list[str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser whose errors name the option for help."""
+    """An argparse parser with errors that name the option for help."""
 
     @property
     def arguments(self) -> list[argparse.Action]:

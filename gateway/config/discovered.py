@@ -1,7 +1,7 @@
-"""The pools whose replicas are found at run time, and settings with the replicas that were found. Pure.
+"""The pools with replicas found at run time, and settings with the replicas that were found. Pure.
 
-`discover` of a model or a fallback is a source. Its replicas are added to those that the file lists. Settings keep the
-objects of the models that have not changed, by which a reload recognizes them. No units.
+`discover` of a model or a fallback is a source. Its replicas are added to the replicas in the file. A model that
+has not changed is the same object in new settings, by which a reload recognizes it. No units.
 """
 
 import ipaddress
@@ -26,7 +26,7 @@ class PoolPlace(NamedTuple):
 
     Attributes:
         model: name of its model.
-        number: 0 for the model's own replicas, n for those of its n-th fallback.
+        number: 0 for the model's own replicas, n for the replicas of its n-th fallback.
     """
 
     model: str
@@ -44,7 +44,7 @@ def sources(settings: Settings) -> dict[PoolPlace, DiscoverSettings]:
 
 
 def pools(model: ModelSettings) -> Iterator[ModelSettings | FallbackSettings]:
-    """Yield the settings that list replicas: those of the model itself, then those of its fallbacks."""
+    """Yield the settings that list replicas: the model itself, then its fallbacks."""
     yield model
     yield from model.fallbacks
 

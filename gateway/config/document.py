@@ -1,7 +1,7 @@
 """Parses the text of a configuration file into data with the position of each value.
 
-Owns the YAML subset (that of YAML 1.2: only `true` and `false` are booleans, so `off` and `on` are text; no anchors,
-tags or several documents), the replacement of `${NAME}` and `${NAME:-default}` by environment variables, and the paths
+Owns the YAML subset (as in YAML 1.2, only `true` and `false` are booleans, so `off` and `on` are text; no anchors, tags
+or several documents), the replacement of `${NAME}` and `${NAME:-default}` by environment variables, and the paths
 of models and replicas in data that are not validated yet. Lines and columns count from 1. A value from the environment
 is never quoted in a message.
 """
@@ -32,7 +32,7 @@ def entries(parent: RawMapping, loc: Loc, key: str) -> list[tuple[Loc, RawMappin
 
 
 def replicas(model: RawMapping, loc: Loc) -> list[tuple[Loc, RawMapping]]:
-    """Return every replica of a model with its path, those of its fallbacks last."""
+    """Return every replica of a model with its path, the replicas of its fallbacks last."""
     return [replica for pool_loc, pool in pools(model, loc) for replica in entries(pool, pool_loc, "replicas")]
 
 
@@ -107,7 +107,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class _Loader(yaml.SafeLoader):
-    """Loader with the resolvers below instead of those of YAML 1.1."""
+    """Loader with the resolvers below instead of the resolvers of YAML 1.1."""
 
 
 _Loader.yaml_implicit_resolvers = {}

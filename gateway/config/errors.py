@@ -11,11 +11,10 @@ import msgspec
 from pydantic_core import ErrorDetails
 
 from gateway.config.document import Loc
-from gateway.config.section import Section
-from gateway.config.settings import sections
+from gateway.config.settings import Section, sections
 
 _QUOTED_MAX = 80  # characters of a value that a message quotes
-_SECRET = frozenset({"key", "previous_key", "admin_key", "api_key", "password", "proxy", "headers"})
+SECRET_SETTINGS = frozenset({"key", "previous_key", "admin_key", "api_key", "password", "proxy", "headers"})
 _MAY_HOLD_SECRET = re.compile("[@?#]")  # the user, query or fragment of a URL
 
 _WORDS = {  # pydantic's type of error -> problem, correction
@@ -103,7 +102,7 @@ def _found(loc: Loc, value: object, reference: str | None) -> str:
     if isinstance(value, list):
         return "a list" if value else "an empty list"
     kind = "true or false" if isinstance(value, bool) else "a number" if isinstance(value, int | float) else "text"
-    if _SECRET.intersection(loc) or _section(loc) is not None or not isinstance(loc[-1], str):
+    if SECRET_SETTINGS.intersection(loc) or _section(loc) is not None or not isinstance(loc[-1], str):
         return f"{kind} (not shown)"
     if reference:
         return f"the value of {reference}"

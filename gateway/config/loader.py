@@ -223,8 +223,8 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
     if isinstance(data, dict):
         findings += take_secrets(data, folder)
         findings += take_tls(data, folder)
-        if isinstance(kept := data.get("learned_file"), str) and kept not in ("", "off"):
-            data["learned_file"] = str((folder / kept).absolute())
+        if isinstance(learned := data.get("learned_file"), str) and learned not in ("", "off"):
+            data["learned_file"] = str((folder / learned).absolute())
         for source in (each for at, model in entries(data, (), "models") for _, each in templates(model, at)):
             if isinstance(file := source.get("file"), str) and file:
                 source["file"] = str((folder / file).absolute())
@@ -313,7 +313,7 @@ def take_tls(data: RawMapping, folder: Path) -> list[Finding]:
 
 
 def _problem(source: str, document: Document, loc: Loc, message: str) -> ConfigProblem:
-    """Return a finding with its position, or with that of the nearest mapping around it."""
+    """Return a finding with its position, or with the position of the nearest mapping around it."""
     nearest = loc
     while nearest and nearest not in document.positions:
         nearest = nearest[:-1]

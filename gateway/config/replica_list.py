@@ -14,8 +14,7 @@ from gateway.config.document import Document, Finding, Loc, RawMapping, path, re
 from gateway.config.errors import finding
 from gateway.config.loader import PROBLEMS_MAX, located, read_text, take_secrets, take_tls
 from gateway.config.rules import broken_rules
-from gateway.config.section import Section
-from gateway.config.settings import DiscoverSettings, ReplicaOptions, Replicas, Settings
+from gateway.config.settings import DiscoverSettings, ReplicaOptions, Replicas, Section, Settings
 
 
 class _ReplicaList(Section):
@@ -29,7 +28,7 @@ def read_replicas(file: Path, env: Mapping[str, str], settings: Settings, place:
         file: a YAML list of replicas; paths in it are relative to its folder.
         env: environment variables for `${NAME}`.
         settings: settings without replicas found at run time.
-        place: pool whose source names the file.
+        place: pool with the source that names the file.
 
     Raises:
         ConfigError: the file is unreadable or invalid, or does not fit the model's other settings.
@@ -102,7 +101,7 @@ def _raw(section: Section) -> RawMapping:
 
 
 def _in_list(found: Finding, prefix: Loc, first: int) -> Finding:
-    """Return a finding with the path of the row in its list; that of a setting elsewhere concerns the whole list."""
+    """Return a finding with the path of the row in its list; a finding about a setting elsewhere has no path."""
     loc, message = found
 
     def row(match: re.Match[str]) -> str:

@@ -7,9 +7,9 @@ values.py, an invalid value raises a `PydanticCustomError` of type "setting", an
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, JsonValue, PlainSerializer, SecretStr, WithJsonSchema
+from pydantic import AfterValidator, JsonValue, SecretStr, WithJsonSchema
 
-from gateway.config.values import invalid_value
+from gateway.config.values import MASKED, invalid_value
 
 _OWN_HEADERS = frozenset(
     [
@@ -129,7 +129,7 @@ def _origin(value: str) -> str:
 
 
 HeaderName = Annotated[str, AfterValidator(_own_header)]
-HeaderValue = Annotated[SecretStr, AfterValidator(_header_value), PlainSerializer(lambda _: "****", return_type=str)]
+HeaderValue = Annotated[SecretStr, AfterValidator(_header_value), MASKED]
 PassedHeader = Annotated[str, AfterValidator(_passed_header)]
 """Name of a client header that replicas may receive, in lower case."""
 Origin = Annotated[str, AfterValidator(_origin)]

@@ -11,9 +11,9 @@ from difflib import get_close_matches
 from pydantic_core import PydanticCustomError
 
 from gateway.config.document import Finding, Loc, RawMapping, entries, path, pools, replicas, templates
-from gateway.config.kinds import headers_of_kind
 from gateway.config.settings import LimitSettings, Settings
 from gateway.config.values import WORKERS_MAX, Address, parse_address, parse_size
+from ttft_gateway.apis.catalog import CATALOG
 
 _azure_deployment = re.compile(r"/openai/deployments/[^/]+/?$").search
 _azure_host = re.compile(r"^https?://[^/]+\.azure\.(com|us|cn)(:\d+)?(/|$)").match
@@ -21,33 +21,32 @@ _azure_host = re.compile(r"^https?://[^/]+\.azure\.(com|us|cn)(:\d+)?(/|$)").mat
 
 def broken_rules(data: RawMapping) -> list[Finding]:
     """Return all violations of rules between settings."""
-    models = entries(data, (), "models")
+    models, keys, quotas = (entries(data, (), name) for name in ("models", "keys", "quotas"))
     every_replica = [row for loc, model in models for row in (*replicas(model, loc), *templates(model, loc))]
     return [
-        *_repeated_names("key", entries(data, (), "keys")),
-        *_repeated_secrets([((), {"key": data.get("admin_key")}), *entries(data, (), "keys")]),
-        *_unknown_models(entries(data, (), "keys"), models),
+        *_repeated_names("key", keys),
+        *_repeated_secrets([((), {"key": data.get("admin_key")}), *keys]),
+        *_unknown_models(keys, models),
         *_repeated_names("model", models),
         *_aliases(models),
         *_default_model(data.get("default_model"), models),
+        *(finding for at, model in models for finding in _repeated_names("replica of this model", replicas(model, at))),
         *(
             finding
-            for loc, model in models
-            for finding in _repeated_names("replica of this model", replicas(model, loc))
+            for rule in (_missing_boundaries, _no_primary)
+            for at, model in models
+            for finding in rule(model, at)
         ),
-        *(finding for loc, model in models for finding in _missing_boundaries(model, loc)),
-        *(finding for loc, model in models for finding in _no_primary(model, loc)),
-        *_repeated_names("quota", entries(data, (), "quotas")),
-        *_unused_quotas(entries(data, (), "quotas"), every_replica),
-        *(finding for loc, model in models for pool in pools(model, loc) for finding in _source(*pool)),
+        *_repeated_names("quota", quotas),
+        *_unused_quotas(quotas, every_replica),
+        *(finding for at, model in models for pool in pools(model, at) for finding in _source(*pool)),
         *_body_limits(data),
         *_sharing(data),
         *_addresses(data),
         *_hedging(data, models),
-        *(finding for loc, replica in every_replica for finding in _connection(replica, loc)),
-        *(finding for loc, replica in every_replica for finding in _azure(replica, loc)),
+        *(finding for rule in (_connection, _azure) for at, replica in every_replica for finding in rule(replica, at)),
         *_passed_headers(data, every_replica),
-        *(finding for loc, replica in every_replica for finding in _body(replica, loc)),
+        *(finding for at, replica in every_replica for finding in _body(replica, at)),
         *_prices([*models, *every_replica]),
         *_cost_budgets(data, models),
     ]
@@ -326,9 +325,9 @@ def _passed_headers(data: RawMapping, every_replica: list[tuple[Loc, RawMapping]
     names = data.get("pass_headers")
     for index, name in enumerate(names if isinstance(names, list) else ()):
         for loc, replica in every_replica if isinstance(name, str) else ():
-            own = replica.get("headers")
+            own, kind = replica.get("headers"), CATALOG.get(str(replica.get("kind")))
             configured = [str(each).lower() for each in own] if isinstance(own, dict) else []
-            if name.lower() in (*configured, *headers_of_kind(str(replica.get("kind")))):
+            if name.lower() in (*configured, *(each.decode() for each, _ in (kind.headers if kind else ()))):
                 text = f'found "{name}", but {path(loc)} has a value of its own for this header; remove one of the two'
                 yield ("pass_headers", index), text
                 break

@@ -5,7 +5,7 @@ Owns names, types, ranges and defaults. Each YAML key is its field's name withou
 rules.py. docs/configuration.md has a heading for each setting, and the docstrings of attributes are the descriptions
 in docs/config.schema.json.
 
-Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; the rest are counts or have no unit.
+Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; all others are counts or have no unit.
 """
 
 import re
@@ -14,12 +14,10 @@ from functools import cache
 from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
 
 from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
-from gateway.config.kinds import Kind
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader, header_name
-from gateway.config.section import Section
 from gateway.config.values import (
     BaseUrl,
     Count,
@@ -28,6 +26,7 @@ from gateway.config.values import (
     EngineUrl,
     HostName,
     Interval,
+    Kind,
     ListenAddress,
     Name,
     Number,
@@ -44,12 +43,35 @@ from gateway.config.values import (
     no_boolean,
     parse_address,
 )
-from ttft_gateway.apis.base import CONNECT_S, MAX_TOKENS_DEFAULT, STALL_S
+from ttft_gateway.apis.base import CONNECT_S, MAX_TOKENS_DEFAULT, STALL_S, FirstToken
 from ttft_gateway.apis.catalog import CATALOG, Auth
 from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 from ttft_gateway.hedging.parameters import DEFAULTS, HEDGES_MAX
 
+# The names of the enums of the core; tests/config/test_settings.py holds the sets equal.
 WhenAwayName = Literal["share", "alone", "refuse"]
+Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
+Policy = Literal["adaptive", "quantile", "static", "shadow", "off"]
+BudgetUnitName = Literal["tokens", "cost"]
+Recovery = Literal["off", "auto", "replay", "continue"]
+CrossBoundary = Literal["never", "failover", "always"]
+ApiName = Literal[
+    "chat/completions", "completions", "responses", "messages", "embeddings", "rerank", "moderations", "tokenize"
+]
+AuthName = Literal["bearer", "api-key", "x-api-key"]
+AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
+
+
+class Section(BaseModel):
+    """A mapping in the file: frozen; unknown keys are errors."""
+
+    model_config = ConfigDict(
+        defer_build=True,  # each is built once, as a part of the whole
+        frozen=True,
+        extra="forbid",
+        alias_generator=lambda field: field.removesuffix("_s").removesuffix("_bytes"),  # no unit in the file
+        hide_input_in_errors=True,  # inputs can be secrets
+    )
 
 
 class ShareSettings(Section):
@@ -64,7 +86,7 @@ class ShareSettings(Section):
     password_file: str | None = None
     """File with the password, instead of `password`; relative to the configuration file."""
     ca_file: str | None = Field(default=None, examples=["/etc/ssl/internal-ca.pem"])
-    """Certificate authorities to trust, in PEM form; unset: those of the system. Relative to the configuration file."""
+    """Certificate authorities to trust, in PEM form; unset: the system's. Relative to the configuration file."""
     fleet: Name = "default"
     """Name that gateways have in common if they share with each other."""
     when_away: WhenAwayName = "share"
@@ -76,8 +98,7 @@ class KeySettings(Section):
     """A caller's key. With `key_file`, `key` and `previous_key` are the lines of the file."""
 
     model_config = ConfigDict(
-        defer_build=True,  # each is built once, as a part of the whole
-        json_schema_extra={"required": ["name"], "oneOf": [{"required": ["key"]}, {"required": ["key_file"]}]},
+        json_schema_extra={"required": ["name"], "oneOf": [{"required": ["key"]}, {"required": ["key_file"]}]}
     )
 
     name: Name = Field(examples=["team-a"])
@@ -103,7 +124,7 @@ class KeySettings(Section):
 
     @property
     def without_secrets(self) -> "KeySettings":
-        """The settings with the same secrets for every key: what stays the same when a secret is replaced."""
+        """The settings with the same secrets for every key: what does not change when a secret is replaced."""
         return self.model_copy(update={"key": SecretStr(""), "key_file": None, "previous_key": None})
 
 
@@ -184,21 +205,6 @@ class QueueSettings(Section):
     """Maximum time in the queue."""
 
 
-Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
-Policy = Literal["adaptive", "quantile", "static", "shadow", "off"]
-FirstToken = Literal["any", "work", "answer"]
-BudgetUnitName = Literal["tokens", "cost"]
-Recovery = Literal["off", "auto", "replay", "continue"]
-CrossBoundary = Literal["never", "failover", "always"]
-
-ApiName = Literal[
-    "chat/completions", "completions", "responses", "messages", "embeddings", "rerank", "moderations", "tokenize"
-]
-
-AuthName = Literal["bearer", "api-key", "x-api-key"]
-AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
-
-
 class PriceSettings(Section):
     """Prices of tokens, per million, in any one currency."""
 
@@ -218,7 +224,7 @@ class ConnectionSettings(Section):
     proxy: ProxyUrl | None = Field(default=None, examples=["http://proxy.internal:3128"])
     """URL of an HTTP proxy; unset: none."""
     ca_file: str | None = Field(default=None, examples=["/etc/ssl/internal-ca.pem"])
-    """Certificate authorities to trust, in PEM form; unset: those of the system."""
+    """Certificate authorities to trust, in PEM form; unset: the system's."""
     cert_file: str | None = Field(default=None, examples=["/run/secrets/gateway.crt"])
     """Client certificate of the gateway, in PEM form; unset: none."""
     key_file: str | None = Field(default=None, examples=["/run/secrets/gateway.key"])
@@ -291,7 +297,7 @@ class ReplicaSettings(ReplicaOptions, ReplicaName):
 
     @property
     def stops_billing(self) -> bool | None:
-        """`cancel_stops_billing`, by default that of the kind; None if it is unknown."""
+        """`cancel_stops_billing`, by default the fact of the kind; None if it is unknown."""
         configured = self.cancel_stops_billing
         return CATALOG[self.kind].cancel_stops_billing if configured is None else configured
 
@@ -315,19 +321,16 @@ class DiscoverSource(Section):
 
 
 class DiscoverSettings(ReplicaOptions, DiscoverSource):
-    """A source of replicas that come and go, and the settings of those that have none of their own."""
+    """A source of replicas that come and go, and the settings of replicas that have none of their own."""
 
 
-LISTED = ConfigDict(
-    defer_build=True,
-    json_schema_extra={"anyOf": [{"required": ["replicas"]}, {"required": ["discover"]}]},
-)
+_LISTED = ConfigDict(json_schema_extra={"anyOf": [{"required": ["replicas"]}, {"required": ["discover"]}]})
 
 
 class FallbackSettings(Section):
     """Interchangeable replicas, used after all earlier ones have failed."""
 
-    model_config = LISTED
+    model_config = _LISTED
     replicas: Replicas = Field(default=(), min_length=1, examples=["[{name: c, ...}]"])
     """Replicas of this fallback."""
     discover: DiscoverSettings | None = Field(default=None, examples=["{dns: vllm.llm.svc, port: 8000, kind: vllm}"])
@@ -344,7 +347,7 @@ class HedgeSettings(Section):
     budget_unit: BudgetUnitName = "tokens"
     """Quantity that `budget` limits in addition to requests: prompt tokens, or cost."""
     ttft_target_s: Duration | None = None
-    """TTFT that hedges are to keep, with as few hedges as that takes; unset: they save as much time as possible."""
+    """Target of the TTFT, reached with as few hedges as possible; unset: hedges save as much time as possible."""
     max_hedges: Count = Field(default=DEFAULTS.max_hedges, le=HEDGES_MAX)
     """Maximum number of backups per request."""
     delay_s: Delay | None = None
@@ -368,7 +371,7 @@ class HedgeSettings(Section):
 class ModelSettings(Section):
     """A public model name and the replicas that serve it."""
 
-    model_config = LISTED
+    model_config = _LISTED
     name: Name = Field(examples=["llama-70b"])
     """Public name, as callers write it in `model`."""
     aliases: tuple[Name, ...] = Field(default=(), max_length=100, examples=["[gpt-4o, claude-sonnet-4-5]"])
@@ -482,7 +485,7 @@ class Settings(Section):
     models: tuple[ModelSettings, ...] = Field(min_length=1, examples=["[{name: llama-70b, replicas: [...]}]"])
     """Models to serve."""
     default_model: Name | None = Field(default=None, examples=["llama-70b"])
-    """Model of requests whose `model` is missing or unknown; unset: such requests are errors."""
+    """Model of requests with a missing or unknown `model`; unset: such requests are errors."""
     hedge: HedgeSettings = Field(default=HedgeSettings(), examples=["{policy: off}"])
     """Hedging of every model, except where its own `hedge` differs."""
     timeouts: TimeoutSettings = Field(default=TimeoutSettings(), examples=["{ttft_failover: 10s}"])
@@ -492,7 +495,7 @@ class Settings(Section):
     quotas: tuple[QuotaSettings, ...] = Field(default=(), examples=["[{name: openai-main, requests_per_min: 500}]"])
     """Rate limits of providers."""
     learned_file: OptionalFile = Field(default=None, examples=["/var/lib/ttft-gateway/learned.json"])
-    """File that keeps learned latencies over restarts, or `off`; relative to the configuration file."""
+    """File that stores learned latencies over restarts, or `off`; relative to the configuration file."""
     share: ShareSettings | None = Field(default=None, examples=["{url: rediss://valkey.internal:6379/0}"])
     """Server over which several gateways share limits and loads; unset: none."""
     tracing: TracingSettings | None = Field(default=None, examples=["{endpoint: http://otel-collector:4318}"])

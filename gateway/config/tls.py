@@ -13,7 +13,7 @@ class TlsFiles(NamedTuple):
     """Files in PEM form.
 
     Attributes:
-        ca_file: authorities to trust; None for those of the system.
+        ca_file: authorities to trust; None for the authorities of the system.
         cert_file: client certificate with its chain, optionally with its key; None for no certificate.
         key_file: private key without a password; None if it is in `cert_file`.
     """

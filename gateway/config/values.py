@@ -1,7 +1,7 @@
 """Types of values of settings: parsing from YAML, validation, and formatting.
 
-Owns durations, sizes, shares, addresses, URLs, names and secrets. No setting is named here, and no file is read. An
-invalid value raises a `PydanticCustomError` of type "setting" with `what` (the problem, worded to follow "found X,
+Owns durations, sizes, shares, addresses, URLs, names, kinds and secrets. No setting is named here, and no file is read.
+An invalid value raises a `PydanticCustomError` of type "setting" with `what` (the problem, worded to follow "found X,
 but") and `write` (the correction, "" if there is none to suggest); neither quotes a secret.
 
 Units: durations become seconds (float), sizes bytes, shares fractions of 1.
@@ -16,6 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Pl
 from pydantic_core import PydanticCustomError
 
 from gateway.share.address import AddressFault, read_address
+from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.catalog import CATALOG
 
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _BYTES = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "kB": 1000, "KiB": 1024, "B": 1}
@@ -25,17 +27,7 @@ _DURATION = re.compile(rf"({_NUMBER})(ms|s|m|h)")
 _SIZE = re.compile(r"([0-9]{1,12})(B|[kMG]B|[KMG]iB)")
 _SHARE = re.compile(rf"({_NUMBER})%")
 _BARE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
-_API_PATHS = (
-    "/chat/completions",
-    "/completions",
-    "/responses",
-    "/messages",
-    "/embeddings",
-    "/rerank",
-    "/moderations",
-    "/tokenize",
-    "/models",
-)
+_API_PATHS = (*(f"/{api.value}" for api in Api), "/models")
 WORKERS_MAX = 128  # a process takes some 25 MB, and servers have about this number of cores
 _UNIX = "http+unix://%2Frun%2Fvllm.sock/v1"
 
@@ -132,6 +124,12 @@ def _name(value: str) -> str:
         raise invalid_value(
             "a name must be 1 to 128 visible ASCII characters without spaces (it is used in labels and headers)"
         )
+    return value
+
+
+def _kind(value: str) -> str:
+    if value not in CATALOG:
+        raise invalid_value("it is not a supported kind", "one of " + ", ".join(sorted(CATALOG)))
     return value
 
 
@@ -337,9 +335,12 @@ Port = Annotated[int, Field(ge=1, le=65_535), BeforeValidator(no_boolean)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(no_boolean)]
 Switch = Annotated[bool, BeforeValidator(_boolean)]
 Name = Annotated[str, AfterValidator(_name)]
+Kind = Annotated[str, AfterValidator(_kind), WithJsonSchema({"type": "string", "enum": sorted(CATALOG)})]
+"""Kind of a replica."""
 
-Secret = Annotated[SecretStr, AfterValidator(_secret), PlainSerializer(lambda _: "****", return_type=str)]
-ProxyUrl = Annotated[SecretStr, AfterValidator(_proxy_url), PlainSerializer(lambda _: "****", return_type=str)]
+MASKED = PlainSerializer(lambda _: "****", return_type=str)
+Secret = Annotated[SecretStr, AfterValidator(_secret), MASKED]
+ProxyUrl = Annotated[SecretStr, AfterValidator(_proxy_url), MASKED]
 """URL of an HTTP proxy; secret, because it may contain a password."""
 HostName = Annotated[str, AfterValidator(_host_name)]
 EngineUrl = Annotated[

@@ -150,7 +150,7 @@ def _words(key: int, count: int) -> tuple[str, ...]:
 
 
 def _without_prefix(words: tuple[str, ...], prefix: str) -> tuple[str, ...] | None:
-    """Return the rest of a text after a prefix; None if the text does not begin with it."""
+    """Return the part of a text after a prefix; None if the text does not begin with it."""
     rest = prefix
     for index, word in enumerate(words):
         if not rest:

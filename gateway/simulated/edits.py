@@ -1,7 +1,9 @@
 """Edits of completions and scripts; faults.py maps fault names to them.
 
 Pure: each edit takes a completion or a script with the fault's arguments and returns a new one. Counts of events count
-content events only. Units: seconds.
+content events only. A failure is an event after the content, or a whole JSON document, in the form of the API; an
+unfinished document has half of each text and no finish reason, as from a server that writes the end of an answer in
+any case. Units: seconds.
 """
 
 import zlib
@@ -10,16 +12,23 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from gateway.simulated.completion import Completion, CompletionChoice
-from gateway.simulated.endings import bare_end, error_event, failed_document, failed_event, unfinished_document
-from gateway.simulated.render import error_body
+from gateway.simulated.render import DONE, error_body
 from gateway.simulated.script import JSON, End, FaultArgs, Framing, Script, Step
 from ttft_gateway.apis.base import Api, Frame, FrameKind
 from ttft_gateway.apis.errors import ErrorFrame
+from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.responses.writer import EventWriter
+from ttft_gateway.apis.sse import data_of
+from ttft_gateway.apis.tolerant_json import dumps, loads
 
 _CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 _AFTER_CONTENT = (FrameKind.FINISH, FrameKind.USAGE, FrameKind.DONE)
 _SPACING_S = 0.0003  # between tiny writes, so that they arrive one by one
 _PAUSE_S = 0.002  # between the halves of a character, so that they arrive in two reads
+_CODE = "server_error"
+_STOP = Frame(FrameKind.DONE, b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+_TEXTS = frozenset({"content", "text", "refusal", "arguments"})
+_UNSAID = frozenset({"finish_reason", "stop_reason", "incomplete_details"})
 
 EditScript = Callable[[Script, FaultArgs], Script]
 
@@ -85,10 +94,10 @@ def short(script: Script, args: FaultArgs) -> Script:
 def done(script: Script, args: FaultArgs) -> Script:
     """Send `count` events and the closing event; a JSON body has half a text and no finish, or is empty."""
     if not script.json:
-        return _ending_in(script, args, lambda _: bare_end(args.api))
+        return _ending_in(script, args, lambda _: _bare_end(args.api))
     if not args.count:
         return short(script, args)
-    unfinished = _edited(script, unfinished_document)
+    unfinished = _edited(script, _unfinished_document)
     return replace(unfinished, length=sum(len(step.frame.raw) for step in unfinished.steps))
 
 
@@ -109,7 +118,7 @@ def named_error(message: str) -> EditScript:
     def edit(script: Script, args: FaultArgs) -> Script:
         if script.json:
             return json_error(script, args)
-        return _ending_in(script, args, lambda before: error_event(args.api, message, before))
+        return _ending_in(script, args, lambda before: _error_event(args.api, message, before))
 
     return edit
 
@@ -132,10 +141,10 @@ def ended(status: str) -> EditScript:
 
     def edit(script: Script, args: FaultArgs) -> Script:
         if not script.json:
-            return _ending_in(script, args, lambda before: failed_event(args.api, status, before))
+            return _ending_in(script, args, lambda before: _failed_event(args.api, status, before))
         if args.api is not Api.RESPONSES:
             return json_error(script, args)
-        steps = tuple(Step(step.at_s, failed_document(status, step.frame.raw)) for step in script.steps)
+        steps = tuple(Step(step.at_s, _failed_document(status, step.frame.raw)) for step in script.steps)
         return replace(script, steps=steps, length=sum(len(step.frame.raw) for step in steps))
 
     return edit
@@ -181,11 +190,93 @@ def _ending_in(script: Script, args: FaultArgs, last: Callable[[Sequence[Frame]]
     return replace(script, steps=(*kept, Step(kept[-1].at_s if kept else 0.0, frame)))
 
 
+# endings in the form of an API
+
+
+def _bare_end(api: Api) -> Frame:
+    """Return the closing event of an API, which alone is no finish: `message_stop`, otherwise `[DONE]`."""
+    return _STOP if api is Api.MESSAGES else DONE
+
+
+def _error_event(api: Api, message: str, before: Sequence[Frame]) -> Frame:
+    """Return an event named error.
+
+    Args:
+        api: API of the request.
+        message: message of the error.
+        before: all earlier events.
+    """
+    error = ErrorFrame(message, kind=_CODE, code="internal_error")
+    if api is Api.RESPONSES:
+        fields = {"code": error.code, "message": message, "param": None}
+        return Frame(FrameKind.ERROR, EventWriter(len(_events(before))).event("error", **fields), error=error)
+    raw = b"event: error\ndata: " + error_body(message, _CODE, error.code) + b"\n\n"
+    return Frame(FrameKind.ERROR, raw, error=error)
+
+
+def _failed_event(api: Api, status: str, before: Sequence[Frame]) -> Frame:
+    """Return the event of a response that failed or was cancelled.
+
+    In the Responses API it has the response as it was created; elsewhere it is a chunk with an error.
+
+    Args:
+        api: API of the request.
+        status: "failed" or "cancelled".
+        before: all earlier events.
+    """
+    error = _status_error(status)
+    if api is not Api.RESPONSES:
+        error.kind = None
+        choice = {"index": 0, "delta": {}, "finish_reason": "error"}
+        raw = b"data: " + dumps({"choices": [choice], "error": {"code": _CODE, "message": error.message}}) + b"\n\n"
+        return Frame(FrameKind.ERROR, raw, error=error)
+    events = _events(before)
+    created = dict_or_empty(loads(data_of(events[0]) or b"")) if events else {}
+    raw = EventWriter(len(events)).lifecycle(status, _ended(created.get("response"), status))
+    return Frame(FrameKind.ERROR, raw, error=error)
+
+
+def _failed_document(status: str, raw: bytes) -> Frame:
+    """Return the document of the Responses API for a response that failed or was cancelled after half of its text."""
+    return Frame(FrameKind.ERROR, dumps(_ended(_halved(loads(raw)), status)), error=_status_error(status))
+
+
+def _unfinished_document(raw: bytes) -> bytes:
+    """Return a document with half of each text, without a finish reason; the Responses API has a status instead."""
+    document = _halved(loads(raw))
+    if isinstance(document, dict) and "status" in document:
+        document["status"] = "in_progress"
+    return dumps(document)
+
+
+def _events(before: Sequence[Frame]) -> list[bytes]:
+    return [event for frame in before for event in frame.raw.split(b"\n\n") if data_of(event)]
+
+
+def _status_error(status: str) -> ErrorFrame:
+    return ErrorFrame(f"The response is {status}", kind=_CODE, code=_CODE)
+
+
+def _ended(response: object, status: str) -> dict[str, object]:
+    error = {"code": _CODE, "message": "The model failed"} if status == "failed" else None
+    return {**dict_or_empty(response), "status": status, "error": error}
+
+
+def _halved(value: object) -> object:
+    if isinstance(value, list):
+        return [_halved(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    halved: dict[str, object] = {"input": {}} if value.get("type") == "tool_use" else {}
+    halved |= {key: each[: len(each) // 2] for key, each in value.items() if key in _TEXTS and isinstance(each, str)}
+    return {**{key: _halved(each) for key, each in value.items()}, **halved, **dict.fromkeys(_UNSAID & value.keys())}
+
+
 # scripts with unusual events
 
 
 def stall(script: Script, args: FaultArgs) -> Script:
-    """Send nothing for `seconds` after `count` events, then the rest."""
+    """Send nothing for `seconds` after `count` events, then the other events."""
     unchanged = 0 if script.json else len(_first_events(script, args.count))
     late = (Step(step.at_s + args.seconds, step.frame) for step in script.steps[unchanged:])
     return replace(script, steps=(*script.steps[:unchanged], *late))
@@ -276,7 +367,7 @@ def _in_pieces(script: Script, cut_up: Callable[[bytes], Iterator[bytes]], spaci
 
 
 def coalesce(script: Script, args: FaultArgs) -> Script:
-    """Write `count` events at once, at the time of the last one; the write has the kind of its first content event."""
+    """Write `count` events together, at the time of the last one, with the kind of the first content event."""
     size = max(1, args.count)
     steps = []
     for start in range(0, len(script.steps), size):

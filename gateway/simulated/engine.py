@@ -40,7 +40,7 @@ class Slots:
         self._start_waiting()
 
     def acquire(self, start: Start) -> None:
-        """Take a slot or wait for one; `start` is called at once, or when a slot is free."""
+        """Take a slot or wait for one; `start` is called immediately, or when a slot is free."""
         if not self._slots:
             self._busy += 1
             start()

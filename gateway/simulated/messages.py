@@ -131,7 +131,7 @@ def whole_message(completion: Completion) -> Frame:
 
 
 def with_message_errors(script: Script) -> Script:
-    """Return a script with its errors in the form of the Messages API; those that have it stay as they are."""
+    """Return a script with its errors in the form of the Messages API; errors in that form do not change."""
     if not any(_is_foreign(step.frame) for step in script.steps):
         return script
     steps = tuple(_in_api_form(step, script) if _is_foreign(step.frame) else step for step in script.steps)

@@ -90,8 +90,8 @@ class Profile:
         slots: maximum of requests in work; 0: unlimited.
         queue_max: maximum of requests that wait for a slot; further requests get a 503.
         cache_tokens: size of the prefix cache; 0: no cache.
-        episodes: slow periods; factors of overlapping ones multiply.
-        provider: provider whose rate-limit headers are sent.
+        episodes: slow periods; factors of overlapping periods multiply.
+        provider: provider that sets the form of the rate-limit headers.
         requests_per_min: limit of requests, above which they get a 429; 0: none.
         tokens_per_min: limit of prompt and completion tokens, above which requests get a 429; 0: none.
         extra_headers: "name: value", sent with every response.

@@ -65,7 +65,7 @@ def distribution(value: object) -> Distribution:
     """Parse a distribution.
 
     Args:
-        value: SHAPE, or "SHAPE | 4% SHAPE | 1% SHAPE": each later shape has its share, the first has the rest. A SHAPE
+        value: SHAPE, or "SHAPE | 4% SHAPE | 1% SHAPE": each later shape has its share, the first what remains. A SHAPE
             is a duration or `lognormal:MEAN,SD`, `lognormal_median:MEDIAN,SIGMA`, `normal:MEAN,SD[,MIN,MAX]`,
             `uniform:MIN,MAX`, `exponential:MEAN[,MIN,MAX]`, `pareto:MIN,ALPHA`, `trace:D,D,...` (in turn, repeated).
 

@@ -65,7 +65,7 @@ class RateLimiter:
 
         Args:
             tokens: prompt and completion tokens; a number above the limit costs the whole limit.
-            now_s: time, not before that of the previous call.
+            now_s: time, not before the time of the previous call.
 
         Returns:
             0 if the request is accepted; else seconds to wait, and nothing is taken.

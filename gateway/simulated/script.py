@@ -1,6 +1,6 @@
 """The script of one simulated response: its writes, their times, and the end of the connection. Pure.
 
-faults.py edits scripts; the socket server and the in-process endpoint play them. Units: seconds; `at_s` counts from
+faults.py edits scripts; the socket server plays them. Units: seconds; `at_s` counts from
 the request's slot, wall time from 1970.
 """
 
@@ -68,7 +68,7 @@ class Script(msgspec.Struct, frozen=True):
 
     Attributes:
         status: HTTP status code; 0: no response head.
-        headers: response headers, without those of the framing.
+        headers: response headers, without the headers of the framing.
         head_s: delay from arrival to the head and the prelude; None: with the first step.
         prelude: events written with the head.
         steps: all other writes, in order.

@@ -1,4 +1,4 @@
-"""A simulated replica on a socket: an OpenAI-compatible HTTP/1.1 server whose profile defines its times and faults.
+"""A simulated replica on a socket: an OpenAI-compatible HTTP/1.1 server with the times and faults of a profile.
 
 Run it with `python -m gateway.simulated.server --help`. Control API: GET and POST /sim/profile (JSON, partial
 updates), GET /sim/stats[?records=0], POST /sim/reset; also on the control port, which no fault affects.

@@ -25,7 +25,7 @@ from ttft_gateway.apis.base import Api, Headers
 BODY_BYTES_MAX = 20 * 1024 * 1024
 HEADERS_BYTES_MAX = 64 * 1024
 CONTROL = "/sim/"
-_LINGER_S = 1.0  # wait for the rest of the request after an early response, which a reset could discard
+_LINGER_S = 1.0  # wait for the remaining request after an early response, which a reset could discard
 _SLOW_BUFFER_BYTES = 128 * 1024  # receive buffer of the kernel, in addition to the bytes read
 
 

@@ -18,7 +18,7 @@ from streaming_bench.report.records import MODES, Run, write_runs
 from streaming_bench.report.results import Results
 
 _PARTS: Final = ("headers", "episode")
-_MEASURING: Final = 0.95  # share of the time; the rest is drawing
+_MEASURING: Final = 0.95  # share of the time; after it comes drawing
 _SHORT_FACTOR: Final = 4  # divisor of the number of requests in modes that only confirm the others
 
 

@@ -11,7 +11,7 @@ from streaming_bench import arguments, progress
 from streaming_bench.errors import BenchError
 from streaming_bench.report.grid import percent, short
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
-from streaming_bench.simulation.scenario import load, names, with_requests
+from streaming_bench.simulation.scenario import load, names
 from streaming_bench.simulation.wanted import judge
 
 _HEADS: Final = (
@@ -43,9 +43,7 @@ def run(args: argparse.Namespace) -> None:
     widths = [max(map(len, workloads)), *(max(len(head), _CELL) for head in _HEADS[1:])]
     _print(_HEADS, widths)
     for name in workloads:
-        scenario = load(name)
-        if args.requests is not None:
-            scenario = with_requests(scenario, args.requests)
+        scenario = load(name, args.requests)
         rows = compare(scenario, ComparisonPlan(("adaptive", "off"), seeds), progress.bar())["rows"]
         assert isinstance(rows, list)
         _print(_cells(name, *rows), widths)
@@ -56,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print(cells: Sequence[str], widths: Sequence[int]) -> None:
-    """Print one line at once: all workloads take some time."""
+    """Print one line immediately: all workloads take some time."""
     first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
     print("  ".join((first.lstrip().ljust(widths[0]), *others)), flush=True)
 

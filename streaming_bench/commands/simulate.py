@@ -19,7 +19,7 @@ from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.policies import POLICY_NAMES
 from streaming_bench.simulation.provider_quota import LimitHeaders
 from streaming_bench.simulation.runner import ignore
-from streaming_bench.simulation.scenario import load, with_load, with_requests
+from streaming_bench.simulation.scenario import load, with_load
 from streaming_bench.simulation.summary import table
 from ttft_gateway.hedging.parameters import DEFAULTS
 from ttft_gateway.routing.strategies import Routing
@@ -65,9 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Compare policies on a workload and print the tables."""
-    scenario = load(args.workload)
-    if args.requests is not None:
-        scenario = with_requests(scenario, args.requests)
+    scenario = load(args.workload, args.requests)
     if args.load is not None:
         scenario = with_load(scenario, args.load)
     if args.log is not None and (len(args.policy) != 1 or args.seeds != 1):

@@ -26,7 +26,7 @@ class Counts(NamedTuple):
     Attributes:
         requests: requests received.
         tokens: tokens sent.
-        cancelled: requests whose client disconnected.
+        cancelled: requests ended by a disconnect of the client.
         in_flight: requests being answered.
     """
 
@@ -94,7 +94,7 @@ def gateway(
     Args:
         urls: base URLs of the replicas.
         hedge: `hedge` section of its configuration.
-        signal: one of `gateway_process.SIGNALS` instead of first content; None for the gateway as it is.
+        signal: one of `gateway_process.SIGNALS` instead of first content; None for the gateway without changes.
 
     Raises:
         BenchError: The gateway did not start.

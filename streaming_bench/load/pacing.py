@@ -72,7 +72,7 @@ async def open_loop(
 async def closed_loop(
     client: Client, requests: Sequence[PlannedRequest], concurrency: int, done: Callable[[Record], None]
 ) -> None:
-    """Keep `concurrency` requests in flight until all are sent, and wait for all answers."""
+    """Send all requests with `concurrency` of them in flight, and wait for all answers."""
     loop = asyncio.get_running_loop()
     waiting = iter(requests)
     over: asyncio.Future[None] = loop.create_future()

@@ -45,7 +45,7 @@ def plan_requests(traffic: TrafficPlan, trace: Sequence["TraceEntry"] = ()) -> l
     """Return the requests.
 
     Args:
-        trace: arrivals with lengths; empty for those of `traffic`.
+        trace: arrivals with lengths; empty for the arrivals and lengths of `traffic`.
     """
     rng = random.Random(f"{traffic.seed}/times")
     lengths = random.Random(f"{traffic.seed}/lengths")

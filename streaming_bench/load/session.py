@@ -43,7 +43,7 @@ class Measurement:
 
     Attributes:
         runs: one run for each target.
-        ended_early: reason of an early end; empty without one.
+        ended_early: reason of an early end; empty for a complete session.
     """
 
     runs: list[Run]

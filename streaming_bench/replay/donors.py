@@ -1,6 +1,6 @@
 """Times that each request would have taken at each replica, drawn from the log. Pure but for a seed.
 
-A request keeps its logged time at its own replica. At another replica it takes the time of a request that this replica
+A request takes its logged time at its own replica. At another replica it takes the time of a request that this replica
 got at nearly the same moment, scaled by the usual times of both prompt lengths: a slow minute of one replica, or of
 all, is in the draw. A log has no pairs, so two cases bound what it leaves open. Independent: any of these neighbours.
 Fully correlated: the same multiple of the neighbours' median, so that a slow request is as slow everywhere.
@@ -154,7 +154,7 @@ def _medians(log: LogColumns, ratios: Values, members: Sequence[Indices]) -> Val
 
 
 def _completed(log: LogColumns, ratios: Values, members: Sequence[Indices], rng: np.random.Generator) -> Values:
-    """Return the times at the own replicas, where those of cancelled requests are drawn beyond their bounds."""
+    """Return the times at the own replicas; the times of cancelled requests are drawn beyond their bounds."""
     own_s = log.ttft_s.copy()
     for number, at in enumerate(members):
         seen = at[~log.cancelled[at]]

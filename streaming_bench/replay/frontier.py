@@ -38,7 +38,7 @@ class ReplayPlan:
         delay_min_s: shortest delay of a hedge; None for the gateway's default, or a tenth of the median if less.
         engines: True if the replicas are engines of one's own.
         routes: True if the log is of a gateway that routes as this one does. Hedges also teach its router, so that in
-            every other draw requests are routed anew.
+            every other draw requests are routed again.
         seed: seed of all random numbers.
     """
 

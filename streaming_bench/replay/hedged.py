@@ -52,7 +52,7 @@ def hedge(
         times_s: TTFT of each request at each replica.
         settings: settings of the policy.
         engines: True if the replicas are engines of one's own, for which another gain is required.
-        routed: True if the gateway routes anew; False if each request goes first to its logged replica.
+        routed: True if the gateway routes; False if each request goes first to its logged replica.
     """
     rng = random.Random(f"{seed}/replay")
     facts = [

@@ -124,7 +124,7 @@ def _waited_s(row: Mapping[str, object], arrived_s: float) -> float:
 
 
 def _first(row: Mapping[str, object], paths: Sequence[str]) -> tuple[str, object]:
-    """Return the first path with a value, and the value; None without one."""
+    """Return the first path with a value, and the value; None if no path has a value."""
     for path in paths:
         value = found_at(row, path)
         if value not in (None, "") and not isinstance(value, (Mapping, list)):

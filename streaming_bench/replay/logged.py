@@ -52,7 +52,7 @@ class Contents:
         lines: lines read, without empty ones.
         unused: number of lines that are no usable request, by reason.
         unreadable: number of lines that are not in the format.
-        first_unreadable: message for the first of them, with its line number; empty without one.
+        first_unreadable: message for the first of them, with its line number; empty if there is none.
         models: number of usable requests of each model; models beyond the bound are counted under OTHERS.
         requests: usable requests of each model, by arrival; of a long log, stretches that are spread over it.
         fields: names of the fields of the first lines.

@@ -1,7 +1,7 @@
-"""Reads a log in one pass: finds its format, counts its lines, and keeps a sample of each model's requests.
+"""Reads a log in one pass: finds its format, counts its lines, and stores a sample of each model's requests.
 
 The formats are a CSV file with a head line, the gateway's own lines (docs/logs.md), and JSON (json_rows.py). Memory is
-bounded by the number of models and of requests kept for each, whatever the size of the file: the sample consists of
+bounded by the number of models and of requests stored for each, whatever the size of the file: the sample consists of
 stretches of neighbours, spread evenly over the whole. Units: as in logged.py.
 """
 
@@ -61,7 +61,7 @@ class Stretches:
         """Return the sample, by arrival."""
         whole = [each for each in self._kept if len(each) == self._stretch] or self._kept
         if len(whole) < len(self._kept) <= self._count:
-            whole = self._kept  # nothing was dropped: the rest at the end counts too
+            whole = self._kept  # nothing was dropped: the part at the end counts too
         steps = min(self._count, len(whole))
         picked = [whole[step * len(whole) // steps] for step in range(steps)]
         return sorted(request for stretch in picked for request in stretch)
@@ -73,7 +73,7 @@ STANDARD_INPUT: Final = Path("-")
 
 _LINE_BYTES_MAX: Final = 16 << 20  # a request with its prompt and answer; a longer line is skipped in pieces
 _UNREADABLE_MAX: Final = 0.05  # of the lines; more is another format
-_FIELD_LINES: Final = 100  # lines whose fields are listed
+_FIELD_LINES: Final = 100  # first lines, of which the fields are listed
 _PROGRESS_EVERY: Final = 10_000  # lines
 _GZIP: Final = b"\x1f\x8b"
 
@@ -300,7 +300,7 @@ class _Rows:
 
     Args:
         arrival, ttft: numbers of the columns.
-        rest: numbers of the optional columns, in the order of `reader_of`; None without one.
+        rest: numbers of the optional columns, in the order of `reader_of`; None for a missing column.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ COLUMNS: Final = (
     *("arrival_s", "model", "prompt_tokens", "replica", "ttft_ms", "total_ms", "cancelled", "unhedgeable"),
 )
 _NAMES_MAX: Final = 1000  # of each kind; further names get one number
-_KEEP: Final = 1  # requests kept in memory while all are written
+_REQUESTS_MAX: Final = 1  # in memory while all are written
 
 KNOWN_FIELDS: Final = {
     "messages": "prompts",
@@ -67,7 +67,7 @@ def strip(source: Path, target: Path, progress: Callable[[int], object]) -> Cont
         raise BenchError(f"{target} is the log itself; name another file after --strip")
     try:
         with target.open("w", encoding="utf-8", newline="") as file:
-            return read_log(source, _KEEP, _Rows(file.write).add, progress)
+            return read_log(source, _REQUESTS_MAX, _Rows(file.write).add, progress)
     except OSError as error:
         raise BenchError(f"cannot write {target}: {error.strerror}; name another file after --strip") from error
 

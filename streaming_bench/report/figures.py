@@ -44,7 +44,7 @@ class Figures:
         won: requests that the backup answered.
         extra_load: upstream requests per request minus 1, counted by the replicas; NaN without counts.
         wasted_tokens: tokens sent by replicas and received by no client; NaN without counts.
-        learned_ms: hedge delay at the end of the run; NaN without one.
+        learned_ms: hedge delay at the end of the run; NaN without a delay.
         lag_ms: p99 of the delay of the client's event loop.
     """
 
@@ -107,7 +107,7 @@ def _number(run: Run, name: str) -> float:
 
 
 def extra_load(run: Run) -> Estimate:
-    """Return the extra load of a run, as the replicas counted it; the interval is that of the clients' counts."""
+    """Return the extra load of a run, as the replicas counted it; the interval comes from the clients' counts."""
     records = sorted(run.records, key=lambda record: record.number)
     attempts = in_blocks([float(record.attempts) for record in records], BLOCK)
     counted = ratio(Blocks(attempts, None), Blocks([[1.0] * len(block) for block in attempts], None), 0, paired=True)

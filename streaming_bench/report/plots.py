@@ -1,6 +1,6 @@
 """Style, axes and files of the bench's plots, readable from a distance.
 
-The same data give the same SVG. It must not depend on the origin of numbers. Colours are those of Okabe and Ito, which
+The same data give the same SVG. It must not depend on the origin of numbers. Colours are from Okabe and Ito, which
 people with any colour vision can distinguish; dashes distinguish lines, too. Only commands that draw import this file:
 matplotlib comes with the extra `bench`. Units: as on the axes.
 """
@@ -252,7 +252,7 @@ def over_time(
     steps = [second for second in np.unique(seconds) if np.count_nonzero(seconds == second) >= _SECOND_MIN]
     lines = [float(np.quantile(values[seen][seconds == second], share)) for second in steps]
     for at_step in range(len(steps) - 1, 0, -1):
-        if steps[at_step] > steps[at_step - 1] + 1:  # another series had its turn: no line across it
+        if steps[at_step] > steps[at_step - 1] + 1:  # another series was measured: no line across it
             steps.insert(at_step, math.nan)
             lines.insert(at_step, math.nan)
     label = f"{display_name(name)}, p{100 * share:.0f} of each second"

@@ -35,20 +35,20 @@ class Record:
         block: stretch of the run.
         due_s: planned time, from which all durations count.
         sent_s: time at which the request was sent.
-        headers_s: time of the response head; None without one.
-        byte_s: time of the first byte of the body; None without one.
-        content_s: time of the first generated token; None without one.
-        last_s: time of the last generated token; None without one.
-        end_s: time of the end; NaN without one.
+        headers_s: time of the response headers; None if there were none.
+        byte_s: time of the first byte of the body; None if there was none.
+        content_s: time of the first generated token; None if there was none.
+        last_s: time of the last generated token; None if there was none.
+        end_s: time of the end; NaN before the end.
         events: number of content events.
         gap_s_max: longest time between two content events; 0 with fewer than two.
         prompt_tokens: length of the prompt, counted by the server, else as planned.
         tokens: tokens generated, counted by the server, else the content events.
         status: HTTP status; 0 without a response.
         error: class of the failure; empty for none.
-        replica: replica that answered, from the gateway's response header; empty without one.
-        attempts: upstream attempts, from the gateway's response header; 1 without one.
-        result: result of the race, from the gateway's response header; empty without one.
+        replica: replica that answered, from the gateway's response header; empty without that header.
+        attempts: upstream attempts, from the gateway's response header; 1 without that header.
+        result: result of the race, from the gateway's response header; empty without that header.
     """
 
     number: int
@@ -77,7 +77,7 @@ class Record:
 
     @property
     def ttfb_s(self) -> float:
-        """Time from due to response head; infinite without one or after a failure."""
+        """Time from due to response headers; infinite without headers or after a failure."""
         return self._since_due(self.headers_s)
 
     @property

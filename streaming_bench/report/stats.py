@@ -1,6 +1,6 @@
 """Quantiles with their confidence intervals, and ratios of two runs. Pure.
 
-The interval of a quantile is that of order statistics: it is valid for every distribution, and open if the sample is
+The interval of a quantile comes from order statistics: it is valid for every distribution, and open if the sample is
 too small. The interval of a ratio is a bootstrap over whole blocks of requests, so that a slow minute, in which
 neighbours are alike, counts as one observation. No units: results have the unit of the input.
 """
@@ -72,7 +72,7 @@ class Blocks(NamedTuple):
 
 
 def ratio(above: Blocks, below: Blocks, seed: int, *, paired: bool) -> Estimate:
-    """Return the ratio of a statistic of two samples, with a bootstrap interval; under five blocks without one.
+    """Return the ratio of a statistic of two samples, with a bootstrap interval, which is open under five blocks.
 
     Args:
         paired: True if block i of both samples was measured under the same conditions; both have equally many blocks.

@@ -4,7 +4,7 @@ Draws come in pairs, the times of a request's primary and of its backup, indepen
 one backup and no knowledge of the future is a distribution over delays (infinite for never); its load and its share of
 requests beyond a time are means over that distribution. So the best policy is the solution of a linear program with two
 constraints, and a mixture of two delays is enough. The clairvoyant policy is given every pair beforehand and sends
-backups at once, where they save most; primaries are not moved.
+backups immediately, where they save most; primaries are not moved.
 
 Units: seconds; budgets and loads as fractions of the requests.
 """

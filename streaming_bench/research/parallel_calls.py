@@ -1,12 +1,14 @@
-"""Fan-out through the gateway: one request makes n calls at once and waits for the slowest, with hedging on and off.
+"""Fan-out: one request makes n calls together and waits for the slowest; computed, and measured through the gateway.
 
-Real sockets: simulated replicas, one gateway process for each policy, and this client on one machine. Units: seconds.
+For independent calls, each slow with probability p, P = 1 - (1 - p)^n. Measured with real sockets: simulated replicas,
+one gateway process for each policy, and this client on one machine. Units: seconds.
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.simulated.quantities import distribution
 from streaming_bench.compare.experiment import Experiment
@@ -17,11 +19,22 @@ from streaming_bench.load.token_distribution import prompt_text
 from streaming_bench.processes import GatewayProcess
 from streaming_bench.report.records import Record
 
+CALLS: Final = (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000)
+SHARES: Final = (0.04, 0.01, 0.001, 0.0001)
 _PROMPT_TOKENS = 20
 _TOKENS = 2
 WARM_CALLS = 300
 _SLOW_SHARE = 0.01  # of the calls: 200 ms instead of 15
 _SLOW_S = 0.100  # between a usual first token and a slow one
+
+
+def any_slow(share: float, calls: int) -> float:
+    """Return the share of requests that wait for at least one slow call.
+
+    Args:
+        share: share of slow calls.
+    """
+    return float(1.0 - (1.0 - share) ** calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,7 @@ async def _measured(
         client = Client(Target(process.url, MODEL, timeout_s=30.0), tasks, loop.time())
 
         async def ask(number: int, count: int) -> float:
-            """Send calls at once; return the time until the slowest had its first token."""
+            """Send calls together; return the time until the slowest had its first token."""
             times_s: list[float] = []
             sent_s = loop.time()
             for _ in range(count):

@@ -18,7 +18,7 @@ from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples, p
 from streaming_bench.simulation.policies import UNLIMITED_BUDGET, PolicySettings
 from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.sampled_replicas import TtftDraws
-from streaming_bench.simulation.scenario import Scenario, load, with_load, with_requests
+from streaming_bench.simulation.scenario import Scenario, load, with_load
 from streaming_bench.simulation.summary import Subset, figures
 from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import Bins
@@ -69,7 +69,7 @@ class SweepSize:
 
 
 class FrontierRow(NamedTuple):
-    """One run of one policy with one budget, or a bound; latencies are those of answered requests."""
+    """One run of one policy with one budget, or a bound; only answered requests have latencies."""
 
     workload: str
     policy: str
@@ -123,7 +123,7 @@ def frontier(
     steps = len(workloads) * len(size.seeds) * sum(len(budgets) if policy != "off" else 1 for policy in policies)
     done = 0
     for workload in workloads:
-        scenario = with_requests(load(workload), size.requests)
+        scenario = load(workload, size.requests)
         for seed in size.seeds:
             samples = SeedSamples(scenario, _DEFAULTS, seed)
             if scenario.drawn is not None:
@@ -181,7 +181,7 @@ def drift(size: SweepSize, progress: Progress) -> Iterator[DriftRow]:
 def pairs(scenario: Scenario, seed: int) -> tuple[Values, Values]:
     """Draw the TTFTs of primaries and of their backups, for bounds; replicas are alike."""
     assert scenario.drawn is not None
-    draws = TtftDraws(with_requests(scenario, _PAIRS), seed, None)
+    draws = TtftDraws(replace(scenario, requests=_PAIRS), seed, None)
     table = np.array(draws.ttft_s)[:, :2] + scenario.drawn.overhead_s
     return table[:, 0], table[:, 1]
 
@@ -218,7 +218,7 @@ def _frontier_row(workload: str, policy: str, budget: float, seed: int, run: Sim
 def _scaled_w7(traffic: float) -> Scenario:
     """Return W7 with a share of its traffic over the same ten minutes."""
     scenario = load("W7")
-    return with_requests(with_load(scenario, traffic), round(traffic * scenario.requests))
+    return replace(with_load(scenario, traffic), requests=round(traffic * scenario.requests))
 
 
 def _between(run: SimulatedRun, start_s: float, end_s: float) -> tuple[float, float, float]:
@@ -228,7 +228,7 @@ def _between(run: SimulatedRun, start_s: float, end_s: float) -> tuple[float, fl
 
 
 def _binned(ratios: Values, width: float) -> Bins:
-    """Put ratios into logarithmic bins whose values are within a relative width of every sample, as a DDSketch does."""
+    """Put ratios into logarithmic bins with values within a relative width of every sample, as a DDSketch does."""
     gamma = (1 + width) / (1 - width)
     keys, counts = np.unique(np.ceil(np.log(ratios) / np.log(gamma)), return_counts=True)
     values = 2 * gamma**keys / (gamma + 1)

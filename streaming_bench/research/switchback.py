@@ -1,7 +1,7 @@
 """Switches hedging on and off at random in simulated runs, and compares the estimate with the total effect.
 
 The truth is the difference between a run without hedging and one with it, on the same arrivals and draws; the direct
-effect is that of the same requests, each without its own hedge (`streaming_bench.research.proof`).
+effect is the difference of the same requests without their own hedges (`streaming_bench.research.proof`).
 
 Units: seconds; milliseconds in effects.
 """

@@ -44,7 +44,7 @@ class ComparisonPlan:
         correlation: correlation of rare events between replicas; None for the workload's.
         headroom: quota as a multiple of the mean traffic; None for the workload's.
         limit_headers: rate limit headers of the providers of W5 and W6; with NONE the limits are configured.
-        others: share of each quota that other clients use; headroom refers to the rest.
+        others: share of each quota that other clients use; headroom refers to the remaining share.
         quantile: quantile of the policies that use one; None for the gateway's default.
         static_delay_s: delay of static and fan_out; None for the workload's.
         library_rps: request rate configured for the reference library; None for the workload's.
@@ -134,7 +134,7 @@ class SeedSamples:
 
         Args:
             progress: called now and then with the number of finished requests.
-            settings: settings of the policies; None for those of the plan.
+            settings: settings of the policies; None for the settings of the plan.
             listener: called with each event of the gateway.
             begun: called with the loop and the pools of the gateways before the first arrival.
         """

@@ -101,7 +101,7 @@ class ServerDraws:
 
     Args:
         headers: rate limit headers of the providers; with NONE the limits are configured.
-        others: share of each limit that other clients use; our own headroom refers to the rest.
+        others: share of each limit that other clients use; our own headroom refers to the remaining share.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class Prompts(Section, frozen=True):
         zipf: exponent of the groups' popularity.
         prefix_tokens: length of a group's prefix.
         suffix_tokens: length of a request's own part.
-        documents: share of requests whose own part is a document.
+        documents: share of requests with a document as their own part.
         document_tokens: length of a document, uniform.
         answer_tokens: tokens generated.
     """
@@ -119,7 +119,7 @@ class Episodes(Section, frozen=True):
 
 
 class BrownOut(Section, frozen=True):
-    """Period in which all replicas are slow at once."""
+    """Period in which all replicas are slow."""
 
     start_s: Duration
     lasts_s: Duration

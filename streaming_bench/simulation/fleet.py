@@ -121,7 +121,7 @@ class Gateways:
         return self.each[0] if len(self.each) == 1 else self._rng.choice(self.each)
 
     def restart(self, now_s: float, *, keeps: bool) -> None:
-        """Restart the gateway whose turn it is."""
+        """Restart the next gateway."""
         self.each[self._restarted % len(self.each)].restart(now_s, keeps=keeps)
         self._restarted += 1
 
@@ -146,4 +146,4 @@ class _HubEngine:
         self._loop.call_later(self._delay_s, answered, reply)
 
     def close(self) -> None:
-        """Keep everything: nothing is open."""
+        """Do nothing: nothing is open."""

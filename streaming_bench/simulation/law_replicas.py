@@ -1,4 +1,4 @@
-"""Replicas whose TTFT is a law of the prompt, the replica and the time, with slots, quotas and faults: U1 to U16.
+"""Replicas with a TTFT by a law of the prompt, the replica and the time, with slots, quotas and faults: U1 to U16.
 
 The random numbers of an attempt depend on the seed, the request, the replica and the number of the attempt there, so
 that every policy has the same ones. Units: seconds of the loop's clock, tokens.

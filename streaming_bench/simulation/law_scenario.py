@@ -1,4 +1,4 @@
-"""The [law] table of a scenario: replicas whose TTFT is a law of the prompt, the replica and the time (U1 to U16).
+"""The [law] table of a scenario: replicas with a TTFT by a law of the prompt, the replica and the time (U1 to U16).
 
 Owns the form of the table. Units: seconds, tokens; shares as fractions of 1; factors multiply the usual TTFT.
 """
@@ -31,7 +31,7 @@ class Day(Section, frozen=True):
 
     Attributes:
         lasts_s: time from one minimum to the next.
-        ratio: traffic at the peak as a multiple of that at the minimum.
+        ratio: traffic at the peak as a multiple of the traffic at the minimum.
     """
 
     lasts_s: Duration
@@ -47,7 +47,7 @@ class Day(Section, frozen=True):
 
 
 class LongPrompts(Section, frozen=True):
-    """Prompts of one length beside the usual ones."""
+    """Prompts of one length, in addition to the usual ones."""
 
     share: Share
     tokens: Count
@@ -70,7 +70,7 @@ class SharedLimits(Section, frozen=True):
 
     Attributes:
         count: number of quotas, each shared by an equal number of replicas.
-        headroom: limit as a multiple of our mean traffic and that of others.
+        headroom: limit as a multiple of our mean traffic and the mean traffic of others.
         window_s: capacity of a bucket, as a time of refill.
         answer_tokens: tokens counted for each request besides its prompt.
         others: share of the limit that other clients use on average, outside bursts.
@@ -99,7 +99,7 @@ class TtftLaw(Section, frozen=True):
         prompts: length of the usual prompts.
         long: prompts of another length; None for none.
         misses: answers that take much longer; None for none.
-        factors: factors of the first replicas; those that follow have 1.
+        factors: factors of the first replicas; all further replicas have 1.
         spread: factors of all replicas, from the lowest to the highest in equal ratios; None for none.
         slow: episodes of slowness; None for none.
         pulse: slowness of the first replica that comes and goes; None for none.
@@ -143,11 +143,11 @@ class Clients(Section, frozen=True):
     """Impatient clients.
 
     Attributes:
-        patience_s: time without a first token after which a client disconnects.
+        timeout_s: time without a first token after which a client disconnects.
         retries: requests that it sends afterwards, one after the other.
         pause_s: time between them.
     """
 
-    patience_s: Duration
+    timeout_s: Duration
     retries: int = 0
     pause_s: Duration = Duration(0.5)

@@ -21,7 +21,7 @@ _RETRY_S_MIN: Final = 0.1
 
 
 class LimitHeaders(enum.Enum):
-    """Rate limit headers of responses; the value is that of the command line."""
+    """Rate limit headers of responses; the value is the one on the command line."""
 
     NONE = "none"  # no headers; the limits are configured in the gateway
     EXACT = "exact"  # remaining amounts after the request; no limits are configured

@@ -54,7 +54,7 @@ class SimulatedRequest(NamedTuple):
 
     Attributes:
         arrived_s: time of arrival.
-        ttft_s: time to the first token of a complete answer; infinite without one.
+        ttft_s: time to the first token of a complete answer; infinite if there was none.
         tokens: length of the prompt.
         hedges: number of backups.
         won: 1 if a backup won, else 0.
@@ -85,7 +85,7 @@ class SimulatedRun:
 
     Attributes:
         records: all requests, in the order of their ends.
-        prefill: tokens computed by the replicas, and those computed for cancelled attempts; 0 without engines.
+        prefill: tokens computed by the replicas, and tokens computed for cancelled attempts; 0 without engines.
         plan: the policy's last plan for the first replica; None if the policy makes no plans.
     """
 
@@ -148,7 +148,7 @@ class Conditions:
 
 
 class _NullClient:
-    """A client that accepts everything at once.
+    """A client that accepts everything immediately.
 
     Args:
         on_end: called once, at the end of the answer or with its error.
@@ -309,7 +309,7 @@ class _Simulation:
             facts = structs.replace(facts, pinned=gateway.pool.replicas[self._pinned[request]])
         race = Race(gateway.model, call_of(request), facts, client, caller, self._runtime)
         if self._clients is not None:
-            self._loop.call_at(now_s + self._clients.patience_s, _leave, race, client)
+            self._loop.call_at(now_s + self._clients.timeout_s, _leave, race, client)
         race.start()
 
     def _on_answered(self) -> None:

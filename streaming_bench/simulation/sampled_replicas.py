@@ -1,4 +1,4 @@
-"""Replicas whose TTFT is drawn from a distribution, independent of their load: W1 to W4, W7, W8.
+"""Replicas with a TTFT from a distribution, independent of their load: W1 to W4, W7, W8.
 
 All random numbers of a seed are drawn beforehand: one for each request, replica and attempt there, so that every policy
 has the same ones. Units: seconds of the loop's clock.

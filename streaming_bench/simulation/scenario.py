@@ -122,7 +122,7 @@ class Thinking(Section, frozen=True):
 
 
 class SampledModel(Section, frozen=True):
-    """Replicas whose TTFT is drawn independently of their load.
+    """Replicas with a TTFT that is drawn independently of their load.
 
     Attributes:
         ttft: usual TTFT.
@@ -213,14 +213,14 @@ class Scenario(Section, frozen=True):
         headers: time of the response headers where they are flushed early; None: they come with the first token.
         drawn: replicas with drawn TTFTs.
         serving: language-model servers.
-        law: replicas whose TTFT is a law of prompt, replica and time.
+        law: replicas with a TTFT by a law of prompt, replica and time.
         clients: impatient clients; None for clients that wait.
         restart_every_s: time after which the gateway restarts; None for never.
         restart_keeps: True if what was learned survives a restart, as with a `learned_file`.
         timeouts: True for the gateway's default timeouts; False for none, so that only hedging helps.
         judged_after_s: time from the start for which requests are not counted: hedging learns whether it works.
         short_tokens: bound below which prompts of `law` also have a table of their own; None for none.
-        wanted: bounds that `judge` checks beside those of every workload.
+        wanted: bounds that `judge` checks in addition to the bounds of every workload.
         hedge_delay_min_s: the gateway's setting; None for its default.
         spans: spans that are reported on their own.
         late_s: bound above which an answer counts as late; None for no such count.
@@ -256,12 +256,13 @@ class Scenario(Section, frozen=True):
             raise ValueError("[serving] and [law] have no closed loop; write per_second in [arrivals]")
 
 
-def load(name: str) -> Scenario:
+def load(name: str, requests: int | None = None) -> Scenario:
     """Read a scenario.
 
     Args:
         name: name of a scenario of the package, such as W1, or the path of a `.toml` file; a variant's name follows
             after a slash: U8/all.
+        requests: number of requests; None for the number in the file.
 
     Raises:
         ScenarioError: The file or the variant does not exist, or cannot be read.
@@ -281,7 +282,8 @@ def load(name: str) -> Scenario:
         raise ScenarioError(f"{path.name} has no variant {variant!r}; write one of {', '.join(changes)}")
     if variant:
         values = _merged(values, {"name": f"{values['name']}/{variant}", **changes[variant]})
-    return replace(decode(values, path.name, Scenario), sha256=hashlib.sha256(raw).hexdigest())
+    scenario = replace(decode(values, path.name, Scenario), sha256=hashlib.sha256(raw).hexdigest())
+    return scenario if requests is None else replace(scenario, requests=requests)
 
 
 def names(prefix: str) -> list[str]:
@@ -302,16 +304,11 @@ def _by_number(name: str) -> tuple[str, int]:
 
 
 def _merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return a scenario's values with those of a variant; tables are merged, everything else is replaced."""
+    """Return the values of a scenario and a variant of it; tables are merged, everything else is replaced."""
     return values | {
         key: _merged(values[key], value) if isinstance(value, dict) and isinstance(values.get(key), dict) else value
         for key, value in changes.items()
     }
-
-
-def with_requests(scenario: Scenario, requests: int) -> Scenario:
-    """Change the number of requests."""
-    return replace(scenario, requests=requests)
 
 
 def with_load(scenario: Scenario, factor: float) -> Scenario:

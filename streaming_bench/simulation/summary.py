@@ -1,7 +1,7 @@
 """Figures of simulated runs, their means over seeds, and the table of policies. Pure.
 
 A figure of a row is the mean over the seeds; a ratio is the geometric mean of the seeds' ratios to `off` on the same
-samples. Quantiles interpolate, and are those of the answered requests. Units: milliseconds in rows, shares as fractions
+samples. Quantiles interpolate, and count answered requests only. Units: milliseconds in rows, shares as fractions
 of 1, seconds where a name ends in _s.
 """
 
@@ -40,7 +40,7 @@ class Subset:
     Attributes:
         name: title of the table.
         start_s, end_s: span of the arrivals.
-        without: spans whose arrivals are excluded.
+        without: spans of which the arrivals are excluded.
         tokens_max: bound below which the length of the prompt lies.
         late_s: bound above which an answer counts as late.
         slo_s: TTFT above which a request is over the SLO, as is one without an answer; infinite for none.

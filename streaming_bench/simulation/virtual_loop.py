@@ -44,7 +44,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """A loop whose `time()` starts at 0 and moves only when nothing else can run."""
+    """A loop with a `time()` that starts at 0 and moves only when nothing else can run."""
 
     _scheduled: list[asyncio.TimerHandle]  # BaseEventLoop's heap of timers
 

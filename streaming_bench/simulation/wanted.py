@@ -80,7 +80,7 @@ NO_HARM: Final = (
 
 
 def judge(rows: Sequence[Mapping[str, Any]], wanted: Sequence[Wanted]) -> list[Check]:
-    """Check the row of `adaptive` against that of `off`."""
+    """Check the row of `adaptive` against the row of `off`."""
     by_policy = {row["policy"]: row for row in rows}
     return [bound.check(by_policy["adaptive"], by_policy["off"]) for bound in (*NO_HARM, *wanted)]
 

@@ -36,7 +36,7 @@ class World:
         facts: the gateway's knowledge of each request.
         quotas: name of each replica's quota; None without a quota.
         new_ledgers: returns the ledgers of a gateway, by quota.
-        batches: True if the replicas are engines that compute several answers at once.
+        batches: True if the replicas are engines that compute several answers at a time.
         prefill: tokens computed so far, and tokens computed for cancelled attempts.
         limits: form of the replicas' rate limit headers; None without headers.
         reasoning_s: length of the hidden reasoning before each answer, which results exclude.

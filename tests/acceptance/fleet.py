@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 
 Figures = Mapping[str, float]
 Bound = tuple[str, float, float]
@@ -53,7 +53,7 @@ class Fleet:
             gateways=self.gateways,
             share_s=self.share_s,
         )
-        columns = SeedSamples(with_requests(load(self.workload), self.requests), plan, seed).run(self.policy).columns
+        columns = SeedSamples(load(self.workload, self.requests), plan, seed).run(self.policy).columns
         if self.workload.startswith("F1"):
             arrived_s = columns["arrived_s"]
             during = (arrived_s >= OUTAGE_S[0]) & (arrived_s < OUTAGE_S[1])

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from streaming_bench.research.proof import FIGURES, Coverage, KnownRun, coverage, known_run
-from streaming_bench.simulation.scenario import Scenario, load, with_requests
+from streaming_bench.simulation.scenario import Scenario, load
 from ttft_gateway.hedging.measure import Instrument
 
 _LOW: Final = 0.91
@@ -56,7 +56,7 @@ WORKLOADS: Final = (
 
 def scenario_of(workload: Workload) -> tuple[Scenario, float | None]:
     """Return the scenario, and the correlation that is no part of it: that of W6 is the rate of repeated stalls."""
-    scenario = with_requests(load(workload.name), workload.requests)
+    scenario = load(workload.name, workload.requests)
     serving = scenario.serving
     if serving is None or serving.opaque is None:
         return scenario, workload.correlation

@@ -19,7 +19,7 @@ from running import run_virtual
 from scripted import FINISH, Scripted, ScriptedStream, Step, answer, status, text
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.provider_quota import LimitHeaders
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Headers, RateLimit, Resource, Sink, Usage
 from ttft_gateway.apis.errors import ConnectError, ConnectionCut
 from ttft_gateway.hedging.contract import RequestFacts
@@ -57,7 +57,7 @@ def refused(
     headers: LimitHeaders, *, others: float = 0.0, headroom: float = 1.12, requests: int, seed: int
 ) -> dict[str, Refused]:
     """W6 with quotas at `headroom` times the traffic, hedged and not, on the same samples."""
-    scenario = with_requests(load("W6"), requests)
+    scenario = load("W6", requests)
     plan = ComparisonPlan(("adaptive", "off"), (seed,), headroom=headroom, limit_headers=headers, others=others)
     rows: Any = compare(scenario, plan)["rows"]
     return {row["policy"]: _refused(row) for row in rows}

@@ -22,7 +22,7 @@ from streaming_bench.replay.frontier import BudgetRow, ReplayPlan, replay
 from streaming_bench.replay.reader import read_log
 from streaming_bench.report.stats import Estimate
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples, policy_settings
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 
 INDEPENDENT: Final = ("W1", "W2", "W3", "W4", "W6")
 CORRELATED: Final = {
@@ -74,7 +74,7 @@ class Checked(NamedTuple):
 
 def check(workload: str, seed: int, requests: int, correlation: float | None = None) -> Checked:
     """Replay the log of one run, and simulate the same run with hedging."""
-    scenario = with_requests(load(workload), requests)
+    scenario = load(workload, requests)
     plan = ComparisonPlan((), (), budget=BUDGET, correlation=correlation)
     samples, settings = SeedSamples(scenario, plan, seed), policy_settings(scenario, plan)
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ from typing import Final
 
 from streaming_bench.research.proof import known_run
 from streaming_bench.research.switchback import FIGURES, switched_run, truth
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 
 _BLOCKS: Final = 40
 _COVERED: Final = 0.85  # of 15 to 30 figures, which are not independent
@@ -24,7 +24,7 @@ _ALIKE: Final = ("W1",)
 def direct(name: str, seed: int) -> dict[str, float]:
     """Return the direct effect of a run with hedging, in the units of the report."""
     slo_s, requests, _ = _ROWS[name]
-    known = known_run(with_requests(load(name), requests), seed, slo_s).truth
+    known = known_run(load(name, requests), seed, slo_s).truth
     return {
         "misses": known["misses"] / requests,
         **{f"{figure}_ms": 1000 * known[figure] for figure in ("p95", "p99", "mean")},
@@ -39,7 +39,7 @@ def main() -> int:
     total, alike = [0, 0], [0, 0]
     for name, (slo_s, requests, seeds) in _ROWS.items():
         for seed in range(1, seeds + 1) if not given.workloads or name in given.workloads else ():
-            run = switched_run(with_requests(load(name), requests), seed, slo_s, _BLOCKS)
+            run = switched_run(load(name, requests), seed, slo_s, _BLOCKS)
             true, own = truth(run), direct(name, seed)
             for figure in FIGURES:
                 saved = getattr(run.estimate, figure).saved

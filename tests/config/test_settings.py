@@ -1,17 +1,50 @@
 """The settings, and the agreement of documentation, schema and example with the code."""
 
+import enum
 import json
 import re
+from typing import get_args
 
 import pytest
 from pydantic import ValidationError
 
 from checkout import ROOT
+from gateway.config import settings as config
 from gateway.config.loader import load
 from gateway.config.settings import HedgeSettings, ReplicaOptions, Settings, sections
+from gateway.race.context import RecoveryMode
+from gateway.share.fleet import WhenAway
+from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.catalog import Auth
+from ttft_gateway.hedging.budget import BudgetUnit
+from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.routing.strategies import Crossing, Routing
 
 LISTS = {"keys", "models", "replicas", "fallbacks", "quotas"}
 MODEL = {"name": "m", "replicas": [{"name": "a", "kind": "vllm", "base_url": "http://h:1/v1"}]}
+
+
+@pytest.mark.parametrize(
+    ("names", "members"),
+    [
+        (config.Routing, Routing),
+        (config.Policy, Policy),
+        (config.BudgetUnitName, BudgetUnit),
+        (config.Recovery, RecoveryMode),
+        (config.CrossBoundary, Crossing),
+        (config.WhenAwayName, WhenAway),
+        (config.ApiName, Api),
+    ],
+)
+def test_a_setting_has_the_names_of_its_enum(names: object, members: type[enum.Enum]) -> None:
+    """A setting accepts exactly the values of the enum of the core that it is converted to."""
+    assert set(get_args(names)) == {member.value for member in members}
+
+
+def test_every_kind_of_authentication_has_a_name() -> None:
+    """The setting `auth` can name each header that may carry a key."""
+    assert set(get_args(config.AuthName)) == set(config.AUTHS)
+    assert set(config.AUTHS.values()) == set(Auth)
 
 
 def documented_settings() -> dict[str, object]:

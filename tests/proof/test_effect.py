@@ -8,7 +8,7 @@ from gateway.proof.effect import direct_effect
 from gateway.proof.report import report
 from gateway.proof.tally import Group, Tally
 from streaming_bench.research.proof import FIGURES, coverage, known_run
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 from ttft_gateway.hedging.measure import Instrument
 
 
@@ -105,7 +105,7 @@ def test_money() -> None:
 @pytest.mark.parametrize("instrument", Instrument)
 def test_intervals_contain_the_truth(instrument: Instrument) -> None:
     """On W1, simulated; 200 repetitions of all workloads are in tests/acceptance/proof_coverage.py."""
-    run = known_run(with_requests(load("W1"), 3000), seed=1, slo_s=0.02)
+    run = known_run(load("W1", 3000), seed=1, slo_s=0.02)
     found = coverage([run], instrument, 0.4, 40)
     for figure in FIGURES:
         assert found[figure].shown == 40

@@ -5,12 +5,12 @@ import pytest
 from streaming_bench.__main__ import main
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
 from streaming_bench.simulation.runner import SimulatedRun
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 
 
 def run(workload: str, requests: int, gateways: int, share_s: float | None, policy: str = "adaptive") -> SimulatedRun:
     """One policy on one seed."""
-    scenario = with_requests(load(workload), requests)
+    scenario = load(workload, requests)
     plan = ComparisonPlan(policies=(policy,), seeds=(1,), gateways=gateways, share_s=share_s)
     return SeedSamples(scenario, plan, 1).run(policy)
 

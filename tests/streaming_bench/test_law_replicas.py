@@ -8,34 +8,34 @@ from msgspec.structs import replace
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples, compare
 from streaming_bench.simulation.law_scenario import Day, Pulse
 from streaming_bench.simulation.runner import SimulatedRequest
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 from streaming_bench.simulation.toml_section import Duration
 from streaming_bench.simulation.world import arrivals_s
 
 
 def records(workload: str, requests: int, policy: str = "off") -> list[SimulatedRequest]:
     """The records of one run, in the order of arrival."""
-    scenario = with_requests(load(workload), requests)
+    scenario = load(workload, requests)
     return sorted(SeedSamples(scenario, ComparisonPlan((), ()), 1).run(policy).records)
 
 
 def rows(workload: str, requests: int) -> dict[str, dict[str, Any]]:
     """The rows of a comparison of adaptive and off, by policy."""
-    found = compare(with_requests(load(workload), requests), ComparisonPlan(("adaptive", "off"), (1,)))["rows"]
+    found = compare(load(workload, requests), ComparisonPlan(("adaptive", "off"), (1,)))["rows"]
     assert isinstance(found, list)
     return {row["policy"]: row for row in found}
 
 
 def test_without_hedges_policies_have_the_same_ttft() -> None:
     """A static delay that is never reached gives the TTFTs of `off`, request by request."""
-    scenario = with_requests(load("U9"), 300)
+    scenario = load("U9", 300)
     samples = SeedSamples(scenario, ComparisonPlan((), (), static_delay_s=1000.0), 1)
     assert samples.run("static").records == samples.run("off").records
 
 
 def test_a_shared_queue_answers_in_turn() -> None:
     """With one slot for two replicas no answer begins before the one ahead has ended."""
-    scenario = with_requests(load("U15"), 200)
+    scenario = load("U15", 200)
     assert scenario.law is not None
     law = replace(scenario.law, slots=1, answer=scenario.law.answer)
     run = SeedSamples(replace(scenario, law=law), ComparisonPlan((), ()), 1).run("off")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streaming_bench.research.overhead import __main__ as command
-from streaming_bench.research.overhead import cost_table, peers, proxies, rows
+from streaming_bench.research.overhead import peers, proxies, rows
 from streaming_bench.research.overhead.client import LoadResult
 from streaming_bench.research.overhead.peers import PeerFigures
 from streaming_bench.research.overhead.rows import Cost, CostRow, CostSample
@@ -17,9 +17,9 @@ ROWS = [CostRow("requests", "us", 120.0, 80.0, 100.0, 20.0), CostRow("memory", "
 def test_a_run_is_compared_with_the_recorded_one(tmp_path: Path) -> None:
     """The table has the ratio of each figure to nginx and to the recorded run, and empty cells without them."""
     file = tmp_path / "kept.json"
-    assert cost_table.read(file) == {}
-    cost_table.write(file, [ROWS[0]._replace(ours=240.0)], {"cores": 2})
-    requests, memory = cost_table.table(ROWS, cost_table.read(file)).rows
+    assert command.read(file) == {}
+    command.write(file, [ROWS[0]._replace(ours=240.0)], {"cores": 2})
+    requests, memory = command.table(ROWS, command.read(file)).rows
     assert requests == ("requests", "us", "120", "80 + 40", "100", "20 + 80", "1.20", "240", "0.50")
     assert memory == ("memory", "MB", "64", *[""] * 6)
 
@@ -27,15 +27,15 @@ def test_a_run_is_compared_with_the_recorded_one(tmp_path: Path) -> None:
 def test_a_part_of_the_bench_keeps_the_other_recorded_rows(tmp_path: Path) -> None:
     """A recorded run replaces its own rows only."""
     file = tmp_path / "kept.json"
-    cost_table.write(file, ROWS, {"cores": 2})
-    cost_table.write(file, [ROWS[1]._replace(ours=50.0)], {"cores": 2})
-    assert cost_table.read(file) == {"requests": 120.0, "memory": 50.0}
+    command.write(file, ROWS, {"cores": 2})
+    command.write(file, [ROWS[1]._replace(ours=50.0)], {"cores": 2})
+    assert command.read(file) == {"requests": 120.0, "memory": 50.0}
 
 
 def test_instructions_have_columns_where_they_are_counted() -> None:
     """With hardware counters the table has thousands of instructions beside the CPU time."""
     counted = ROWS[0]._replace(instructions=1360.0, nginx_instructions=42.0)
-    grid = cost_table.table([counted, ROWS[1]], {})
+    grid = command.table([counted, ROWS[1]], {})
     assert grid.heads[2:8] == ("gateway", "user + kernel", "k instr.", "nginx", "user + kernel", "k instr.")
     assert grid.rows[0][2:8] == ("120", "80 + 40", "1,360", "100", "20 + 80", "42")
     assert grid.rows[1][4] == ""

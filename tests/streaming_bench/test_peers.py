@@ -12,7 +12,7 @@ from streaming_bench.progress import quiet
 from streaming_bench.research.peers import contest
 from streaming_bench.research.peers.contest import baseten_hedges
 from streaming_bench.research.peers.routewise import PeerError, RoutewiseProcess
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 
 PYTHON = Path(os.environ.get("TTFT_PEERS_PYTHON", sys.executable))
 
@@ -32,7 +32,7 @@ def test_baseten_allows_a_share_of_a_batch(requests: int, hedges: int) -> None:
 
 def test_rules_with_a_delay_keep_to_it() -> None:
     """A fixed delay hedges all late requests, a batch's budget ends, and the gateway hedges within its own."""
-    held = contest.hold(with_requests(load("W2"), 600), [1], None, quiet)
+    held = contest.hold(load("W2", 600), [1], None, quiet)
     hedges = {name: seeds[0]["hedges"] for name, seeds in held.rows.items()}
     assert hedges["off"] == 0.0
     assert 0.15 < hedges["fixed 26 ms"] < 0.25  # one request in five is late
@@ -43,7 +43,7 @@ def test_rules_with_a_delay_keep_to_it() -> None:
 
 def test_misses_are_counted_by_target() -> None:
     """One request in twenty without hedging is over the target at p95, more are over twice the median of W2."""
-    held = contest.hold(with_requests(load("W2"), 400), [1], None, quiet)
+    held = contest.hold(load("W2", 400), [1], None, quiet)
     assert [target.name for target in held.targets] == ["p95", "2 x p50"]
     off = held.rows["off"][0]
     assert off["over p95"] == pytest.approx(0.05, abs=0.003)
@@ -60,7 +60,7 @@ def test_the_router_is_asked_at_its_checkpoints() -> None:
         assert process.checkpoints_ms[0] == pytest.approx(250.0)
         assert process.checkpoints_ms[-1] == pytest.approx(900.0)
         assert len(process.checkpoints_ms) == 27
-    held = contest.hold(with_requests(load("W6"), 150), [1], PYTHON, quiet, routes=True)
+    held = contest.hold(load("W6", 150), [1], PYTHON, quiet, routes=True)
     for name in ("routewise, p95", "routewise, own routing, p95"):
         figures = held.rows[name][0]
         assert figures["failed"] == 0.0

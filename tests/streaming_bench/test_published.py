@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from streaming_bench.progress import quiet
 from streaming_bench.research import parallel_calls
+from streaming_bench.research.commands import reproduce
 from streaming_bench.research.commands.update_golden import golden_lab
-from streaming_bench.research.published import fan_out, micro, python_port, sources, studies, threshold_lab
+from streaming_bench.research.published import python_port, sources, studies, threshold_lab
 from streaming_bench.research.published.side_by_side import ReproducedRow, deviation, gains, grid
 from streaming_bench.research.published.studies import RetryRule, retried_s
 
@@ -51,10 +52,10 @@ def test_a_hedge_shortens_and_what_it_wastes_is_the_losers_time(pairs: list[tupl
 
 def test_the_fan_out_arithmetic() -> None:
     """The published shares for 1 % of slow calls are right, and a single call is slow with its own probability."""
-    assert {calls: round(fan_out.any_slow(0.01, calls), 2 + (calls < 100)) for calls in sources.FAN_OUT} == dict(
+    assert {calls: round(parallel_calls.any_slow(0.01, calls), 2 + (calls < 100)) for calls in sources.FAN_OUT} == dict(
         sources.FAN_OUT
     )
-    assert fan_out.any_slow(0.04, 1) == pytest.approx(0.04)
+    assert parallel_calls.any_slow(0.04, 1) == pytest.approx(0.04)
 
 
 def test_the_study_omits_its_delay() -> None:
@@ -181,8 +182,8 @@ def test_the_labs_options() -> None:
 
 def test_operations_are_timed() -> None:
     """Every operation can be repeated; only the update of the sketch has a published time."""
-    operations = micro.operations()
-    table = micro.table([(each, micro.measured_ns(each._replace(number=2))) for each in operations])
+    operations = reproduce.operations()
+    table = reproduce.operation_table([(each, reproduce.measured_ns(each._replace(number=2))) for each in operations])
     assert [row[2] for row in table.rows] == ["35 (Go)", "", "", "", ""]
     assert all(float(row[1].replace(",", "")) >= 0 for row in table.rows)
 

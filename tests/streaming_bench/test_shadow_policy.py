@@ -7,14 +7,14 @@ from gateway.observe.proof import Goal, count_request
 from gateway.proof.shadow import shadow_report
 from gateway.proof.tally import Tally
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 
 _REQUESTS = 6000
 
 
 def test_predicted_and_true_effect_on_w2() -> None:
     """One request in five waits for a cold cache: the predicted misses are those of a run with hedging."""
-    scenario = with_requests(load("W2"), _REQUESTS)
+    scenario = load("W2", _REQUESTS)
     samples = SeedSamples(scenario, ComparisonPlan(("shadow", "adaptive"), (1,)), 1)
     hedges = {"shadow": 0, "adaptive": 0}
     tallies = {policy: Goal(0.1, 10.0, is_shadow=True).tally() for policy in hedges}

@@ -1,12 +1,12 @@
 """A switchback over a simulated workload: its estimate against runs without hedging and with it."""
 
 from streaming_bench.research.switchback import switched_run, truth
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 
 
 def test_the_interval_contains_the_total_effect_on_w2() -> None:
     """Fewer misses with hedging, by as many as in the two whole runs; about half of the requests are in each state."""
-    run = switched_run(with_requests(load("W2"), 4000), 1, 0.1, 12)
+    run = switched_run(load("W2", 4000), 1, 0.1, 12)
     saved, true = run.estimate.misses.saved, truth(run)["misses"]
     assert saved is not None
     assert 0 < saved.low <= true <= saved.high

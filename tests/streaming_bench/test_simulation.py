@@ -9,7 +9,7 @@ import pytest
 from streaming_bench.__main__ import main
 from streaming_bench.research.commands.update_golden import KEYS, golden_rows
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
-from streaming_bench.simulation.scenario import load, names, with_requests
+from streaming_bench.simulation.scenario import load, names
 from ttft_gateway.routing.strategies import Routing
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def rows(workload: str, requests: int = 1_000, **plan: Any) -> dict[str, dict[str, Any]]:
     """The rows of a small comparison, by policy."""
-    scenario = with_requests(load(workload), requests)
+    scenario = load(workload, requests)
     result = compare(scenario, ComparisonPlan(**{"policies": ("adaptive", "off"), "seeds": (1,), **plan}))
     found = result["rows"]
     assert isinstance(found, list)

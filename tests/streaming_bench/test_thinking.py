@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 
 _POLICIES = ("adaptive", "off")
 
 
 def _runs(workload: str) -> dict[str, tuple[float, ...]]:
     """Return by policy: p99 in seconds, hedges, hedges that won, attempts that were started after a sign."""
-    samples = SeedSamples(with_requests(load(workload), 2_000), ComparisonPlan(_POLICIES, (1,)), 1)
+    samples = SeedSamples(load(workload, 2_000), ComparisonPlan(_POLICIES, (1,)), 1)
     columns = {policy: samples.run(policy).columns for policy in _POLICIES}
     return {
         policy: (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streaming_bench.errors import BenchError
-from streaming_bench.research.overhead import instructions, peers, processes, proxies, rows, starts
+from streaming_bench.research.overhead import instructions, peers, processes, proxies, rows, standard
 from streaming_bench.research.overhead.backend import STEPPED
 from streaming_bench.research.overhead.client import StreamLoad, send
 from streaming_bench.research.overhead.counters import CounterReader, hardware_counter
@@ -174,7 +174,7 @@ def test_instructions_are_counted_on_both_event_loops(monkeypatch: pytest.Monkey
 def test_a_gateway_without_keys_answers_from_a_copy_without_bytecode(tmp_path: Path) -> None:
     """The copy has all that a gateway needs, its host is permitted, and a start without bytecode leaves none there."""
     folder = tmp_path / "copy"
-    starts.copy_packages(folder)
+    standard.copy_packages(folder)
     with backend(1) as back:
-        assert starts.first_answer_s(Machine(), back, folder, starts.WITHOUT_BYTECODE) > 0
+        assert standard.first_answer_s(Machine(), back, folder, standard.WITHOUT_BYTECODE) > 0
     assert not list(folder.rglob("*.pyc"))

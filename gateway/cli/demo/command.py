@@ -88,8 +88,8 @@ def demo_settings(
 
     Args:
         replica_ports: ports of the replicas, in the order of `REPLICAS`.
-        port: public port; 0 for any free port, None for that of the environment.
-        admin_port: admin port; 0 for any free port, None for that of the environment.
+        port: public port; 0 for any free port, None for the port in the environment.
+        admin_port: admin port; 0 for any free port, None for the port in the environment.
         environment: default addresses and key.
     """
     listen = environment.listen or parse_address(LISTEN_DEFAULT)

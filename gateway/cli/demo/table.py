@@ -35,7 +35,7 @@ class TtftSample(msgspec.Struct, frozen=True):
 
 
 class HedgeCount(msgspec.Struct, frozen=True):
-    """Number of hedges that the budget allows at once: now, and at most."""
+    """Number of hedges that the budget allows together: now, and at most."""
 
     level: float
     cap: float

@@ -1,4 +1,4 @@
-"""`import`: writes a configuration file from that of another gateway, and reports what is not taken over. No units."""
+"""`import`: converts the configuration file of another gateway, and reports what is not taken over. No units."""
 
 import argparse
 import os

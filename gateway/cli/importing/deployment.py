@@ -1,6 +1,6 @@
 """Turns one entry of LiteLLM's `model_list` into a replica.
 
-Units: LiteLLM's prices are those of a token, the gateway's those of a million.
+Units: LiteLLM's prices are per token, the gateway's per million tokens.
 """
 
 import re
@@ -87,7 +87,7 @@ class Deployment(msgspec.Struct):
 
 
 def default_variables(entries: object) -> frozenset[str]:
-    """Return the variables from which LiteLLM reads the keys of entries without one."""
+    """Return the variables from which LiteLLM reads the keys of entries without a key."""
     found = set()
     for entry in entries if isinstance(entries, list) else ():
         params = entry.get("litellm_params") if isinstance(entry, dict) else None
@@ -307,7 +307,7 @@ def _header(name: str, value: object, at: Loc, headers: Json, report: Report) ->
 
 
 def _others(entry: Mapping[str, object], info: Mapping[str, object], loc: Loc, report: Report) -> None:
-    """Report what is left of an entry beside its parameters."""
+    """Report what an entry contains in addition to its parameters."""
     if entry.get("model_info") is not None and not isinstance(entry["model_info"], dict):
         report.skip((*loc, "model_info"), "a mapping is expected")
     if "id" in info and _replica_name(info) is None:

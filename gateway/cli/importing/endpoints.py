@@ -1,6 +1,6 @@
 """LiteLLM's providers as kinds of the catalogue: base URLs, variables of keys, names of models. No units.
 
-Names and base URLs are columns of the catalogue. The rules for the rest are those in LiteLLM's provider pages
+Names and base URLs are columns of the catalogue. All other rules are from LiteLLM's provider pages
 (docs.litellm.ai/docs/providers).
 """
 

@@ -1,7 +1,7 @@
 """Turns the configuration of LiteLLM's proxy into one of the gateway: data in, lines and findings out.
 
-The format is that of docs.litellm.ai/docs/proxy/configs, /docs/routing and /docs/proxy/reliability. Literal secrets are
-never in the lines or in the findings. Units: LiteLLM's timeouts are seconds.
+The format: docs.litellm.ai/docs/proxy/configs, /docs/routing and /docs/proxy/reliability. Literal secrets are never in
+the lines or in the findings. Units: LiteLLM's timeouts are seconds.
 """
 
 import json
@@ -152,7 +152,7 @@ def _names(rows: Sequence[Deployment]) -> list[str]:
 
 
 def _weights(rows: Sequence[Deployment], report: Report) -> list[int | None]:
-    """Return whole weights from 1 to 100 in the proportion of LiteLLM's; None for replicas without one."""
+    """Return whole weights from 1 to 100 in the proportion of LiteLLM's; None for replicas without a weight."""
     given = [row.weight for row in rows]
     known = [weight for weight in given if weight]
     if all(weight is None or (weight.is_integer() and 1 <= weight <= 100) for weight in given):
@@ -297,7 +297,7 @@ def _unused(data: Json, report: Report) -> None:
 
 
 COMMENT = "#"
-"""Key of a mapping whose value is a list of comment lines in front of the mapping."""
+"""Key of the comment lines in front of a mapping."""
 
 _PLAIN = re.compile(
     r"(?!(?:true|false|null|True|False|TRUE|FALSE|Null|NULL)$)[A-Za-z_$/][A-Za-z0-9_./$}{+-]*(?::[A-Za-z0-9_./$}{+-]+)*"

@@ -35,7 +35,7 @@ class ForeignFile(msgspec.Struct, frozen=True):
 
     Attributes:
         data: mappings with text keys, lists, text, numbers, booleans and None.
-        lines: line of each value, by path; that of the key in a mapping.
+        lines: line of each value, by path; in a mapping, the line of the key.
     """
 
     data: object

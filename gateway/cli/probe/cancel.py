@@ -3,7 +3,7 @@
 The test needs a replica that reports its number of running requests. It starts a long answer, disconnects after the
 first content, and polls that number. A fall of the number proves nothing if the answer would have ended by then: the
 same request, not cancelled, must run for longer. The result is conclusive only if the replica has no other client
-meanwhile. The billing of cancelled requests cannot be observed. Units: seconds, tokens.
+during the test. The billing of cancelled requests cannot be observed. Units: seconds, tokens.
 """
 
 import asyncio

@@ -34,7 +34,7 @@ class ProbeTarget(msgspec.Struct, frozen=True):
 
 
 def targets(settings: Settings, model: str | None, replica: str | None) -> list[ProbeTarget]:
-    """Return the replicas of a configuration, those of fallbacks included.
+    """Return the replicas of a configuration, with the replicas of fallbacks.
 
     Args:
         model: name of the model; None for all.
@@ -56,7 +56,7 @@ def cancel_test_tokens(target: ProbeTarget, max_tokens: int) -> int:
 
 
 def sign_apis(replica: ReplicaSettings) -> list[Api]:
-    """Return the native APIs of a replica whose streams have signs of work; one request is sent in each."""
+    """Return the native APIs of a replica that have signs of work in streams; one request is sent in each."""
     return [api for api in (Api.RESPONSES, Api.MESSAGES) if api in native_apis(replica)]
 
 

@@ -26,7 +26,7 @@ class SignTest(msgspec.Struct, frozen=True):
 
     Attributes:
         api: the API.
-        after_headers_s: time from the headers to the sign; None without one.
+        after_headers_s: time from the headers to the sign; None without a sign.
         error: failure of the request, which is no failure of the probe; None without failure.
     """
 
@@ -48,7 +48,7 @@ class SignTest(msgspec.Struct, frozen=True):
 
 
 def sign_call(api: Api, max_tokens: int) -> Call:
-    """Return a request whose answer has a sign of work if the replica sends any."""
+    """Return a request that gets a sign of work if the replica sends any."""
     tokens = sign_tokens(max_tokens)
     body = {"model": "any", "stream": True, **_BODIES[api](tokens)}
     bounds = RequestBounds(n_max=1, max_tokens_max=tokens)

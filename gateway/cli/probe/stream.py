@@ -134,7 +134,7 @@ class Tap:
 
 
 def begin(client: ProbeClient, endpoint: Endpoint, call: Call) -> tuple[Recording, Stream]:
-    """Send a request, and make the returned recording that of the client."""
+    """Send a request, and set the returned recording in the client."""
     recording = client.recording = Recording(asked_usage=call.include_usage)
     return recording, endpoint.open(call, recording)
 

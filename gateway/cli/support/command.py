@@ -33,7 +33,7 @@ from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
 from gateway.cli.terminal import fail
 from gateway.config.addresses import ADMIN_LISTEN_DEFAULT
 from gateway.config.document import read_yaml
-from gateway.config.errors import ConfigError
+from gateway.config.errors import SECRET_SETTINGS, ConfigError
 from gateway.config.loader import load, masked, read_text
 from gateway.config.settings import Settings
 from gateway.version import VERSION
@@ -267,7 +267,6 @@ def _is_log_line(line: str) -> bool:
 
 _CHARS_MIN: Final = 6  # a shorter value would also match unrelated text
 _MASK: Final = "****"
-_SECRET_SETTINGS: Final = frozenset({"key", "previous_key", "admin_key", "api_key", "password", "proxy"})
 _SECRET_VARIABLE: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth")
 # Form of a credential -> its replacement; bounded, so that a long word is not read again and again.
 _SECRET_FORMS: Final = (
@@ -325,12 +324,12 @@ def secrets_in(value: object, *, inside: bool = False) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for name, each in value.items():
-            yield from secrets_in(each, inside=inside or name in _SECRET_SETTINGS or name == "headers")
+            yield from secrets_in(each, inside=inside or name in SECRET_SETTINGS)
     elif isinstance(value, list | tuple):
         for each in value:
             yield from secrets_in(each, inside=inside)
 
 
 def secrets_of(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of environment variables whose names are those of secrets."""
+    """Yield the values of environment variables that have the name of a secret."""
     yield from (value for name, value in env.items() if _SECRET_VARIABLE.search(name) and not name.endswith("_FILE"))

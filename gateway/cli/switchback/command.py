@@ -116,7 +116,7 @@ def switchback(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _run(experiment: Experiment) -> bool:
-    """Run an experiment; return True if a signal ended it. A second Ctrl-C ends the command at once."""
+    """Run an experiment; return True if a signal ended it. A second Ctrl-C ends the command immediately."""
 
     async def run() -> bool:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

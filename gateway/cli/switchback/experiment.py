@@ -53,7 +53,7 @@ class BlockPlan:
         name: name of the experiment, which is part of the names of its blocks.
         order: state of the switch in each block.
         length_s: length of a block.
-        washout_s: time in it around the switch, whose requests are not counted.
+        washout_s: time in it around the switch; its requests are not counted.
         model: model that is switched; None for all.
     """
 
@@ -73,7 +73,7 @@ class Experiment:
         gateways: all gateways of the models.
         note: receives a line about the progress.
         done: number of complete blocks.
-        fault: reason of an early end; None without one.
+        fault: reason of an early end; None for a complete run.
         unrestored: switches that could not be restored, or were left alone, as text.
     """
 
@@ -154,7 +154,7 @@ class Experiment:
                 await _tried(gateway, partial(gateway.switch, model, on=on))
 
     async def _mark(self, block: str) -> None:
-        """Begin a block at every gateway, and keep the counts of the last ones."""
+        """Begin a block at every gateway, and store the counts of the last ones."""
         for index, gateway in enumerate(self.gateways):
             for report in await _tried(gateway, partial(gateway.begin, f"{self.plan.name}-{block}")):
                 old = self._counts.get((index, report.block), {})

@@ -18,7 +18,7 @@ from streaming_bench.report import plots
 from streaming_bench.report.results import Results
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
 from streaming_bench.simulation.runner import SimulatedRun
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 from ttft_gateway.hedging.plan import Plan as HedgePlan
 
 SEED: Final = 101
@@ -52,7 +52,7 @@ def _runs(show: progress.Progress) -> _Runs:
     plans = [(workload, policy) for workload in BUDGETS for policy in POLICIES]
     for index, (workload, policy) in enumerate(plans):
         plan = ComparisonPlan(POLICIES, (SEED,), budget=BUDGETS[workload])
-        samples = SeedSamples(with_requests(load(workload), REQUESTS), plan, SEED)
+        samples = SeedSamples(load(workload, REQUESTS), plan, SEED)
         one = progress.of_run(show, f"{workload}, {policy}", index, len(plans), REQUESTS)
         found[workload][policy] = samples.run(policy, one)
     show("done", 1.0)

@@ -9,7 +9,7 @@ from typing import Final
 
 from streaming_bench import arguments, progress
 from streaming_bench.research.peers import contest
-from streaming_bench.simulation.scenario import load, with_load, with_requests
+from streaming_bench.simulation.scenario import load, with_load
 
 _WORKLOADS: Final = "W1,W2,W3,W4,W5,W6,W7,W8,U17"
 
@@ -31,10 +31,8 @@ def run(args: argparse.Namespace) -> None:
     """Print a table for each workload."""
     seeds = range(args.seed_first, args.seed_first + args.seeds)
     for name in args.workload.split(","):
-        scenario = load(name)
+        scenario = load(name, args.requests)
         if args.load is not None:
             scenario = with_load(scenario, args.load)
-        if args.requests is not None:
-            scenario = with_requests(scenario, args.requests)
         held = contest.hold(scenario, seeds, args.python, progress.bar(), routes=args.own_routing)
         print("\n".join(contest.table(held).markdown()), end="\n\n", flush=True)

@@ -5,10 +5,13 @@ milliseconds and per cent in tables.
 """
 
 import argparse
+import random
 import sys
+import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,18 +19,13 @@ from streaming_bench import arguments, progress
 from streaming_bench.report.grid import Grid, percent, short
 from streaming_bench.report.results import Results
 from streaming_bench.research import parallel_calls
-from streaming_bench.research.published import (
-    diagrams,
-    drawings,
-    fan_out,
-    micro,
-    python_port,
-    sources,
-    studies,
-    threshold_lab,
-)
+from streaming_bench.research.published import diagrams, drawings, python_port, sources, studies, threshold_lab
 from streaming_bench.research.published.side_by_side import ReproducedRow, gains, grid
 from streaming_bench.simulation.runner import SimulatedRun
+from ttft_gateway.estimation.survival import Survival
+from ttft_gateway.estimation.window import Window
+from ttft_gateway.hedging.plan import plan_adaptive
+from ttft_gateway.limits.budget import CreditBudget
 
 _Parts = Sequence[Grid | str]
 
@@ -36,6 +34,8 @@ _SEED_FIRST: Final = 101
 _CALLS: Final = (1, 5, 10, 20)
 _FAN_OUT_REQUESTS: Final = 100
 _PORT_REQUESTS: Final = 500
+_SAMPLES: Final = 10_000
+_TIMED_BLOCKS: Final = 7  # the lowest CPU time of a block counts, which other processes disturb least
 _WORKLOAD: Final = "Lognormal mean 5 ms, sd 2 ms, 5% stragglers ten times as slow."
 
 
@@ -181,29 +181,36 @@ def _means(found: Sequence[Mapping[str, threshold_lab.ThresholdCost]]) -> list[s
 
 
 def _fan_out(_args: argparse.Namespace, _first: int, results: Results | None) -> _Parts:
-    heads = ["calls", *(f"p = {share:.2%}".replace(".00%", "%") for share in fan_out.SHARES), "published, p = 1%"]
+    heads = [
+        "calls",
+        *(f"p = {share:.2%}".replace(".00%", "%") for share in parallel_calls.SHARES),
+        "published, p = 1%",
+    ]
     cells = [
         [
-            *(f"{calls:,}", *(percent(fan_out.any_slow(share, calls), 2) for share in fan_out.SHARES)),
+            *(f"{calls:,}", *(percent(parallel_calls.any_slow(share, calls), 2) for share in parallel_calls.SHARES)),
             percent(sources.FAN_OUT[calls]) if calls in sources.FAN_OUT else "",
         ]
-        for calls in fan_out.CALLS
+        for calls in parallel_calls.CALLS
     ]
     if results is not None:
-        rows = [[calls, *(fan_out.any_slow(share, calls) for share in fan_out.SHARES)] for calls in fan_out.CALLS]
-        results.csv("fan-out.csv", ["calls", *(f"p={share:g}" for share in fan_out.SHARES)], rows)
+        rows = [
+            [calls, *(parallel_calls.any_slow(share, calls) for share in parallel_calls.SHARES)]
+            for calls in parallel_calls.CALLS
+        ]
+        results.csv("fan-out.csv", ["calls", *(f"p={share:g}" for share in parallel_calls.SHARES)], rows)
         drawings.fan_out(results)
     return ["share of requests with at least one slow call of n", Grid(heads, cells)]
 
 
 def _parallel_calls(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
-    """Measure requests of n calls at once through the gateway, with hedging off and on."""
+    """Measure requests of n simultaneous calls through the gateway, with hedging off and on."""
     cells: list[list[str]] = []
     figures: list[list[str | float]] = []
     requests = args.requests or _FAN_OUT_REQUESTS
     for one in parallel_calls.measure(_CALLS, ("off", "adaptive"), requests, first):
         p50_ms, p95_ms = (1000 * float(np.quantile(one.times_s, q)) for q in (0.5, 0.95))
-        expected = fan_out.any_slow(0.01, one.calls)
+        expected = parallel_calls.any_slow(0.01, one.calls)
         cells.append(
             [
                 *(f"{one.calls}, {one.policy}", percent(one.slow), percent(expected) if one.policy == "off" else ""),
@@ -260,10 +267,78 @@ def _diagrams(_args: argparse.Namespace, _first: int, results: Results | None) -
 
 
 def _micro(_args: argparse.Namespace, _first: int, results: Results | None) -> _Parts:
-    found = [(each, micro.measured_ns(each)) for each in micro.operations()]
+    found = [(each, measured_ns(each)) for each in operations()]
     if results is not None:
         results.csv("micro.csv", ["operation", "ns", "published_ns"], [[a.name, ns, a.published_ns] for a, ns in found])
-    return ["time of one operation, the lowest mean of 7 blocks", micro.table(found)]
+    return ["time of one operation, the lowest mean of 7 blocks", operation_table(found)]
+
+
+class Operation(NamedTuple):
+    """One operation of the policy.
+
+    Attributes:
+        name: name of the row.
+        call: the operation.
+        number: repetitions in a block.
+        published_ns: published time; None if there is none.
+    """
+
+    name: str
+    call: Callable[[], object]
+    number: int
+    published_ns: float | None = None
+
+
+def operations() -> list[Operation]:
+    """Return the operations on a window of 10,000 samples in 50 s."""
+    rng = random.Random(1)
+    values = [rng.lognormvariate(-5.3, 0.4) for _ in range(_SAMPLES)]
+    window, filled, ratios, budget = Window(), Window(), Window(), CreditBudget(0.1)
+    for number, value in enumerate(values):
+        filled.add_event(value, number / 200)
+        ratios.add_event(value / 0.005, number / 200)
+    end_s = _SAMPLES / 200
+    curve = Survival(ratios.bins(end_s))
+    numbers = iter(range(1_000_000_000))
+
+    def add() -> None:
+        number = next(numbers)
+        window.add_event(values[number % _SAMPLES], number / 200)
+
+    def quantile() -> None:
+        filled.add_event(0.005, end_s)  # a sample makes the sums old
+        filled.quantile(0.9, end_s)
+
+    def earn() -> None:
+        budget.earn(next(numbers) / 200)
+
+    def spend() -> None:
+        ticket = budget.reserve(0.0)
+        if ticket is not None:
+            budget.release(ticket)
+
+    return [
+        Operation("add a sample to the window", add, 20_000, sources.SKETCH_UPDATE_NS),
+        Operation("p90 of the window after a new sample", quantile, 300),
+        Operation("plan from the window", lambda: plan_adaptive(curve, budget=0.1, first_share=0.1), 30),
+        Operation("credit a request", earn, 20_000),
+        Operation("reserve and release a hedge's credit", spend, 20_000),
+    ]
+
+
+def measured_ns(operation: Operation) -> float:
+    """Return the CPU time of one call: the lowest mean of the blocks."""
+    blocks_s = timeit.repeat(operation.call, timer=time.process_time, number=operation.number, repeat=_TIMED_BLOCKS)
+    return 1e9 * min(blocks_s) / operation.number
+
+
+def operation_table(found: Sequence[tuple[Operation, float]]) -> Grid:
+    """Return the table of times."""
+    rows = [
+        [each.name, f"{time_ns:,.0f}", "" if each.published_ns is None else f"{each.published_ns:g} (Go)"]
+        for each, time_ns in found
+    ]
+    return Grid(["operation", "ns here", "ns published"], rows)
 
 
 def _race(

@@ -9,7 +9,7 @@ from typing import Final
 from streaming_bench.report.results import csv_text
 from streaming_bench.research.published import threshold_lab
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
-from streaming_bench.simulation.scenario import load, names, with_requests
+from streaming_bench.simulation.scenario import load, names
 
 REQUESTS: Final = 2_000
 POLICIES: Final = ("adaptive", "library", "off")
@@ -21,7 +21,7 @@ KEYS: Final = (
 
 def golden_rows(workload: str) -> dict[str, dict[str, float]]:
     """Return a workload's rows by policy."""
-    result = compare(with_requests(load(workload), REQUESTS), ComparisonPlan(POLICIES, (1,)))
+    result = compare(load(workload, REQUESTS), ComparisonPlan(POLICIES, (1,)))
     rows = result["rows"]
     assert isinstance(rows, list)
     return {row["policy"]: {key: row[key] for key in KEYS} for row in rows}

@@ -23,7 +23,7 @@ STEP: Final = b"+"
 _LENGTH: Final = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _TOKENS: Final = re.compile(rb'"max_tokens": ?(\d+)')
 _CHUNK: Final = '{"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1,"model":"bench","choices":[%s]}'
-_BACKLOG: Final = 4096  # thousands connect at once
+_BACKLOG: Final = 4096  # thousands connect at a time
 
 
 def _piece(text: str) -> bytes:
@@ -60,7 +60,7 @@ class TokenPacer:
         self.gap_ms = 0
 
     def set(self, gap_ms: int) -> None:
-        """Change the time between two tokens while no answer is in flight; 0 to send all at once."""
+        """Change the time between two tokens while no answer is in flight; 0 to send all together."""
         self.gap_ms = gap_ms
         self._slots = [[] for _ in range(gap_ms)]
         if gap_ms > 0 and not self._ticking:
@@ -69,7 +69,7 @@ class TokenPacer:
             self._tick()
 
     def add(self, answer: "_Answer") -> None:
-        """Schedule an answer; its first token comes within a gap, or at once if the others are released by `step`."""
+        """Schedule an answer; its first token comes within a gap, or immediately if `step` releases the others."""
         if self.gap_ms == STEPPED:
             self._stepped.append(answer)
             self.step()

@@ -26,7 +26,7 @@ class StreamLoad:
         streams: number of concurrent streams.
         tokens: tokens of each answer.
         gap_ms: time between tokens; 0 for none; STEPPED if each token waits for the one before to arrive.
-        length_s: time after which no request begins; 0 for none but those of `requests`.
+        length_s: time after which no request begins; 0 if only `requests` are sent.
         requests: requests of all streams together; at least one per stream is sent.
         prompt_bytes: length of each prompt.
         key: the caller's API key.
@@ -161,7 +161,7 @@ class _Stream(asyncio.Protocol):
 async def send(
     load: StreamLoad, port: int, models: Sequence[str], on_token: Callable[[], None] = lambda: None
 ) -> LoadResult:
-    """Send the load to the models in turn and wait for the answers; after a minute the rest has failed.
+    """Send the load to the models in turn and wait for the answers; answers that take over a minute have failed.
 
     `on_token` is called after each read with tokens that does not end its answer.
     """

@@ -48,7 +48,7 @@ _BLOCKED: Final = 'raise ImportError("the bench measures without uvloop")\n'
 
 
 class CountedProcess(NamedTuple):
-    """A running process whose instructions are counted.
+    """A running process with a count of its instructions.
 
     Attributes:
         target: the process.
@@ -99,7 +99,7 @@ class CountingBench:
         return statistics.median(found)
 
     def _count(self, load: StreamLoad, process: CountedProcess) -> tuple[float, LoadResult]:
-        """Return the instructions of a load without those of the idle process, and the answers."""
+        """Return the instructions of a load without the instructions of the idle process, and the answers."""
         before = process.read()
         seen, length_s = self._send(load, process.target)
         return process.read() - before - length_s * process.idle_per_s, seen
@@ -161,7 +161,7 @@ def _nginx_figures(bench: CountingBench) -> dict[str, float]:
 def _gateway_figures(
     bench: CountingBench, environment: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, float]]:
-    """Return the name of the gateway's event loop and its figures; with an environment, those of one configuration."""
+    """Return the gateway's event loop and its figures; with an environment, the figures of one configuration."""
     back = bench.back
 
     def start(

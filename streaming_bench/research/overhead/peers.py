@@ -1,4 +1,4 @@
-"""The gateway beside other proxies, which relay the same streams in the same run.
+"""The gateway next to other proxies, which relay the same streams in the same run.
 
 A hundred paced streams, not a thousand: a slow proxy is saturated by more, and then relays several tokens at a time,
 which looks cheaper than it is. Units: as in rows.py.

@@ -30,7 +30,7 @@ class ProxyProcess(NamedTuple):
     Attributes:
         port: port of its API.
         pid: id of its process.
-        admin_port: port of its admin address; 0 without one.
+        admin_port: port of its admin address; 0 without an admin address.
         start_s: time from its start until it was ready.
         models: names of its models.
     """
@@ -70,7 +70,7 @@ class Backend:
     Attributes:
         ports: ports of plain HTTP.
         tls_ports: ports of TLS; empty without a certificate.
-        certificate: path of the certificate; None without one.
+        certificate: path of the certificate; None without TLS.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], count: int, certificate: str | None) -> None:

@@ -54,7 +54,7 @@ class CostRow(NamedTuple):
         unit: unit of the figures.
         ours: figure of the gateway.
         user: part of `ours` spent in the program; None if it is not CPU time.
-        nginx: figure of nginx; None without one.
+        nginx: figure of nginx; None if nginx was not measured.
         nginx_user: part of `nginx` spent in the program; None if it is not CPU time.
         foreign: highest share of the core used by other processes, which make caches cold and figures high.
         instructions: thousands of instructions of `ours` outside the kernel; None without hardware counters.

@@ -67,7 +67,7 @@ def draw_all(results: Results) -> None:
 
 
 def stragglers(results: Results) -> None:
-    """Draw a failure and a straggler, each as it is, retried, and hedged."""
+    """Draw a failure and a straggler, each unchanged, retried, and hedged."""
     title = "A straggler is no failure: a retry waits, a hedge does not"
     below = "Drawn to scale. The retry has a timeout of 60 ms and a backoff of 20 ms."
     with plots.picture(results, "straggler-failure", title, below=below) as (axes,):

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from streaming_bench.report import plots
 from streaming_bench.report.results import Results
-from streaming_bench.research.published import fan_out as arithmetic
+from streaming_bench.research.parallel_calls import SHARES
 from streaming_bench.research.published import sources
 from streaming_bench.research.published.side_by_side import ReproducedRow
 from streaming_bench.research.published.threshold_lab import ThresholdCost
@@ -163,7 +163,7 @@ def fan_out(results: Results) -> None:
     below = "P = 1 - (1 - p)^n; calls independent of each other"
     with plots.picture(results, "fan-out", title, below=below) as (axes,):
         calls = np.geomspace(1, 1000, 200)
-        for number, share in enumerate(arithmetic.SHARES):
+        for number, share in enumerate(SHARES):
             given = plots.line_style("", number)
             label = f"{100 * share:g}% of calls are slow"
             axes.plot(calls, 1 - (1 - share) ** calls, color=given.colour, linewidth=3.5, label=label)

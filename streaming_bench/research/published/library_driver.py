@@ -121,7 +121,7 @@ async def grpc_server(replies: Replies) -> AsyncIterator[str]:
 
 
 def settings(args: argparse.Namespace) -> object:
-    """Return the settings of the library: those of the port's benchmark, or a fixed delay without a budget."""
+    """Return the settings of the library: as in the port's benchmark, or a fixed delay without a budget."""
     made = importlib.import_module("hedge" if args.library == _PORT else _OWN).HedgeConfig
     if args.policy == "static":
         return made(warmup_requests=args.requests, warmup_delay=STATIC_S, budget_percent=100)

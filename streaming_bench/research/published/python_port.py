@@ -128,7 +128,7 @@ def reproduced(client: str, runs: Mapping[LibraryRow, Sequence[Figures]]) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The figures of `ttft_gateway` beside those of the port.
+    """The figures of `ttft_gateway` next to the figures of the port.
 
     Attributes:
         p99_ratio: ratio of the means of p99.

@@ -21,7 +21,7 @@ from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
 from streaming_bench.simulation.policies import UNLIMITED_BUDGET
 from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.sampled_replicas import TtftDraws
-from streaming_bench.simulation.scenario import load, with_requests
+from streaming_bench.simulation.scenario import load
 from ttft_gateway.routing.strategies import Routing
 
 
@@ -193,9 +193,7 @@ def reproduce(
         progress: called with the current row and the share done.
         seen: called with the name and the run of each row on the first seed.
     """
-    scenario = load(study.workload)
-    if requests is not None:
-        scenario = with_requests(scenario, requests)
+    scenario = load(study.workload, requests)
     runs = len(study.rows) * len(seeds)
     found: list[ReproducedRow] = []
     for number, row in enumerate(study.rows):
@@ -215,9 +213,7 @@ def reproduce(
 
 def retry_rows(study: Study, seeds: Sequence[int], requests: int | None) -> list[ReproducedRow]:
     """Return rows of retries instead of hedges, on the same draws as the study."""
-    scenario = load(study.workload)
-    if requests is not None:
-        scenario = with_requests(scenario, requests)
+    scenario = load(study.workload, requests)
     overhead_s = 0.0 if scenario.drawn is None else scenario.drawn.overhead_s
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in RETRIES}
     for seed in seeds:
@@ -233,7 +229,7 @@ def retry_rows(study: Study, seeds: Sequence[int], requests: int | None) -> list
 
 def header_times(seeds: Sequence[int]) -> ReproducedRow:
     """Return the times of the streaming workload's flushed headers, which carry no information on the first token."""
-    scenario = with_requests(load("W2"), 10_000)
+    scenario = load("W2", 10_000)
     figures = []
     for seed in seeds:
         draws = SeedSamples(scenario, _FREE, seed).draws

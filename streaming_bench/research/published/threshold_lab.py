@@ -2,7 +2,7 @@
 
 The lab's sampler by its description: 99 % normal(20, 5) ms within 1 to 100, 1 % exponential(500) ms within 200 to
 3,000, whole milliseconds, 1,000 requests a second for 5 s. A second attempt starts at the threshold with a new draw;
-the loser is cancelled at once, and its time so far is wasted. The published wasted work follows from that rule: 31
+the loser is cancelled immediately, and its time so far is wasted. The published wasted work follows from that rule: 31
 hedges at 200 ms that all win waste 31 * (200 + 20) ms.
 
 The same bytes on every version of Python and every machine: only `random.Random`, sorting and whole numbers are used.
@@ -155,7 +155,7 @@ def _sample_ms(rng: random.Random) -> int:
 
 
 def _late(lab: LabDraws, threshold_ms: int) -> Iterator[tuple[int, int]]:
-    """Return the pairs whose first attempt is late."""
+    """Return the pairs with a late first attempt."""
     return (pair for pair in zip(lab.primaries_ms, lab.backups_ms, strict=True) if pair[0] > threshold_ms)
 
 
