@@ -193,7 +193,7 @@ class Gateway:
         self.admin.end_feeds()
         for race in tuple(self._routes.active):
             race.shut_down()
-        for loser in tuple(self.runtime.living):
+        for loser in tuple(self.runtime.losers):
             loser.stop()
 
     async def discover(self) -> None:

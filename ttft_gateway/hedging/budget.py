@@ -98,7 +98,7 @@ class HedgeBudget:
         self.requests.release(tickets.request)
         self.cost.release(tickets.cost)
 
-    def spend_living(self, replica: Replica, prompt_tokens: float) -> None:
+    def spend_loser(self, replica: Replica, prompt_tokens: float) -> None:
         """Charge the reading of a lost attempt to its first token: one token, on an engine also the rest of the prompt.
 
         Nothing is charged where the whole answer is billed anyway: the hedge was charged for it.

@@ -366,14 +366,14 @@ class Pool:
         is_slow = self.learning.predictor.level_median > _SLOW_LEVEL
         return draw(self.settings.measure, number, cheap=not (late.replica.batches and is_slow), rand=rand)
 
-    def on_lives(self, loser: AttemptView, winner: AttemptView) -> None:
+    def charge_loser(self, loser: AttemptView, winner: AttemptView) -> None:
         """Charge an attempt that has lost and is read on; the saving of its winner will be exact."""
         if loser.forecast is not None:
-            self.budget.spend_living(loser.replica, loser.forecast.uncached)
+            self.budget.spend_loser(loser.replica, loser.forecast.uncached)
         if winner.forecast is not None and winner.first_token_s is None:
             winner.forecast.exact = True
 
-    def on_lived(self, winner: AttemptView, saved_s: float) -> None:
+    def learn_saving(self, winner: AttemptView, saved_s: float) -> None:
         """Learn how much a winner has saved, after the attempt that lost has shown its first token."""
         forecast, first_s = winner.forecast, winner.first_token_s
         if forecast is not None and forecast.exact and forecast.tickets is not None and first_s is not None:
