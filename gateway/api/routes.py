@@ -232,10 +232,10 @@ def _pinned(previous_id: str, model: Model, key_name: str) -> Replica | None:
         UpstreamFailed: the answer belongs to another key, or the id is too long to be one; the error is that of
             OpenAI for an unknown id.
     """
-    kept = model.kept.find(previous_id)
-    if kept is None and len(previous_id) <= ID_CHARS_MAX:
+    stored = model.stored_answers.find(previous_id)
+    if stored is None and len(previous_id) <= ID_CHARS_MAX:
         return None
-    if kept is None or kept.key_name != key_name:
+    if stored is None or stored.key_name != key_name:
         raise UpstreamFailed(
             f"Previous response with id {previous_id[:ID_CHARS_MAX]!r} not found.",
             status=404,
@@ -243,7 +243,7 @@ def _pinned(previous_id: str, model: Model, key_name: str) -> Replica | None:
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    return model.replica(kept.replica) if kept.model == model.name else None
+    return model.replica(stored.replica) if stored.model == model.name else None
 
 
 def _facts(
@@ -262,7 +262,7 @@ def _facts(
         tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
     except Exception as error:  # a bug in an estimate must not fail the request
         runtime.report("estimates", error)
-    hedge_off = _OFF if inbound.stored and model.keeps else inbound.hedge_off
+    hedge_off = _OFF if inbound.stored and model.stores_by_default else inbound.hedge_off
     attempts_max = None
     if attempts is not None:
         attempts_max = attempts.attempts_max

@@ -2,8 +2,8 @@
 
 The `Sink` of one `ttft_gateway.apis.base.Stream`. Times are stamped here, on the stack that read the socket.
 Independent of other attempts, policies and the client; it reports first content, failure and finish to its race. Once
-it forwards, content events in a row cost a time stamp and the call that writes them; a stream that can be recovered
-also keeps them.
+it forwards, content events in a row cost a time stamp and the call that writes them; if the stream can be recovered,
+they are also recorded.
 
 Units: seconds of the loop's clock, bytes.
 """
@@ -15,7 +15,7 @@ from typing import Protocol
 from gateway.events import Role
 from gateway.race.context import Timeouts
 from gateway.race.deadlines import AttemptDeadlines
-from gateway.race.kept_events import PACK_BYTES, KeptEvents
+from gateway.race.sent_events import PACK_BYTES, SentEvents
 from ttft_gateway.apis.base import Call, Frame, FrameKind, Headers, Phase, Stream, Usage
 from ttft_gateway.apis.errors import EmptyAnswer, ProtocolError, TimedOut, UpstreamError, shown_id
 from ttft_gateway.hedging.contract import Forecast
@@ -27,7 +27,7 @@ PREAMBLE_BYTES_MAX = 256 * 1024
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
 _REQUEST_ID_HEADERS = frozenset({b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id"})
 
-# Looked up once, because Python 3.11 looks up a member in its class slowly.
+# Looked up once: every event is compared with them.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
 _FINISH, _DONE, _WORK, _PREAMBLE = FrameKind.FINISH, FrameKind.DONE, FrameKind.WORK, FrameKind.PREAMBLE
 _MALFORMED, _COMMENT = FrameKind.MALFORMED, FrameKind.COMMENT
@@ -65,7 +65,7 @@ class Attempt:
         first_token_s: time of the event that is timed as the first token, content or a sign of work; None before.
         generated_s: time of the last event with generated output, or with a finish_reason.
         last_s: time of the last event.
-        written_s: time of the last event with bytes for the client; a translation has none for some events.
+        written_s: time of the last event with bytes for the client; some events have none after a translation.
         status: the upstream's HTTP status, None before headers.
         usage: token counts, None until reported.
         refused: True if its first content is a policy refusal.
@@ -73,10 +73,10 @@ class Attempt:
         outcome: outcome, None while it runs.
         deadlines: deadlines until its first content.
         forecast: the pool's forecast, None if it has none.
-        kept: events that the client was sent; None if a broken stream could not be recovered, and after the end.
-        lives: True if it has lost its race and is still read (`living.py`).
-        retry_after_s: Retry-After of a 429 or 503, None without one.
-        transient: True if it failed in a way that may soon be over.
+        sent_events: events that the client was sent; None if a broken stream could not be recovered, and after the end.
+        lives: True if it has lost its race and is still read (`measuring.py`).
+        retry_after_s: Retry-After of a 429 or 503, None if the response had none.
+        transient: True if it failed with an error that may soon be over.
     """
 
     __slots__ = (
@@ -98,9 +98,8 @@ class Attempt:
         "forecast",
         "generated_s",
         "headers_s",
-        "kept",
+        "is_measured",
         "last_s",
-        "lives",
         "malformed",
         "outcome",
         "pool",
@@ -109,6 +108,7 @@ class Attempt:
         "replica",
         "retry_after_s",
         "role",
+        "sent_events",
         "start_s",
         "status",
         "transient",
@@ -151,34 +151,34 @@ class Attempt:
         self.empty = False
         self.outcome: Outcome | None = None
         self.forecast: Forecast | None = None
-        self.lives = self.transient = False
+        self.is_measured = self.transient = False
         self.deadlines = deadlines
         self._finished = False  # a finish_reason was seen
         self._stream: Stream | None = None
         self._write: Callable[[bytes], None] | None = None  # set while events are forwarded
-        self.kept: KeptEvents | None = None
+        self.sent_events: SentEvents | None = None
         self.generated_s = 0.0
-        self._begun_s = 0.0  # time of the last event without output that begins a block of it
-        self._phase: Phase | None = None  # of the later one of both events, None for text
+        self._begun_s = 0.0  # time of the last event without output that begins a block of output
+        self._phase: Phase | None = None  # of the later of the events at `generated_s` and `_begun_s`, None for text
         self._held = b""  # events held back
 
     def open(self, call: Call) -> None:
         """Send the request."""
         self._stream = self.replica.endpoint.open(call, self)
 
-    def forward(self, write: Callable[[bytes], None], kept: KeptEvents | None = None) -> None:
-        """Write the events held back; from now on write every event as it arrives, and keep it if there is a place."""
-        self._write, self.kept = write, kept
+    def forward(self, write: Callable[[bytes], None], sent_events: SentEvents | None = None) -> None:
+        """Write the events held back, and from now on every event as it arrives; record them if the place is given."""
+        self._write, self.sent_events = write, sent_events
         held, self._held = self._held, b""
-        if kept is not None:
-            kept += held
+        if sent_events is not None:
+            sent_events += held
         if held:
             write(held)
 
-    def lives_for(self, listener: AttemptListener) -> None:
-        """Report to another listener from now on: the attempt has lost its race."""
+    def measure_for(self, listener: AttemptListener) -> None:
+        """Report to another listener from now on: the attempt has lost its race and is measured."""
         self._race = listener
-        self.lives = True
+        self.is_measured = True
 
     def pause(self) -> None:
         """Stop reading: the client is slow."""
@@ -192,7 +192,7 @@ class Attempt:
             self._stream.resume()
 
     def finish(self) -> bool:
-        """End an answer that is whole already, as `Stream.finish`; one without content is not the client's yet."""
+        """End an answer that is already whole, as `Stream.finish` does; False for an answer without content."""
         return self.content_s is not None and self._stream is not None and self._stream.finish()
 
     def stall(self, timeouts: Timeouts, now_s: float) -> TimedOut | None:
@@ -229,7 +229,7 @@ class Attempt:
         """Discount a silence in which the gateway did not read."""
         now_s = self._loop.time()
         self.last_s = min(now_s, self.last_s + silence_s)
-        if self._begun_s > self.generated_s:  # the later one has the phase, and stays the later one
+        if self._begun_s > self.generated_s:  # the later time has the phase, and remains the later time
             self._begun_s = min(now_s, self._begun_s + silence_s)
         else:
             self.generated_s = min(now_s, self.generated_s + silence_s)
@@ -245,7 +245,12 @@ class Attempt:
             self.retry_after_s = error.retry_after_s
             if self.status is None:
                 self.status = error.status
-        stream, self._stream, self._write, self.kept = self._stream, None, None, None  # no cycle outlives a request
+        stream, self._stream, self._write, self.sent_events = (
+            self._stream,
+            None,
+            None,
+            None,
+        )  # no cycle outlives a request
         if stream is not None:
             stream.abort()
         return True
@@ -265,7 +270,7 @@ class Attempt:
     @property
     def live(self) -> bool:
         """True while it has not ended and content may still arrive for the client."""
-        return self.outcome is None and not self.empty and not self.lives
+        return self.outcome is None and not self.empty and not self.is_measured
 
     # Sink
 
@@ -287,11 +292,11 @@ class Attempt:
         self.last_s = self.written_s = self.generated_s = self._loop.time()
         self._phase = phase
         self.events += events
-        kept = self.kept
-        if kept is not None:
-            kept += raw
-            if len(kept) > PACK_BYTES and not kept.pack():
-                self.kept = None
+        sent = self.sent_events
+        if sent is not None:
+            sent += raw
+            if len(sent) > PACK_BYTES and not sent.pack():
+                self.sent_events = None
         write(raw)
 
     def on_frame(self, frame: Frame) -> None:
@@ -310,6 +315,7 @@ class Attempt:
             self._on_silent(frame)
 
     def on_end(self, error: UpstreamError | None) -> None:
+        self._stream = None
         if self.outcome is not None:
             return
         if error is None and self.content_s is None:
@@ -324,13 +330,13 @@ class Attempt:
     # inside
 
     def _send(self, raw: bytes) -> None:
-        """Write bytes that are no content, and keep them as `on_content` does."""
+        """Write bytes that are no content, and record them as `on_content` does."""
         assert self._write is not None
-        kept = self.kept
-        if kept is not None:
-            kept += raw
-            if len(kept) > PACK_BYTES and not kept.pack():
-                self.kept = None
+        sent = self.sent_events
+        if sent is not None:
+            sent += raw
+            if len(sent) > PACK_BYTES and not sent.pack():
+                self.sent_events = None
         self._write(raw)
 
     def _on_unforwarded(self, raw: bytes, events: int, phase: Phase | None) -> None:

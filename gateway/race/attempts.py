@@ -18,7 +18,7 @@ from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFire
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.deadlines import attempt_deadlines, recovery_deadlines
-from gateway.race.living import LivingLoser, let_live, withhold
+from gateway.race.measuring import MeasuredLoser, measure_loser, withhold
 from gateway.race.recovery import Recovery, can_recover
 from gateway.race.retry_plan import (
     FIRST_CHOICE,
@@ -40,7 +40,6 @@ from ttft_gateway.hedging.possible import EXPLANATIONS
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX, BreakerState, Replica
 
-_PRIMARY: Final = Role.PRIMARY  # looked up once: in its class, a member is slow on Python 3.11
 _HEDGED: Final = (None, Denial.KEY)  # a key's denial is reported if the request is late
 _AGAIN_S_MIN: Final = 0.0001  # shortest time between two hedge decisions about one attempt, whatever the settings
 _DIGEST_BYTES: Final = 65_536  # of each end of a body; hashing all of a large one would hold the loop
@@ -57,14 +56,14 @@ class Attempts(msgspec.Struct, eq=False):
         errors: errors of the failed attempts, in order.
         hedges: number of backups.
         denials: distinct reasons for which a hedge was denied, in order.
-        denied_why: text of the last denial with its numbers, None without one.
+        denied_why: text of the last denial with its numbers, None before a denial.
         beyond: names of replicas that were not tried because of a boundary.
-        measured: measurement of the first granted hedge; None without one.
-        shadow: hedge that the policy `shadow` would have sent; None without one.
-        is_withheld: True if a granted hedge was not sent; no other one is.
-        limit: limit that the request has met, None without one.
-        living: attempt that has lost and is still read; None without one.
-        on_loser_ended: called after its end; None while nothing waits for it.
+        measured: measurement of the first granted hedge; None if it is not measured.
+        shadow: hedge that the policy `shadow` would have sent; None for any other policy.
+        is_withheld: True if a granted hedge was not sent; no further hedge is sent then.
+        limit: limit that the request has met, None if it has met none.
+        loser: attempt that has lost and is read on to be measured, None if there is none.
+        on_loser_ended: called after the end of `loser`; None while nothing waits for it.
     """
 
     model: Model
@@ -82,7 +81,7 @@ class Attempts(msgspec.Struct, eq=False):
     shadow: Shadow | None = None
     is_withheld: bool = False
     limit: Limit | None = None
-    living: LivingLoser | None = None
+    loser: MeasuredLoser | None = None
     on_loser_ended: Callable[[], None] | None = None
     _rejecting: tuple[tuple[Attempt, bool], ...] = ()  # with True for a rejection that most likely blames the request
     _plan: RetryPlan | None = None  # until `begin` cannot choose, or an attempt fails
@@ -113,7 +112,7 @@ class Attempts(msgspec.Struct, eq=False):
         if primary is None:
             self._rand = rand
             return None
-        return self._launch(racer, pool, primary.replica, _PRIMARY, FIRST_CHOICE, primary=primary)
+        return self._launch(racer, pool, primary.replica, Role.PRIMARY, FIRST_CHOICE, primary=primary)
 
     def next(self, racer: AttemptListener, role: Role) -> Attempt | WaitUntil | GiveUp:
         """Send a primary or failover if possible now; otherwise return the time to wait for, or `GiveUp`."""
@@ -223,7 +222,7 @@ class Attempts(msgspec.Struct, eq=False):
             attempt.first_token_s = attempt.last_s
 
     def forgive(self, late_s: float) -> None:
-        """Begin every silence anew: the gateway did not run, for longer than its timer was late."""
+        """Restart every silence: the gateway did not run, for longer than its timer was late."""
         for attempt in self.sent:
             attempt.forgive(math.inf)
             attempt.deadlines.forgive(late_s)
@@ -231,14 +230,14 @@ class Attempts(msgspec.Struct, eq=False):
     def close_others(self, winner: Attempt, *, keep_empty: bool = False) -> None:
         """Cancel all other attempts: they have lost; `keep_empty`: except complete answers without content."""
         for other in self.sent:
-            if other is winner or (keep_empty and other.empty) or other.lives:
+            if other is winner or (keep_empty and other.empty) or other.is_measured:
                 continue
-            if self.measured is None or not self._lets_live(self.measured, other, winner):
+            if self.measured is None or not self._is_read_on(self.measured, other, winner):
                 self.close(other, Outcome.LOST)
 
-    def loser_ended(self, loser: LivingLoser, error: UpstreamError | None, *, observed: bool) -> None:
-        """End an attempt that had lost and was read on; learn from it if it was observed."""
-        attempt, self.living = loser.attempt, None
+    def loser_ended(self, loser: MeasuredLoser, error: UpstreamError | None, *, observed: bool) -> None:
+        """End an attempt that had lost and was read on; learn from the attempt if it was observed."""
+        attempt, self.loser = loser.attempt, None
         if observed and self.measured is not None:
             self.measured = msgspec.structs.replace(self.measured, observed=True)
         if attempt.content_s is not None:
@@ -299,8 +298,8 @@ class Attempts(msgspec.Struct, eq=False):
         """Count the rejections of the request against their replicas, once.
 
         Args:
-            disproved: True if another replica answers the request. Otherwise those that most likely blame the request
-                do not count.
+            disproved: True if another replica answers the request. Otherwise the rejections that most likely blame the
+                request do not count.
         """
         rejecting, self._rejecting = self._rejecting, ()
         judges = {attempt: attempt.pool.rejections(attempt.replica) for attempt, _ in rejecting}
@@ -337,11 +336,11 @@ class Attempts(msgspec.Struct, eq=False):
         """Return True if an attempt has used up its TTFT timeout; a client's own timeout is no fault of it."""
         return attempt.deadlines.overdue and self.runtime.loop.time() >= attempt.deadlines.timeout_s
 
-    def _lets_live(self, measured: Measured, loser: Attempt, winner: Attempt) -> bool:
-        """Read a loser on if it may live; it reports to `loser_ended`."""
+    def _is_read_on(self, measured: Measured, loser: Attempt, winner: Attempt) -> bool:
+        """Read a loser on if it is measured, until `loser_ended`; return True if it is read on."""
         if loser is self.sent[measured.attempt]:
-            self.living = let_live(self, measured, loser, winner, self.runtime)
-        return loser is self.sent[measured.attempt] and self.living is not None
+            self.loser = measure_loser(self, measured, loser, winner, self.runtime)
+        return loser is self.sent[measured.attempt] and self.loser is not None
 
     def _emit_breaker_change(self, attempt: Attempt, state: BreakerState) -> None:
         now_s = self.runtime.loop.time()

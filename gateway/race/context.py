@@ -73,11 +73,11 @@ class Model(msgspec.Struct, frozen=True):
         timeouts: time limits of its requests.
         scale: scale of its tokenizer, learned from reported usage.
         retries: budget for attempts after failures.
-        kept: the stored answers of all models.
-        keeps: True if a replica stores answers of the Responses API by default.
+        stored_answers: replicas with stored answers of the Responses API, by id; of all models.
+        stores_by_default: True if a replica stores answers of the Responses API by default.
         apis: client APIs that at least one of its replicas supports.
         recovery: reaction to broken streams.
-        recoverers: recoverers by API; an API without one has no recovery.
+        recoverers: recoverers by API; for any other API there is no recovery.
     """
 
     name: str
@@ -85,8 +85,8 @@ class Model(msgspec.Struct, frozen=True):
     timeouts: Timeouts
     scale: TokenScale = msgspec.field(default_factory=TokenScale)
     retries: RetryBudget = msgspec.field(default_factory=RetryBudget)
-    kept: Affinity = msgspec.field(default_factory=Affinity)
-    keeps: bool = False
+    stored_answers: Affinity = msgspec.field(default_factory=Affinity)
+    stores_by_default: bool = False
     apis: frozenset[Api] = frozenset(Api)
     recovery: RecoveryMode = RecoveryMode.OFF
     recoverers: Mapping[Api, Recoverer] = msgspec.field(default_factory=dict)
@@ -102,7 +102,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 class Client(Protocol):
-    """Sends the answer; calls `Race.pause` and `Race.resume` when it cannot keep up."""
+    """Sends the answer; calls `Race.pause` and `Race.resume` while the client is slow."""
 
     @property
     def committed(self) -> bool:
@@ -125,10 +125,10 @@ class Client(Protocol):
 
 
 class Stoppable(Protocol):
-    """Work that a gateway which stops ends at once."""
+    """Work that is ended when the gateway stops."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the work."""
 
 
 class Runtime(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ class Runtime(msgspec.Struct, frozen=True):
         rand: returns uniform random numbers in [0, 1).
         timers: timers of the races.
         burst: open during each read of an upstream.
-        living: attempts that have lost their race and are still read.
+        losers: attempts that have lost their race and are read on to be measured.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -148,7 +148,7 @@ class Runtime(msgspec.Struct, frozen=True):
     rand: Callable[[], float]
     timers: TimerQueue
     burst: Burst = msgspec.field(default_factory=Burst)
-    living: set["Stoppable"] = msgspec.field(default_factory=set)
+    losers: set["Stoppable"] = msgspec.field(default_factory=set)
 
     def safely(
         self, component: str, function: Callable[_P, _T], default: _D, *args: _P.args, **named: _P.kwargs
@@ -175,8 +175,8 @@ class Caller(msgspec.Struct, gc=False):
         request_id: the caller's id of the request, else the gateway's.
         key_name: name of the caller's key.
         arrived_s: time at which the whole request had arrived.
-        queued_s: time in the model's queue after that; 0 until the request leaves it.
-        trace_id: id of the request's trace, None without one.
+        queued_s: time in the model's queue after `arrived_s`; 0 until the request leaves the queue.
+        trace_id: id of the request's trace, None if it has no trace.
         gave_id: True if replicas get `request_id`, which is the caller's.
         trace: place of the request in its trace, None without tracing.
     """

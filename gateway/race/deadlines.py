@@ -25,7 +25,7 @@ class Due(enum.Enum):
     """An action that is due of an attempt."""
 
     GIVE_UP = "give up"
-    FAILOVER = "failover"  # start another attempt beside it
+    FAILOVER = "failover"  # start another attempt, and let this attempt continue
     HEDGE = "hedge"  # ask its pool for a backup
 
 
@@ -35,11 +35,11 @@ class AttemptDeadlines(msgspec.Struct, eq=False, gc=False):
     Attributes:
         start_s: loop time of the attempt's start.
         timeout_s: loop time at which its TTFT timeout is over, whatever the client's own deadline is.
-        failover_s: loop time at which another attempt is started beside it, sooner than `timeout_s` where the caller's
-            deadline leaves no time.
+        failover_s: loop time at which another attempt is started while it continues, sooner than `timeout_s` where the
+            caller's deadline leaves no time.
         give_up_s: loop time at which it has failed.
-        hedge_s: loop time of the next question for a backup.
-        hedge_after_s: time from the attempt's start to the first such question; None without one.
+        hedge_s: loop time at which a backup is next requested.
+        hedge_after_s: time from the attempt's start to the first such request; None if there is none.
         overdue: `failover_s` has passed, and another attempt was started or waits.
     """
 
@@ -52,18 +52,18 @@ class AttemptDeadlines(msgspec.Struct, eq=False, gc=False):
     overdue: bool = False
 
     def hedge_after(self, after_s: float) -> None:
-        """Ask for a backup `after_s` after the start; infinite: never."""
+        """Request a backup `after_s` after the start; infinite: never."""
         if after_s != math.inf:
             self.hedge_after_s = after_s
             self.hedge_s = self.start_s + after_s
 
     def await_reasoning(self, expected_s: float, timeouts: Timeouts, deadline_s: float | None = None) -> None:
-        """Extend the deadlines of an attempt whose content follows reasoning that is not shown.
+        """Extend the deadlines of an attempt that reasons unseen before its content.
 
         Args:
             expected_s: usual time to content; 0 if it is unknown.
-            deadline_s: the caller's deadline; None without one. Half of it is kept for another attempt, unless that
-                would be too late as well.
+            deadline_s: the caller's deadline, None if it has none. Half of it is reserved for another attempt, unless
+                that would be too late as well.
         """
         timeout_s = min(_LATE_EXPECTATIONS * expected_s, timeouts.stall_thinking_s)
         self.timeout_s = max(self.timeout_s, self.start_s + timeout_s)
@@ -74,13 +74,13 @@ class AttemptDeadlines(msgspec.Struct, eq=False, gc=False):
         self.give_up_s = max(self.give_up_s, self.start_s + timeouts.stall_thinking_s)
 
     def await_content(self, give_up_s: float) -> None:
-        """Replace all deadlines by one: the attempt works, so no other one is started."""
+        """Replace all deadlines by `give_up_s`: the attempt works, so no other attempt is started."""
         self.hedge_s = self.failover_s = math.inf
         self.give_up_s = give_up_s
         self.overdue = False
 
     def forgive(self, late_s: float) -> None:
-        """Move everything by a time in which the gateway did not run."""
+        """Postpone everything by a time in which the gateway did not run."""
         self.hedge_s += late_s
         self.failover_s += late_s
         self.give_up_s += late_s
@@ -126,7 +126,7 @@ class RequestDeadlines(msgspec.Struct, eq=False, gc=False):
         self.keep_alive_s = sent_s + self.interval_s
 
     def next_due_s(self, attempt_s: float = math.inf) -> float:
-        """Return the loop time at which something is due next, with that of an attempt."""
+        """Return the loop time at which something is due next; `attempt_s` is the next due time of the attempts."""
         return min(attempt_s, self.total_s, self.content_s, self.keep_alive_s, self.retry_s)
 
 
@@ -158,7 +158,7 @@ def attempt_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start
         start_s: loop time of the attempt's start.
     """
     if not call.streaming and not call.timed and call.api not in PASSED_THROUGH:
-        return AttemptDeadlines(start_s)  # the whole answer arrives at once: only its end is timed
+        return AttemptDeadlines(start_s)  # the whole answer arrives in one piece: only its end is timed
     timeout_s = start_s + (timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * facts.prompt_tokens)
     failover_s, give_up_s = timeout_s, start_s + timeouts.ttft_max_s
     if facts.deadline_s is not None:  # leave time for another attempt
@@ -167,10 +167,10 @@ def attempt_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start
 
 
 def recovery_deadlines(facts: RequestFacts, timeouts: Timeouts, start_s: float) -> AttemptDeadlines:
-    """Return the deadlines of an attempt that continues a stream: no other one joins it, it fails instead.
+    """Return the deadlines of an attempt that continues a stream: it fails instead of being joined by another attempt.
 
     Args:
-        facts: facts about its own call.
+        facts: facts about the call of the attempt.
         start_s: loop time of the attempt's start.
     """
     timeout_s = start_s + (timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * facts.prompt_tokens)

@@ -26,7 +26,7 @@ from ttft_gateway.hedging.failures import FailureClass, RetryHint, asks_others, 
 from ttft_gateway.hedging.outcomes import Outcome
 
 _CLIENT_ERROR = "invalid_request_error"
-_SHORTAGE_S = 5.0  # Retry-After of a shortage, whose end is unknown; as that of a full queue without a measured time
+_SHORTAGE_S = 5.0  # Retry-After of a shortage, as of a full queue without a measured time: its end is unknown
 _CODES: dict[type[UpstreamError], str] = {
     ConnectionCut: "upstream_cut",
     EmptyAnswer: "upstream_empty",
@@ -71,7 +71,7 @@ def client_error(error: UpstreamError) -> GatewayError:
 
 
 def _passed_on(error: UpstreamError, status: int) -> GatewayError:
-    """Build the client's error from an upstream's own; a 429 has a code apart from that of the caller's key limits."""
+    """Build the client's error from an upstream's own; its 429 has another code than a 429 of the key's limits."""
     if status == 429:
         limited = RateLimited(error.message, retry_after_s=error.retry_after_s)
         limited.should_retry = error.should_retry
@@ -92,7 +92,7 @@ class NextStep(enum.Enum):
 
     ANSWER = "answer"  # the failure is the client's answer
     RETRY = "retry"  # another attempt is sent where one may be
-    RECOVER = "recover"  # another attempt carries the broken stream on
+    RECOVER = "recover"  # another attempt continues the broken stream
     WAIT = "wait"  # other attempts may still bring content
 
 
@@ -101,8 +101,8 @@ class Standing(NamedTuple):
 
     Attributes:
         was_winner: the failed attempt had won.
-        carried_on: the failed attempt was to carry a broken stream on.
-        recoverable: the bytes that the client has are kept, so that its stream can be carried on.
+        carried_on: the failed attempt was to continue a broken stream.
+        recoverable: the bytes that the client has are recorded, so that its stream can be continued.
         committed: part of an answer was sent to the client.
         is_backup: the failed attempt was a hedge.
         live: attempts of its request that may still bring content.
@@ -146,11 +146,11 @@ def next_step(failure: FailureClass, race: Standing) -> NextStep:
 def final_error(errors: Sequence[UpstreamError], *, retry_helps: bool = False) -> GatewayError:
     """Build the client's error after every attempt failed.
 
-    Only the failures of replicas that were fit for the request count, unless there is no other: not that of a replica
-    whose API cannot express it, not that of one that rejected the request mode, which the gateway has chosen, and not
-    that of one whose key or account is dead. A 429 only if all were rate-limited, with the smallest Retry-After; else a
-    rejection that was to be confirmed; else the last failure that is not a 429. Never `x-should-retry: false` together
-    with a Retry-After.
+    Only the failures of replicas that were fit for the request count, unless there are no other failures. Not fit are a
+    replica with an API that cannot express the request, a replica that rejected the request mode, which the gateway has
+    chosen, and a replica with a dead key or account. A 429 is returned only if all were rate-limited, with the smallest
+    Retry-After; else a rejection that was to be confirmed; else the last failure that is not a 429. An error never has
+    `x-should-retry: false` together with a Retry-After.
 
     Args:
         errors: errors of all attempts, at least one.

@@ -6,15 +6,15 @@ drained), in one of these states:
     RACING      attempts compete for the first token, or a retry waits for its time
     WORKING     one attempt has shown a sign of work; its content is awaited, and no other attempt is started
     STREAMING   one attempt has won; its events go to the client
-    RECOVERING  the winner's stream broke; another attempt is to carry the answer on
-    MEASURING   the client has its answer; an attempt that lost is read until its first token, and thrown away
+    RECOVERING  the winner's stream broke; another attempt is to continue the answer
+    MEASURING   the client has its answer; an attempt that lost is read until its first token, which is dropped
     OVER        the request has ended, with an answer or with an error
 
-It enters a state only through the table `TRANSITIONS`, so one that is missing there cannot happen. The effect of a
-trigger is decided elsewhere: by pools for hedges, `failures.next_step` for failed attempts, `RetryPlan` and `Recovery`
-for the next replica. The race uses neither sockets nor HTTP and no wire format; its clock is the event loop's, so the
-same code is the simulator on a virtual-time loop. No state of a race outlives its request, except while an attempt is
-measured.
+It enters a state only through the table `TRANSITIONS`, so a transition that is missing there cannot happen. The effect
+of a trigger is decided elsewhere: by pools for hedges, by `failures.next_step` for failed attempts, by `RetryPlan` and
+`Recovery` for the next replica. The race uses no sockets, no HTTP and no wire format. Its clock is the clock of the
+event loop, so the same code is the simulator on a virtual-time loop. No state of a race outlives its request, except
+while an attempt is measured.
 
 Units: seconds of the loop's clock.
 """
@@ -34,7 +34,7 @@ from gateway.race.attempts import Attempts
 from gateway.race.context import Caller, Client, Model, Runtime
 from gateway.race.deadlines import Due, request_deadlines
 from gateway.race.failures import NextStep, Standing, client_error, final_error, next_step, unusable
-from gateway.race.recovery import Recovery, keep
+from gateway.race.recovery import Recovery, recorded
 from gateway.race.report import ended, no_charge, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
 from gateway.race.timers import Wakeup
@@ -49,7 +49,7 @@ _LATE_S: Final = 1.0  # a timer later than this: the process or the machine was 
 class State(enum.Enum):
     """State of one request; the value is the name in drawings."""
 
-    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
+    __hash__ = object.__hash__  # a C function, unlike Enum's own; states are looked up for every request
 
     RACING = "racing"
     WORKING = "working"
@@ -80,7 +80,7 @@ class Trigger(enum.Enum):
 
 ENDS: Final = (Trigger.UNUSABLE, Trigger.TIMED_OUT, Trigger.CLIENT_GONE, Trigger.DRAINED)
 _ENDED: Final = (State.MEASURING, State.OVER)  # for the client
-_OUTLIVED: Final = (Trigger.COMPLETE, Trigger.CLIENT_GONE)  # ends after which an attempt is read on
+_MEASURED_AFTER: Final = (Trigger.COMPLETE, Trigger.CLIENT_GONE)  # ends after which an attempt is read on
 _UNANSWERED: Final = (State.RACING, State.WORKING, State.STREAMING, State.RECOVERING)
 
 TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
@@ -96,7 +96,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
     (State.STREAMING, Trigger.FAILED): (
         State.RACING,  # nothing had been sent to the client
         State.RECOVERING,
-        State.OVER,  # part of the answer was sent, and it cannot be carried on
+        State.OVER,  # part of the answer was sent, and it cannot be continued
     ),
     (State.STREAMING, Trigger.DIVERGED): (State.RECOVERING,),
     (State.RECOVERING, Trigger.FIRST_CONTENT): (State.STREAMING,),
@@ -107,11 +107,6 @@ TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
     (State.MEASURING, Trigger.MEASURED): (State.OVER,),
 }
 """State and trigger -> the states that may follow. A failed attempt that changes no state has no row."""
-
-# Looked up once, because Python 3.11 looks up a member in its class slowly.
-_RACING, _STREAMING, _OVER = State.RACING, State.STREAMING, State.OVER
-_FIRST_CONTENT, _COMPLETE = Trigger.FIRST_CONTENT, Trigger.COMPLETE
-_FINISHED, _RECOVERY, _ABANDONED = Outcome.FINISHED, Role.RECOVERY, RecoveryResult.ABANDONED
 
 
 class Race:
@@ -137,7 +132,7 @@ class Race:
         self._client = client
         self._runtime = runtime
         self._attempts = Attempts(model, call, facts, caller, runtime)
-        self._state = _RACING
+        self._state = State.RACING
         self._winner: Attempt | None = None  # while STREAMING
         self._recovery: Recovery | None = None  # of the stream that the client reads
         self._paused = False
@@ -149,8 +144,8 @@ class Race:
         """Send the primary."""
         attempts, now_s = self._attempts, self._runtime.loop.time()
         start_s = now_s - attempts.caller.queued_s  # a client waits from its arrival on
-        deadlines = self._deadlines = request_deadlines(attempts.call, attempts.facts, self._model.timeouts, start_s)
         primary = attempts.begin(self, start_s, now_s)
+        deadlines = self._deadlines = request_deadlines(attempts.call, attempts.facts, self._model.timeouts, start_s)
         if primary is None:
             self._next(Role.PRIMARY)
         else:
@@ -204,7 +199,7 @@ class Race:
         if self._attempts.first_work(attempt):
             attempt.deadlines.await_content(attempt.last_s + self._model.timeouts.stall_s)  # or longer, by its phase
             self._wakeup.no_later_than(attempt.deadlines.give_up_s)
-            if self._state is _RACING:
+            if self._state is State.RACING:
                 self._attempts.close_others(attempt, keep_empty=True)
                 self._enter(Trigger.FIRST_WORK, State.WORKING)
                 self._deadlines.retry_s = math.inf
@@ -214,7 +209,7 @@ class Race:
         if len(self._attempts.sent) > 1:
             self._attempts.close_others(attempt)
         self._attempts.first_content(attempt)
-        self._win(_FIRST_CONTENT, attempt)
+        self._win(Trigger.FIRST_CONTENT, attempt)
 
     def on_finished(self, attempt: Attempt) -> None:
         """Complete the answer; one without content wins only if no other attempt is left."""
@@ -225,19 +220,19 @@ class Race:
         recovery = self._recovery
         if recovery is not None and recovery.catching_up and not recovery.on_end(self._now()):
             self._diverged(attempt, recovery)
-        if self._state is not _STREAMING:
+        if self._state is not State.STREAMING:
             return
-        self._attempts.close(attempt, Outcome.MODEL_REFUSAL if attempt.refused else _FINISHED)
+        self._attempts.close(attempt, Outcome.MODEL_REFUSAL if attempt.refused else Outcome.FINISHED)
         self._client.finish()
-        if self._state is _STREAMING:  # the client may have given up
-            self._end(_COMPLETE, status=200, error=None)
+        if self._state is State.STREAMING:  # the client may have given up
+            self._end(Trigger.COMPLETE, status=200, error=None)
 
     def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         """Take the next step after an attempt that is over without a complete answer."""
         self._failed(attempt, error, Outcome.CUT)
 
     def _failed(self, attempt: Attempt, error: UpstreamError, outcome: Outcome) -> None:
-        """End an attempt without a complete answer, and take the next step; `outcome` is that of a winner."""
+        """End an attempt without a complete answer, and take the next step; `outcome` is the outcome of a winner."""
         if attempt.finish():
             return  # a failure after the finish costs the answer nothing
         error.redact(attempt.replica.secrets)
@@ -245,17 +240,17 @@ class Race:
         failure = attempts.classify(attempt, error)
         if was_winner:
             self._deadlines.content_s = self._content_due_s(attempt)
-        if attempt.kept is not None:
+        if attempt.sent_events is not None:
             self._recovery = self._runtime.safely(
-                "recovery", Recovery, None, self._model, attempts.call, attempt, attempt.kept
+                "recovery", Recovery, None, self._model, attempts.call, attempt, attempt.sent_events
             )
         attempts.fail(attempt, outcome if was_winner else failure.outcome, error)
         if self._state is State.WORKING:
-            self._enter(Trigger.FAILED, _RACING)
+            self._enter(Trigger.FAILED, State.RACING)
         live = attempts.live
         standing = Standing(
             was_winner=was_winner,
-            carried_on=attempt.role is _RECOVERY,
+            carried_on=attempt.role is Role.RECOVERY,
             recoverable=self._recovery is not None,
             committed=self._client.committed,
             is_backup=attempt.role is Role.BACKUP,
@@ -270,7 +265,7 @@ class Race:
             self._fail(Trigger.FAILED, client_error(error))
             return
         if was_winner:
-            self._enter(Trigger.FAILED, State.RECOVERING if step is NextStep.RECOVER else _RACING)
+            self._enter(Trigger.FAILED, State.RECOVERING if step is NextStep.RECOVER else State.RACING)
         if step is NextStep.RECOVER and self._recovery is not None:
             self._recovery.on_broken(attempt, error)
             self._deadlines.keep_alive_after(self._now())
@@ -281,7 +276,7 @@ class Race:
     # winning
 
     def _win(self, trigger: Trigger, attempt: Attempt) -> None:
-        self._enter(trigger, _STREAMING)
+        self._enter(trigger, State.STREAMING)
         self._winner = attempt
         now_s, deadlines, recovery = attempt.last_s, self._deadlines, self._recovery
         deadlines.retry_s = math.inf
@@ -299,14 +294,14 @@ class Race:
         attempts, client = self._attempts, self._client
         client.begin(response_headers(attempts, attempt))
         try:
-            write, kept = keep(self._model, attempts.call, attempt, client.write)
+            write, sent_events = recorded(self._model, attempts.call, attempt, client.write)
         except Exception as error:  # as in Runtime.safely
             self._runtime.report("recovery", error)
-            write, kept = client.write, None
-        attempt.forward(write, kept)
+            write, sent_events = client.write, None
+        attempt.forward(write, sent_events)
 
     def _join(self, raw: bytes) -> None:
-        """Pass on one event of an attempt that carries a broken stream on."""
+        """Pass on one event of an attempt that continues a broken stream."""
         recovery, winner = self._recovery, self._winner
         if recovery is None or winner is None:
             return
@@ -317,11 +312,11 @@ class Race:
             self._client.write(new)
 
     def _finish_winner(self) -> bool:
-        """End a winner whose answer is whole; return False if it is not, or if there is no winner."""
+        """End a winner with a whole answer; return False if the answer is incomplete, or if there is no winner."""
         return self._winner is not None and self._winner.finish()
 
     def _diverged(self, winner: Attempt, recovery: Recovery) -> None:
-        """Drop an attempt whose answer differs from what the client already has."""
+        """Drop an attempt because its answer differs from the part that the client already has."""
         recovery.settle(RecoveryResult.DIVERGED, self._now())
         recovery.given_up = True
         self._attempts.close(winner, Outcome.LOST, Diverged("the answer of another replica differs"))
@@ -338,7 +333,7 @@ class Race:
             self._next(Role.FAILOVER)
 
     def _next(self, role: Role) -> bool:
-        """Start an attempt now or after a wait, else end the request if none is live; False: there is no way on."""
+        """Start an attempt now or after a wait, else end the request if none is live; False if none can follow."""
         attempts, recovery = self._attempts, self._recovery
         step = attempts.next(self, role) if recovery is None else attempts.recover(self, recovery)
         if isinstance(step, Attempt):
@@ -369,9 +364,9 @@ class Race:
             self._check_silence(self._winner, now_s)
         else:
             self._check_waiting(now_s)
-        if now_s >= deadlines.keep_alive_s and self._state is not _OVER:
+        if now_s >= deadlines.keep_alive_s and self._state is not State.OVER:
             self._keep_alive(now_s)
-        if self._state is not _OVER:
+        if self._state is not State.OVER:
             self._wakeup.no_later_than(self._next_due_s())
 
     def _keep_alive(self, now_s: float) -> None:
@@ -386,7 +381,7 @@ class Race:
             self._client.keep_alive()
 
     def _check_silence(self, winner: Attempt, now_s: float) -> None:
-        """Fail a winner that has stalled; keep the caller's deadline, from half of it on by a recovery."""
+        """Fail a winner that has stalled; meet the caller's deadline, by a recovery after half of it."""
         if self._paused:
             winner.forgive(now_s - winner.last_s)  # the gateway does not read, so silence means nothing
             return
@@ -403,7 +398,7 @@ class Race:
 
     @property
     def _catching_up(self) -> bool:
-        """True while an attempt is to carry the client's stream on and has brought nothing new."""
+        """True while an attempt is to continue the client's stream and has brought nothing new."""
         return self._recovery is not None and self._recovery.catching_up
 
     def _content_due_s(self, winner: Attempt) -> float:
@@ -435,14 +430,14 @@ class Race:
                     self._nothing_left(GiveUp())  # the attempt that was to confirm it does not answer
             elif due is Due.HEDGE:
                 self._attempts.hedge(self, attempt, now_s)  # its deadlines are in `_next_due_s`
-            if self._state is _OVER:
+            if self._state is State.OVER:
                 return
         if now_s >= self._deadlines.retry_s:
             self._deadlines.retry_s = math.inf
             self._next(Role.FAILOVER if self._attempts.sent else Role.PRIMARY)
 
     def _give_up(self, attempt: Attempt, now_s: float) -> None:
-        """Fail an attempt without content; one that works may be as silent as in the middle of its answer."""
+        """Fail an attempt without content; while it works, it may be as silent as in the middle of its answer."""
         error: TimedOut | None = TimedOut(f"no first token within {now_s - attempt.start_s:.3g} s")
         if attempt.first_token_s is not None:
             error = attempt.stall(self._model.timeouts, now_s)
@@ -486,29 +481,29 @@ class Race:
         """End every attempt with one outcome, and the request."""
         if self._state not in _ENDED:
             for attempt in self._attempts.sent:
-                if not attempt.lives:
+                if not attempt.is_measured:
                     self._attempts.close(attempt, outcome)
             self._end(trigger, status, error)
 
     def _end(self, trigger: Trigger, status: int, error: str | None, end_s: float | None = None) -> None:
         """End the request; `end_s`: its end, if an attempt was read on after it."""
         attempts, winner, runtime = self._attempts, self._winner, self._runtime
-        loser = attempts.living
+        loser = attempts.loser
         if loser is not None:
-            if self._state is _STREAMING and trigger in _OUTLIVED:
+            if self._state is State.STREAMING and trigger in _MEASURED_AFTER:
                 self._await_loser(trigger, status, error)
                 return
             loser.stop()
-        self._enter(trigger, _OVER)
+        self._enter(trigger, State.OVER)
         self._wakeup.cancel()
         for attempt in attempts.sent:
             if attempt.outcome is None:
-                attempts.close(attempt, Outcome.LOST)  # an empty answer that was kept in reserve
-        if winner is not None and winner.usage is not None and winner.role is not _RECOVERY:
+                attempts.close(attempt, Outcome.LOST)  # an empty answer that was held in reserve
+        if winner is not None and winner.usage is not None and winner.role is not Role.RECOVERY:
             self._learn_tokens(winner.usage)
         now_s = runtime.loop.time() if end_s is None else end_s
         if self._recovery is not None:
-            self._recovery.settle(_ABANDONED, now_s)
+            self._recovery.settle(RecoveryResult.ABANDONED, now_s)
         if attempts.errors:
             runtime.safely("outcome", attempts.weigh, None, now_s)
         try:

@@ -1,10 +1,10 @@
 """Recovers a stream that broke after part of it was sent.
 
-While the first winner is forwarded, its attempt keeps the bytes (`kept_events.py`) if a recovery is possible. When the
-stream breaks, a `Recovery` reads them as text. Another replica is asked either to continue the text, or to answer the
-same request again; in the second case the part that the client has is skipped. This module decides the step to try; the
-race sends it, within its own limits on attempts and time. Reading text and joining two streams is the protocol's part
-(`ttft_gateway.apis.base.Recoverer`).
+While the first winner is forwarded, its attempt records the bytes (`sent_events.py`) if a recovery is possible. When
+the stream breaks, a `Recovery` reads the bytes as text. Another replica is asked either to continue the text, or to
+answer the same request again; in the second case the part that the client has is skipped. This module decides the step
+to try; the race sends it, within its own limits on attempts and time. Reading text and joining two streams is the
+protocol's part (`providers.recovery.Recoverer`).
 
 Units: bytes, seconds of the loop's clock, tokens.
 """
@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from gateway.events import RecoveryKind, RecoveryReport, RecoveryResult
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model, RecoveryMode
-from gateway.race.kept_events import PACK_BYTES, KeptEvents
 from gateway.race.retry_plan import SendTo
+from gateway.race.sent_events import PACK_BYTES, SentEvents
 from providers.recovery import Continuation, Joiner, Recoverer, Transcript
 from ttft_gateway.apis.base import Call, Usage
 from ttft_gateway.apis.errors import TimedOut, UpstreamError
@@ -27,9 +27,8 @@ from ttft_gateway.hedging.failures import classify
 from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.routing.replicas import Replica
 
-_OFF, _AUTO = RecoveryMode.OFF, RecoveryMode.AUTO  # looked up once: in its class, a member is slow on Python 3.11
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
-EARLY_EVENTS: Final = 8  # so few events that a replay is worth trying even for a sampled answer
+EARLY_EVENTS: Final = 8  # after at most 8 events a replay is tried even for a sampled answer
 _NO_FAULT: Final = (Outcome.LOST, Outcome.CLIENT_ERROR, Outcome.UNCLEAR_4XX)  # no fault of the replica
 
 
@@ -56,8 +55,8 @@ class _Step(NamedTuple):
 _Write = Callable[[bytes], None]
 
 
-def keep(model: Model, call: Call, attempt: Attempt, write: _Write) -> tuple[_Write, KeptEvents | None]:
-    """Decide if the events of a winner's stream are kept while it is forwarded.
+def recorded(model: Model, call: Call, attempt: Attempt, write: _Write) -> tuple[_Write, SentEvents | None]:
+    """Decide if the events of a winner's stream are recorded while it is forwarded.
 
     Args:
         attempt: the winner. A policy refusal is never recovered.
@@ -67,11 +66,17 @@ def keep(model: Model, call: Call, attempt: Attempt, write: _Write) -> tuple[_Wr
         Function that sends an event, and the place of the events; None if a broken stream could not be recovered.
     """
     recoverer = model.recoverers.get(call.api)
-    if recoverer is None or model.recovery is _OFF or not call.streaming or not call.repeatable or attempt.refused:
+    if (
+        recoverer is None
+        or model.recovery is RecoveryMode.OFF
+        or not call.streaming
+        or not call.repeatable
+        or attempt.refused
+    ):
         return write, None
     if not (attempt.pool.prefills and recoverer.continuable(call)) and not _replays_late(model, recoverer, call):
-        return _until_early_end(attempt, write), KeptEvents()
-    return write, KeptEvents()
+        return _until_early_end(attempt, write), SentEvents()
+    return write, SentEvents()
 
 
 def can_recover(
@@ -81,11 +86,11 @@ def can_recover(
 
     Args:
         attempts: all attempts of the request.
-        recovery: recovery of an earlier break of the stream, None without one.
+        recovery: recovery of an earlier break of the stream, None if the stream has not broken before.
     """
-    if winner.kept is None and (recovery is None or not recovery.may_break_again):
+    if winner.sent_events is None and (recovery is None or not recovery.may_break_again):
         return False
-    pools = (winner.pool,) if model.recovery is _AUTO else model.pools[model.pools.index(winner.pool) :]
+    pools = (winner.pool,) if model.recovery is RecoveryMode.AUTO else model.pools[model.pools.index(winner.pool) :]
     tried = [attempt.replica for attempt in attempts if attempt.outcome not in _NO_FAULT]
     others = (replica for pool in pools for replica in pool.picker.reachable(tried))
     return any(not each.out and each.breaker.is_closed(now_s) for each in others)
@@ -93,11 +98,11 @@ def can_recover(
 
 def _replays_late(model: Model, recoverer: Recoverer, call: Call) -> bool:
     """Return True if a replay is tried after `EARLY_EVENTS`, too: the answer is expected to be the same."""
-    return model.recovery is not _AUTO or recoverer.is_deterministic(call)
+    return model.recovery is not RecoveryMode.AUTO or recoverer.is_deterministic(call)
 
 
 def _until_early_end(attempt: Attempt, write: _Write) -> _Write:
-    """Return a function that sends events; after `EARLY_EVENTS`, the attempt keeps none."""
+    """Return a function that sends events; after `EARLY_EVENTS`, the attempt records none."""
 
     def write_early(raw: bytes) -> None:
         write(raw)
@@ -112,7 +117,7 @@ class Recovery:
 
     Args:
         attempt: the attempt that won the race.
-        kept: the events that the client was sent.
+        sent_events: the events that the client was sent.
 
     Attributes:
         first: the attempt that won the race.
@@ -127,12 +132,12 @@ class Recovery:
         "_breaks",
         "_broken_s",
         "_call",
-        "_kept",
         "_model",
         "_places",
         "_pools",
         "_recoverer",
         "_rejected_prefill",
+        "_sent_events",
         "_step",
         "_transcript",
         "catching_up",
@@ -142,19 +147,19 @@ class Recovery:
         "reports",
     )
 
-    def __init__(self, model: Model, call: Call, attempt: Attempt, kept: KeptEvents) -> None:
+    def __init__(self, model: Model, call: Call, attempt: Attempt, sent_events: SentEvents) -> None:
         self._model = model
         # A fallback may be another model: an answer goes on there only where that is configured.
-        later = model.pools[model.pools.index(attempt.pool) + 1 :] if model.recovery is not _AUTO else ()
+        later = model.pools[model.pools.index(attempt.pool) + 1 :] if model.recovery is not RecoveryMode.AUTO else ()
         self._pools = (attempt.pool, *later)
-        # Replicas, and the number of tokens after which they broke the stream.
+        # Replicas, each with the number of tokens after which it broke the stream.
         self._places: frozenset[tuple[Replica, int]] = frozenset()
         self._rejected_prefill: frozenset[Replica] = frozenset()
         self._call = call
         self._recoverer = model.recoverers[call.api]
         self._transcript: Transcript | None = None
-        self._attempt = self.first = attempt  # the attempt whose events the client gets
-        self._kept = kept
+        self._attempt = self.first = attempt  # the client gets the events of `_attempt`
+        self._sent_events = sent_events
         self._breaks = 0
         self._broken_s = 0.0
         self.catching_up = False
@@ -227,9 +232,9 @@ class Recovery:
         return (self._step.call, self._step.facts) if self._step is not None else None
 
     def _read(self) -> Transcript:
-        """Read the kept events as text."""
+        """Read the recorded events as text."""
         transcript = self._transcript = self._transcript or self._recoverer.transcript(self._call)
-        for events in self._kept.take():
+        for events in self._sent_events.take():
             transcript.add(events)
         return transcript
 
@@ -281,10 +286,10 @@ class Recovery:
         if new and self.catching_up and self._step.joiner.caught_up:
             self.settle(RecoveryResult.RECOVERED, now_s)
         if new and not self.given_up:
-            self._kept += new
-            if len(self._kept) > PACK_BYTES and not self._kept.pack():
+            self._sent_events += new
+            if len(self._sent_events) > PACK_BYTES and not self._sent_events.pack():
                 self.given_up = True
-                self._kept = KeptEvents()
+                self._sent_events = SentEvents()
         return new
 
     def on_end(self, now_s: float) -> bool:
@@ -311,7 +316,7 @@ class Recovery:
         return self._step.prefill_tokens if self._step is not None else 0
 
     def usage(self, usage: Usage | None) -> Usage | None:
-        """Return the token counts of the joined answer, from those of its last attempt."""
+        """Return the token counts of the joined answer, from the token counts of its last attempt."""
         tokens = self.carried_tokens
         if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
             return usage

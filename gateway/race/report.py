@@ -21,8 +21,6 @@ from ttft_gateway.limits.prices import money
 _UNKNOWN: Final = Charge(Disposition.ABANDONED, Billed.NOTHING)
 _RESULT_HEADERS: Final = {result: (b"x-ttft-result", result.value.encode()) for result in Result}
 _PRIMARY_HEADER: Final = _RESULT_HEADERS[Result.PRIMARY]
-_PRIMARY, _WINNER = Result.PRIMARY, Disposition.WINNER  # looked up once: in its class, a member is slow on Python 3.11
-
 _BROKEN: Final = (Outcome.CUT, Outcome.SILENT)
 _ONE_ATTEMPT: Final = (b"x-ttft-attempts", b"1")
 _MEASURED_HEADERS: Final = {each: (b"x-ttft-measured", each.value.encode()) for each in Instrument}
@@ -44,7 +42,7 @@ def response_headers(attempts: Attempts, winner: Attempt) -> list[tuple[bytes, b
     if attempts.denials:
         headers.append((b"x-ttft-denied", attempts.denials[-1].value.encode()))
     measured = attempts.measured
-    if measured is not None and measured.drawn and (attempts.living or measured.instrument is Instrument.HOLDOUT):
+    if measured is not None and measured.drawn and (attempts.loser or measured.instrument is Instrument.HOLDOUT):
         headers.append(_MEASURED_HEADERS[measured.instrument])
     if winner.upstream_request_id is not None:
         headers.append((b"x-upstream-request-id", winner.upstream_request_id.encode("latin-1", "replace")))
@@ -60,7 +58,7 @@ def _result_of_hedges(attempts: Attempts, first: Attempt | None) -> Result:
     """Return the result so far of a late request.
 
     Args:
-        first: attempt whose content was sent first, None if there is no winner.
+        first: attempt that sent the first content, None if there is no winner.
     """
     if not attempts.hedges:
         return Result.DENIED
@@ -71,7 +69,7 @@ def charge_of(attempts: Attempts, winner: Attempt | None, attempt: Attempt) -> C
     """Return the charge of an attempt; a running winner counts as finished."""
     outcome, answer_tokens = attempt.outcome, 0.0
     if attempt is winner:
-        outcome, shown = outcome or Outcome.FINISHED, _WINNER
+        outcome, shown = outcome or Outcome.FINISHED, Disposition.WINNER
     else:  # a recovery is never raced: if it is not the winner, its answer differed
         outcome, is_raced = outcome or Outcome.LOST, winner is not None and attempt.role is not Role.RECOVERY
         shown = disposition(outcome, is_backup=attempt.role is Role.BACKUP, is_won=is_raced)
@@ -125,7 +123,7 @@ def ended(
         first, usage, events = _broken_stream(attempts, winner, recovery)
     else:
         first, usage, events = winner, winner.usage, winner.events
-    result = _PRIMARY
+    result = Result.PRIMARY
     if attempts.hedges or attempts.denials:
         result = _result_of_hedges(attempts, None if winner is None else first)
     start_s, forecast, never_hedged = now_s, None, None
@@ -139,7 +137,7 @@ def ended(
         reports.append(_report(attempt, start_s, charged(attempts, winner, attempt)))
         malformed += attempt.malformed
     content_s, work_s = (None, None) if first is None else _first_times(first, arrived_s)
-    return RequestEnded(  # in the order of its fields: 28 keywords would cost as much as all of the above
+    return RequestEnded(  # in the order of its fields: 28 keywords would cost as much as the whole function
         now_s,
         caller.request_id,
         caller.key_name,
@@ -176,8 +174,8 @@ def ended(
 def _broken_stream(
     attempts: Attempts, winner: Attempt | None, recovery: Recovery | None
 ) -> tuple[Attempt | None, Usage | None, int]:
-    """Return the attempt whose stream the client received first, and usage and events of its whole answer."""
-    if winner is not None and recovery is not None:  # its stream was carried on
+    """Return the attempt that the client received events of first, and usage and events of its whole answer."""
+    if winner is not None and recovery is not None:  # its stream was continued
         return recovery.first, recovery.usage(winner.usage), winner.events + recovery.carried_tokens
     cut = None
     if attempts.call.streaming:

@@ -2,7 +2,7 @@
 
 Owns the order (siblings, the same replica once more, fallbacks, replicas with an open breaker, a second round) and the
 limits: attempts of a request, attempts in a burst, retries of a model, the caller's deadline. It starts nothing and has
-no timer; the race carries out the plan.
+no timer; the race executes the plan.
 
     untried sibling  ->  same replica again  ->  untried one of a fallback  ->  any untried replica  ->  second round
     (before all: the same replica, if it rejected the request mode)
@@ -16,7 +16,7 @@ the caller's deadline. Because of the pause its attempts are no burst; the other
 failures, a retry by the client would only repeat it: an outage gets no second rounds and no retries of clients. A
 request that ends before that for another reason may be retried by the client.
 
-An attempt whose API cannot express the request was not sent: plans and limits ignore it, but its replica is tried.
+An attempt was not sent if its API cannot express the request: plans and limits ignore it, but its replica was tried.
 
 Units: seconds of the loop's clock.
 """
@@ -41,7 +41,7 @@ TRIES_IN_BURST: Final = 3
 _REQUESTS_MAX: Final = 3 * ATTEMPTS_MAX  # the request mode is rejected at most twice before an attempt
 BURST_S: Final = 3.0
 _RETRY_S_MIN: Final = 0.05  # shortest wait before a retry of the only replica after a transient failure
-_RETRY_S_SPREAD: Final = 0.2  # random addition to it: a thousand streams may have been cut at once
+_RETRY_S_SPREAD: Final = 0.2  # random addition to it: a thousand streams may have been cut together
 _BLIP_S: Final = 1.0  # transient failures for longer than this are an outage, which another round would only load
 _ROUND_S_MIN: Final = 0.3  # shortest pause before the second round; the first retry of OpenAI's SDKs comes after 0.4 s
 _ROUND_S_SPREAD: Final = 0.2  # random addition to it, as above
@@ -56,7 +56,7 @@ class Pick(Protocol):
     """Asks a pool for a replica."""
 
     def __call__(self, pool: Pool, tried: Sequence[Replica], *, ignore_breakers: bool) -> Replica | None:
-        """Return an untried replica, or None; `ignore_breakers` includes those with an open breaker."""
+        """Return an untried replica, or None; `ignore_breakers` includes replicas with an open breaker."""
 
 
 class SendTo(NamedTuple):
@@ -88,7 +88,7 @@ class RetryPlan:
     """The retry policy of one request.
 
     Args:
-        until_s: loop time at which the caller's deadline is over; infinite without one.
+        until_s: loop time at which the caller's deadline is over; infinite without a deadline.
     """
 
     __slots__ = (
@@ -127,7 +127,7 @@ class RetryPlan:
 
         Args:
             pick: asks a pool for a replica.
-            attempts: all attempts so far; those whose request could not be translated are not counted.
+            attempts: all attempts so far; attempts with a request that could not be translated are not counted.
             errors: errors of the failed attempts, in order.
             rand: returns random numbers that spread waits.
         """
@@ -225,7 +225,7 @@ class RetryPlan:
         return None
 
     def _limit_of_burst(self, limit: WaitUntil, attempts: Sequence[Attempt]) -> WaitUntil | GiveUp | None:
-        """Return the limit on bursts, which holds for replicas that were not tried; None without one of these."""
+        """Return the limit on bursts, which holds for replicas that were not tried; None if all were tried."""
         tried = [attempt.replica for attempt in attempts]
         reachable = (replica for pool in self._model.pools for replica in pool.picker.reachable(tried))
         if self._had_round or all(replica.out for replica in reachable):
@@ -342,7 +342,7 @@ def _sent(attempts: Sequence[Attempt]) -> list[Attempt]:
 
 
 def _rejecting(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Return the attempts whose replica rejected the request, or the caller's mistake in it."""
+    """Return the attempts that ended with a rejection of the request, or of the caller's mistake in it."""
     return [attempt for attempt in attempts if attempt.outcome is Outcome.UNCLEAR_4XX]
 
 
@@ -356,7 +356,7 @@ def _wait_s(attempt: Attempt) -> float | None:
 
 
 def why_started(role: Role, errors: Sequence[UpstreamError]) -> str:
-    """Return the reason for a primary or a failover, as text; `errors` are those of the attempts before it."""
+    """Return the reason for a primary or a failover, as text; `errors` are the errors of earlier attempts."""
     if role is Role.PRIMARY:
         return FIRST_CHOICE
     return f"after {errors[-1].label}" if errors else "the previous attempt is overdue"

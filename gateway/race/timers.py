@@ -1,9 +1,9 @@
-"""Calls many races in time, on one timer of the event loop.
+"""Calls many races at their times, on one timer of the event loop.
 
-A race sets a wake-up for every request, and most are cancelled or put off, because answers come long before. asyncio's
-timers are Python objects that are compared in Python; here setting one is one step of a heap of tuples, and cancelling
-it or putting it off takes none: its entry is found out of date when its time comes. A call is made no earlier than its
-time; due calls are made in the order of their times.
+A race sets a wake-up for every request, and most are cancelled or postponed, because answers come long before. The
+timers of asyncio are Python objects that are compared in Python. Here setting a wake-up is one step of a heap of
+tuples, and cancelling or postponing it takes none: the entry is found out of date when its time comes. A call is made
+no earlier than its time; due calls are made in the order of their times.
 
 Units: seconds of the loop's clock.
 """
@@ -16,45 +16,43 @@ from heapq import heappop, heappush, heapreplace
 from math import inf
 from typing import Final
 
-_STALE_MAX: Final = 256  # entries out of date that are kept in the heap; above it, at most as many as there are others
+import msgspec
+
+_STALE_MAX: Final = 256  # entries out of date in the heap; above it, they are at most half of all
 
 
-class Wakeup:
-    """A call of one function at the earliest of the times asked for; it may find nothing due and ask again.
-
-    Args:
-        queue: of the loop.
-        callback: called without arguments.
+class Wakeup(msgspec.Struct, eq=False):
+    """One function that is called at a time; it may find nothing due and set the next call.
 
     Attributes:
+        queue: the queue of the loop.
+        callback: called without arguments.
         at_s: loop time of the last call that was set.
-        entry_s: time of its entry in the heap, not after `at_s`; infinite without one.
+        entry_s: time of its entry in the heap, not after `at_s`; infinite while it has no entry.
     """
 
-    __slots__ = ("_queue", "at_s", "callback", "entry_s")
-
-    def __init__(self, queue: "TimerQueue", callback: Callable[[], None]) -> None:
-        self._queue = queue
-        self.callback = callback
-        self.at_s = self.entry_s = inf
+    queue: "TimerQueue"
+    callback: Callable[[], None]
+    at_s: float = inf
+    entry_s: float = inf
 
     def no_later_than(self, at_s: float) -> None:
-        """Have the function called at `at_s` or earlier."""
+        """Call the function at `at_s`, or earlier if an earlier call is set."""
         if at_s < self.at_s or self.entry_s == inf:
             self.at(at_s)
 
     def at(self, at_s: float) -> None:
-        """Have the function called at `at_s`, whatever was asked for before."""
+        """Call the function at `at_s`, in place of any call that is set."""
         self.at_s = at_s
         if at_s < self.entry_s:
-            self._queue.add(at_s, self)
+            self.queue.add(at_s, self)
 
     def cancel(self) -> None:
-        """Have nothing called any more."""
+        """Call nothing any more."""
         if self.entry_s != inf:
             self.entry_s = inf
-            self._queue.note_stale()
-        self.callback = _nothing  # its owner would be part of a cycle
+            self.queue.note_stale()
+        self.callback = _nothing  # the owner of the function would be part of a cycle
 
 
 class TimerQueue:
@@ -112,7 +110,7 @@ class TimerQueue:
                     self.stale -= 1
                 elif entry_s > now_s:
                     break
-                elif wakeup.at_s > now_s:  # it was put off
+                elif wakeup.at_s > now_s:  # it was postponed
                     wakeup.entry_s = wakeup.at_s
                     heapreplace(heap, (wakeup.at_s, next(self._numbers), wakeup))
                 else:

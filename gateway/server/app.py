@@ -195,7 +195,7 @@ class Gateway:
         self._routes.refusing = True
         for race in tuple(self._routes.active):
             race.shut_down()
-        for loser in tuple(self.runtime.living):
+        for loser in tuple(self.runtime.losers):
             loser.stop()
 
     async def discover(self) -> None:

@@ -191,13 +191,13 @@ class _Builder:
         else:
             self._ledgers = _ledgers(settings.quotas, None if previous is None else previous.ledgers, limits)
         models = () if previous is None else previous.models.values()
-        kept = next((model.kept for model in models), None) or Affinity()  # one for all models
+        stored = next((model.stored_answers for model in models), None) or Affinity()  # one for all models
         before = None
         if previous is not None:
             before = Before(previous.settings, previous.parts, previous.clients, previous.replicas, self._rows_only)
             if not rows_only:
                 _rekey(self._ledgers, previous.settings, settings)
-        self._builder = PartsBuilder(settings, tasks, runtime, before, self._ledgers, kept, tune)
+        self._builder = PartsBuilder(settings, tasks, runtime, before, self._ledgers, stored, tune)
 
     def build(self) -> Topology:
         settings, previous = self._settings, self._previous

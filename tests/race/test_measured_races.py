@@ -93,7 +93,7 @@ def test_a_gateway_that_stops_ends_living_losers(at_s: float) -> None:
 
     def stop(race: Race) -> None:
         race.shut_down()
-        for loser in tuple(race._runtime.living):
+        for loser in tuple(race._runtime.losers):
             loser.stop()
 
     told = race(answer(2.0), answer(0.1), _LOSERS, later(at_s, stop))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from defaults import default_timeouts
 from gateway.events import RecoveryKind, RecoveryResult, Role
-from gateway.race import attempt, kept_events, recovery
+from gateway.race import attempt, recovery, sent_events
 from gateway.race.context import RecoveryMode
 from gateway.race.race import Race
 from recovering import WEATHER, Told, ask, run
@@ -293,7 +293,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(ask(), STEADY)
     packed = run(ask(), broken("cut_rst:15 once"), STEADY)
     assert packed.read.said == whole.read.said
-    monkeypatch.setattr(kept_events, "KEPT_BYTES_MAX", 2000)
+    monkeypatch.setattr(sent_events, "EVENTS_BYTES_MAX", 2000)
     large = run(ask(), broken("cut_rst:15 once"), STEADY)
     assert large.read.error == "upstream_cut"
     assert large.asked == [1, 0]

@@ -129,6 +129,7 @@ class Scripted:
         else:
             assert action is None or isinstance(action, UpstreamError)
             stream.ended = True
+            stream.timers.clear()  # they refer to the sink
             stream.sink.on_end(action)
 
 

@@ -1,7 +1,7 @@
 """Measures what hedges save: a granted hedge is withheld, or the attempt that lost is read until its first token.
 
 A loser that is read on has another listener than its race, so the race and its client are not affected. It ends at the
-first token, a failure, or the TTFT timeout of the attempt, whichever is first; a gateway that stops ends it at once.
+first token, a failure, or the TTFT timeout of the attempt, whichever is first, or when the gateway stops.
 The credits of a withheld hedge stay spent; otherwise they would pay for another hedge.
 
 Units: seconds of the loop's clock.
@@ -20,15 +20,15 @@ from ttft_gateway.hedging.contract import Hedge, RequestFacts
 from ttft_gateway.hedging.measure import Instrument, Measured, Shadow
 from ttft_gateway.hedging.outcomes import Denial
 
-LIVING_MAX: Final = 1024  # of a process; further losers are cancelled
+LOSERS_MAX: Final = 1024  # of a process; further losers are cancelled
 
 
 class Withheld(NamedTuple):
     """The decision on a granted hedge.
 
     Attributes:
-        reason: reason for which it is not sent; None if it is.
-        measured: measurement of its saving; None without one.
+        reason: reason for which it is not sent; None if it is sent.
+        measured: measurement of its saving; None if its saving is not measured.
         shadow: the hedge that was not sent because the policy is `shadow`; None for any other.
     """
 
@@ -80,12 +80,12 @@ class RequestAttempts(Protocol):
     def first_work(self, attempt: Attempt) -> bool:
         """Report the first sign of work; return True if it is the attempt's first token."""
 
-    def loser_ended(self, loser: "LivingLoser", error: UpstreamError | None, *, observed: bool) -> None:
-        """End the attempt; `observed` is False if it was stopped before anything was known."""
+    def loser_ended(self, loser: "MeasuredLoser", error: UpstreamError | None, *, observed: bool) -> None:
+        """End the attempt; `observed` is False if it was stopped before its first token, failure or timeout."""
 
 
-class LivingLoser:
-    """An attempt that has lost and is still read.
+class MeasuredLoser:
+    """An attempt that has lost and is read on.
 
     Args:
         owner: receives the end, once.
@@ -106,8 +106,8 @@ class LivingLoser:
         self._runtime = runtime
         self._wakeup = Wakeup(runtime.timers, self._on_time)
         self._wakeup.at(attempt.deadlines.timeout_s)
-        attempt.lives_for(self)
-        runtime.living.add(self)
+        attempt.measure_for(self)
+        runtime.losers.add(self)
 
     def stop(self) -> None:
         """End it before its first token."""
@@ -139,19 +139,19 @@ class LivingLoser:
         self._end(None, observed=True)
 
     def _end(self, error: UpstreamError | None, *, observed: bool) -> None:
-        if self in self._runtime.living:
-            self._runtime.living.remove(self)
+        if self in self._runtime.losers:
+            self._runtime.losers.remove(self)
             self._wakeup.cancel()
             self._owner.loser_ended(self, error, observed=observed)
 
 
-def let_live(
+def measure_loser(
     owner: RequestAttempts, measured: Measured, loser: Attempt, winner: Attempt, runtime: Runtime
-) -> LivingLoser | None:
-    """Read the loser of a race on, given the measurement of its request; None if it may not live."""
+) -> MeasuredLoser | None:
+    """Read the loser of a race on, if the measurement of its request includes it; else return None."""
     is_drawn = measured.drawn and measured.instrument is Instrument.LOSERS
     is_beaten = loser.live and winner.role is Role.BACKUP and winner.last_s < loser.deadlines.timeout_s
-    if not is_drawn or not is_beaten or len(runtime.living) >= LIVING_MAX:
+    if not is_drawn or not is_beaten or len(runtime.losers) >= LOSERS_MAX:
         return None
     runtime.safely("measure", loser.pool.on_loser_read, None, loser, winner)
-    return LivingLoser(owner, loser, winner, runtime)
+    return MeasuredLoser(owner, loser, winner, runtime)
