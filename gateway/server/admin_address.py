@@ -100,21 +100,26 @@ class AdminAddress:
     async def load(self) -> None:
         """Build the application and its server; try again after a failure, most likely because of too many files."""
         is_failing = False
-        while True:
-            try:
-                admin, server = await asyncio.to_thread(self._built)
-                await _answer_first(admin)
-                break
-            except Exception as error:
-                if not is_failing:
-                    is_failing = True
-                    text = "the admin routes are not loaded (%s); they are tried again every %g s"
-                    logging.getLogger(__name__).warning(text, error, _RETRY_S)
+        while (built := await self._loaded(is_reported=is_failing)) is None:
+            is_failing = True
             await asyncio.sleep(_RETRY_S)
+        admin, server = built
         self._hub.listeners.append(admin.on_event)
         gc.freeze()  # a collection would go through all modules of the framework
         if self._sock.fileno() >= 0:  # else it was closed since
             self._admin, self._server = admin, server
+
+    async def _loaded(self, *, is_reported: bool) -> "tuple[Admin, AdminServer] | None":
+        """Return the application and its server; None after a failure, which is logged unless it was before."""
+        try:
+            admin, server = await asyncio.to_thread(self._built)
+            await _answer_first(admin)
+        except Exception as error:
+            if not is_reported:
+                text = "the admin routes are not loaded (%s); they are tried again every %g s"
+                logging.getLogger(__name__).warning(text, error, _RETRY_S)
+            return None
+        return admin, server
 
     async def _serve(self) -> None:
         await self.load()
