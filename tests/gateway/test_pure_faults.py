@@ -173,7 +173,7 @@ def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, ch
     guarded = [target for target in functions(room) if target[2].__module__ not in UNGUARDED]
     targets = [target for target in guarded if target[1] not in SHADOW]
     raised = run_virtual(inject_faults(targets, choice))
-    assert len(raised) >= 0.3 * len(targets)  # the others serve the admin address, or cases that do not occur here
+    assert len(raised) >= 0.25 * len(targets)  # the others serve the admin address, or cases that do not occur here
 
 
 def test_an_exception_in_shadow_fails_no_request() -> None:
