@@ -21,7 +21,7 @@ from gateway.process_events import WorkerChanged
 from gateway.proof.tally import Tally, merged_tallies
 from gateway.share.hub import METHOD, ShareHub, answers_of
 from gateway.workers.channel import Channel, Handler, connect
-from gateway.workers.messages import Counts, Ended, Ready, SwitchHedging
+from gateway.workers.messages import Counts, Ready, SwitchHedging, WorkerEnded
 from gateway.workers.passing import Lane
 from ttft_gateway.pool.learned import LearnedModel
 
@@ -63,7 +63,7 @@ class Worker:
         self.is_ready = False
         self.ready_s: float | None = None
         self.counts: Counts | None = None
-        self.ended: Ended | None = None
+        self.ended: WorkerEnded | None = None
         self.reason = ""
         self.share_name = f"{number}-{process}"
         self.pings = 0
@@ -259,7 +259,7 @@ class WorkerGroup:
         self._pass_held()
 
     def _set_last(self, worker: Worker, payload: bytes) -> None:
-        worker.ended = msgspec.msgpack.decode(payload, type=Ended)
+        worker.ended = msgspec.msgpack.decode(payload, type=WorkerEnded)
         worker.counts = worker.ended.counts
         self.cut += worker.ended.cut
         if self.is_stopping:

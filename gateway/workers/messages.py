@@ -157,7 +157,7 @@ class Committed(msgspec.Struct):
     switched: list[ReplicaSwitched]
 
 
-class Ended(msgspec.Struct):
+class WorkerEnded(msgspec.Struct):
     """The last message of a worker.
 
     Attributes:

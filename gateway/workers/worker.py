@@ -42,13 +42,13 @@ from gateway.workers.messages import (
     Committed,
     Counts,
     Describe,
-    Ended,
     Prepare,
     Prepared,
     Ready,
     SwitchHedging,
     SwitchReplica,
     SwitchReplicaDone,
+    WorkerEnded,
     WorkerScrape,
     share_of,
     unpacked,
@@ -184,7 +184,7 @@ class _Worker:
         if commands.ending.is_set():
             cut = gateway.active
         await end(gateway, server)
-        self._channel.send("ended", Ended(cut, self._counts(), await gateway.learned_state.collect()))
+        self._channel.send("ended", WorkerEnded(cut, self._counts(), await gateway.learned_state.collect()))
         return ExitReport(0, signal.SIGTERM if commands.ending.is_set() else None)
 
     async def _run(self, commands: _Commands, server: HttpServer) -> int:
