@@ -7,8 +7,10 @@ uvicorn only. Units: seconds, connections.
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Final
 
 import uvicorn
@@ -37,8 +39,8 @@ class AdminServer(uvicorn.Server):
         self._sock = sock
         self._report = report
         self._is_closed = False
-        self._answering: dict[object, int] = {}  # number of requests under way, by address of the client
-        self._idle_since_s: dict[H11Protocol, float] = {}  # time of the last tick with a request under way
+        self._active: dict[object, int] = {}  # number of requests under way, by address of the client
+        self._idle_since_s: dict[H11Protocol, float] = {}  # time of the first tick without a request
         config = uvicorn.Config(
             self._answer,
             http="h11",  # bounds the bytes of a head
@@ -80,30 +82,30 @@ class AdminServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self._is_closed:  # meanwhile
+        if self._is_closed:  # since the call
             self.stop_listening()
 
     async def on_tick(self, counter: int) -> bool:
         """Close connections without a request for too long, and the oldest above the bound, idle ones first."""
         now_s, before = asyncio.get_running_loop().time(), self._idle_since_s
         connections = [each for each in self.server_state.connections if isinstance(each, H11Protocol)]
-        since_s = self._idle_since_s = {
-            each: now_s if each.client in self._answering else before.get(each, now_s) for each in connections
-        }
-        for number, each in enumerate(sorted(since_s, key=since_s.__getitem__)):
-            if number < len(since_s) - CONNECTIONS_MAX or now_s > since_s[each] + IDLE_S_MAX:
+        self._idle_since_s = {each: before.get(each, now_s) for each in connections if each.client not in self._active}
+        oldest_first = sorted(self._idle_since_s.items(), key=itemgetter(1))
+        active = [(each, math.inf) for each in connections if each not in self._idle_since_s]
+        for number, (each, since_s) in enumerate([*oldest_first, *active]):
+            if number < len(connections) - CONNECTIONS_MAX or now_s > since_s + IDLE_S_MAX:
                 each.transport.abort()
         return await super().on_tick(counter)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = scope["client"]
-        self._answering[client] = self._answering.get(client, 0) + 1
+        self._active[client] = self._active.get(client, 0) + 1
         try:
             await self._app(scope, receive, send)
         except Exception as error:  # a bug in the application, which uvicorn logs
             self._report(error)
             raise
         finally:
-            self._answering[client] -= 1
-            if not self._answering[client]:
-                del self._answering[client]
+            self._active[client] -= 1
+            if not self._active[client]:
+                del self._active[client]
