@@ -168,7 +168,8 @@ class ServerConnection(asyncio.Protocol):
         api = self._api
         if api is not None:
             request = RawRequest(api, bytes(self._body))
-            self._play(self._server.replica.script(request, self._faults, self._loop.time(), _wall_s()))
+            wall_s = datetime.now(UTC).timestamp()
+            self._play(self._server.replica.script(request, self._faults, self._loop.time(), wall_s))
         else:
             self._write_json(*self._other(self._target.partition("?")[0]))
 
@@ -256,7 +257,3 @@ class ServerConnection(asyncio.Protocol):
             headers = (*headers, (b"connection", b"close"))
         self._transport.write(response_head(status, headers) + body)
         self._next(keep=keep)
-
-
-def _wall_s() -> float:
-    return datetime.now(UTC).timestamp()

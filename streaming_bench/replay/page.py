@@ -141,14 +141,13 @@ def _figure(frontier: ReplayFrontier, name: str, estimate: Estimate) -> str:
     """Return a value with its interval, or n/a if there are too few requests for it."""
     if name not in frontier.shown:
         return "n/a"
-    form = percent if name == "misses" else _short_ms
+
+    def form(value: float) -> str:
+        return percent(value) if name == "misses" else short(1e3 * value)
+
     if not estimate.known:
         return f"{form(estimate.value)} [?]"
     return f"{form(estimate.value)} [{form(estimate.low)}, {form(estimate.high)}]"
-
-
-def _short_ms(value_s: float) -> str:
-    return short(1e3 * value_s)
 
 
 def _recommendation(found: Replayed, frontier: ReplayFrontier) -> list[str]:

@@ -73,8 +73,8 @@ class PretendedGateway:
 
 
 def experiment(*gateways: PretendedGateway, plan: BlockPlan = _PLAN) -> Experiment:
-    """An experiment whose notes are dropped."""
-    return Experiment(plan, gateways, lambda _: None)
+    """An experiment on pretended gateways."""
+    return Experiment(plan, gateways)
 
 
 def test_every_block_has_its_state_and_the_switch_is_restored() -> None:

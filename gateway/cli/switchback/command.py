@@ -11,7 +11,6 @@ import json
 import random
 import secrets
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -90,7 +89,7 @@ def switchback(arguments: argparse.Namespace) -> ExitCode:
     order = random_order(arguments.blocks // 2, chance.random)
     plan = BlockPlan(secrets.token_hex(4), order, arguments.length, washout_s, arguments.model)
     addresses = list(dict.fromkeys(arguments.admin or [arguments.admin_default]))
-    experiment = Experiment(plan, [AdminGateway(address) for address in addresses], _note)
+    experiment = Experiment(plan, [AdminGateway(address) for address in addresses])
     try:
         interrupted = _run(experiment)
     except KeyboardInterrupt:
@@ -130,10 +129,6 @@ def _run(experiment: Experiment) -> bool:
         return False
 
     return asyncio.run(run())
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _document(experiment: Experiment, seed: int, effects: Sequence[TotalEffect]) -> dict[str, object]:

@@ -7,6 +7,7 @@ Units: seconds.
 """
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -71,7 +72,6 @@ class Experiment:
     Attributes:
         plan: the plan.
         gateways: all gateways of the models.
-        note: receives a line about the progress.
         done: number of complete blocks.
         fault: reason of an early end; None for a complete run.
         unrestored: switches that could not be restored, or were left alone, as text.
@@ -79,7 +79,6 @@ class Experiment:
 
     plan: BlockPlan
     gateways: Sequence[SwitchedGateway]
-    note: Callable[[str], None]
     done: int = 0
     fault: str | None = None
     unrestored: list[str] = field(default_factory=list)
@@ -134,7 +133,8 @@ class Experiment:
 
     async def _block(self, number: int, *, on: bool) -> None:
         plan = self.plan
-        self.note(f"block {number + 1} of {len(plan.order)}: hedging {'on' if on else 'off'}")
+        progress = f"block {number + 1} of {len(plan.order)}: hedging {'on' if on else 'off'}"
+        print(progress, file=sys.stderr, flush=True)
         await self._mark(f"before-{number}")
         await asyncio.sleep(_BEFORE_SHARE * plan.washout_s)
         await self._check()
