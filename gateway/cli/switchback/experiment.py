@@ -1,18 +1,23 @@
 """Turns the hedging of running gateways on and off at random, block by block, and restores the state it found.
 
-Owns the order of the steps and what happens after errors; the gateways are behind a Protocol, and time is the loop's.
+Owns the requests to a gateway, the order of the steps, and what happens after errors; time is the loop's.
 A switch that another operator has changed is left alone: the experiment ends.
 
 Units: seconds.
 """
 
 import asyncio
+import http.client
+import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
+import msgspec
+
+from gateway.cli.admin_client import ask_admin
 from gateway.proof.blocks import BlockReport, ModelCounts, added
 from gateway.proof.switchback import Pair
 
@@ -27,23 +32,51 @@ class Fault(Exception):
     """The experiment cannot continue; the message has the form of an error for users."""
 
 
-class SwitchedGateway(Protocol):
+class _Switched(msgspec.Struct):
+    """The document of `GET` and `POST /admin/hedging`; `of` is 0 without workers."""
+
+    models: dict[str, bool]
+    reached: int = 0
+    of: int = 0
+
+
+class _Blocks(msgspec.Struct):
+    """The document of `POST /admin/blocks`."""
+
+    blocks: list[BlockReport]
+
+
+class AdminGateway:
     """A gateway, by its admin address.
 
     Attributes:
         address: its admin address.
     """
 
-    address: str
+    def __init__(self, address: str) -> None:
+        self.address = address
 
     async def switches(self) -> Mapping[str, bool]:
         """Return the state of the switch of each model."""
+        return msgspec.json.decode(await self._ask("/admin/hedging"), type=_Switched).models
 
     async def switch(self, model: str, *, on: bool) -> None:
         """Set the switch of a model."""
+        body = json.dumps({"on": on, "model": model}).encode()
+        switched = msgspec.json.decode(await self._ask("/admin/hedging", body), type=_Switched)
+        if switched.reached < switched.of:
+            raise ValueError(f"{switched.reached} of {switched.of} workers were switched")
 
     async def begin(self, block: str) -> Sequence[BlockReport]:
         """Begin a block, unless it has begun; return the counts of the last ones."""
+        body = json.dumps({"block": block}).encode()
+        return msgspec.json.decode(await self._ask("/admin/blocks", body), type=_Blocks).blocks
+
+    async def _ask(self, path: str, body: bytes | None = None) -> bytes:
+        try:
+            return await asyncio.to_thread(ask_admin, self.address, path, body)
+        except http.client.HTTPException as error:
+            raise OSError(f"no HTTP: {type(error).__name__}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +111,7 @@ class Experiment:
     """
 
     plan: BlockPlan
-    gateways: Sequence[SwitchedGateway]
+    gateways: Sequence[AdminGateway]
     done: int = 0
     fault: str | None = None
     unrestored: list[str] = field(default_factory=list)
@@ -147,7 +180,7 @@ class Experiment:
         await self._mark(str(number))  # for its counts so far
         self.done = number + 1
 
-    async def _switch(self, index: int, gateway: SwitchedGateway, states: Mapping[str, bool]) -> None:
+    async def _switch(self, index: int, gateway: AdminGateway, states: Mapping[str, bool]) -> None:
         for model, on in states.items():
             if self._ours[index][model] is not on:
                 self._ours[index][model] = on  # also if the answer is lost
@@ -191,7 +224,7 @@ def _requests(models: Mapping[str, ModelCounts]) -> int:
     return sum(counts.requests for counts in models.values())
 
 
-async def _tried(gateway: SwitchedGateway, ask: Callable[[], Awaitable[T]], tries: int = _TRIES) -> T:
+async def _tried(gateway: AdminGateway, ask: Callable[[], Awaitable[T]], tries: int = _TRIES) -> T:
     """Return the answer of a gateway, after at most a few tries."""
     for number in range(1, tries + 1):
         try:
