@@ -28,7 +28,7 @@ _BEFORE_SHARE: Final = 0.25  # of the washout is before the switch: requests tha
 T = TypeVar("T")
 
 
-class Fault(Exception):
+class ExperimentFault(Exception):
     """The experiment cannot continue; the message has the form of an error for users."""
 
 
@@ -131,7 +131,7 @@ class Experiment:
                 await self._mark("end")
             finally:
                 await self._restore()
-        except Fault as fault:
+        except ExperimentFault as fault:
             self.fault = str(fault)
 
     def pairs(self) -> dict[str, list[Pair]]:
@@ -159,7 +159,9 @@ class Experiment:
             model = self.plan.model
             if model is not None:
                 if model not in found:
-                    raise Fault(f"model {model} is unknown at {gateway.address}; write one of {', '.join(found)}")
+                    raise ExperimentFault(
+                        f"model {model} is unknown at {gateway.address}; write one of {', '.join(found)}"
+                    )
                 found = {model: found[model]}
             self._found.append(found)
         self._ours = [dict(found) for found in self._found]
@@ -201,7 +203,7 @@ class Experiment:
             for model, on in self._ours[index].items():
                 if found.get(model) is not on:
                     state = "missing" if model not in found else "on" if found[model] else "off"
-                    raise Fault(
+                    raise ExperimentFault(
                         f"the switch of {model} at {gateway.address} is {state}, which this command did not set; "
                         "it is left so, run the command again when nothing else switches hedging"
                     )
@@ -216,7 +218,7 @@ class Experiment:
                         await _tried(gateway, partial(gateway.switch, model, on=on))
                     elif state is not on:
                         self.unrestored.append(f"{model} at {gateway.address}: changed by another operator")
-                except Fault as fault:
+                except ExperimentFault as fault:
                     self.unrestored.append(f"{model} at {gateway.address}: was {'on' if on else 'off'}; {fault}")
 
 
@@ -231,6 +233,8 @@ async def _tried(gateway: AdminGateway, ask: Callable[[], Awaitable[T]], tries: 
             return await ask()
         except (OSError, ValueError) as error:
             if number == tries:
-                raise Fault(f"{gateway.address} does not answer ({error}); check --admin and the gateway") from error
+                raise ExperimentFault(
+                    f"{gateway.address} does not answer ({error}); check --admin and the gateway"
+                ) from error
         await asyncio.sleep(_PAUSE_S)
     raise AssertionError

@@ -369,8 +369,8 @@ TABLES: Final[Mapping[str, Callable[[argparse.Namespace, int, Results | None], _
     "cost": _cost,
     "fan-out": _fan_out,
     "parallel-calls": _parallel_calls,
-    "python-port": lambda args, *given: _libraries(args, *given, ("httpx",), real_time=args.real_time),
-    "frameworks": lambda *given: _libraries(*given, python_port.CLIENTS, real_time=True),
+    "python-port": lambda args, first, out: _libraries(args, first, out, ("httpx",), real_time=args.real_time),
+    "frameworks": lambda args, first, out: _libraries(args, first, out, python_port.CLIENTS, real_time=True),
     "diagrams": _diagrams,
     "micro": _micro,
 }
