@@ -151,35 +151,30 @@ def _check_serve(command: argparse.ArgumentParser, arguments: argparse.Namespace
 
 
 def _serve_arguments(command: argparse.ArgumentParser) -> None:
-    from_file = command.add_argument_group("with a configuration file")
-    from_file.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
-    from_file.add_argument("--or-demo", action="store_true", help="run the demo if this file does not exist")
-    without = command.add_argument_group("without a configuration file")
-    without.add_argument("--model", metavar="NAME", help='name of the model, as callers send it in "model"')
-    without.add_argument("--replica", metavar="URL", action="append", help="base URL of a replica; repeat for more")
-    without.add_argument(
-        "--kind", metavar="KIND", help="kind of the replicas: vllm, tgi, ... (default: the replicas are asked)"
-    )
-    without.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key for the replicas")
-    without.add_argument("--listen", metavar="HOST:PORT", help=f"public address (default: {LISTEN_DEFAULT})")
-    without.add_argument(
+    add = command.add_argument_group("with a configuration file").add_argument
+    add("--config", metavar="FILE", help=_CONFIG_HELP)
+    add("--or-demo", action="store_true", help="run the demo if this file does not exist")
+    add = command.add_argument_group("without a configuration file").add_argument
+    add("--model", metavar="NAME", help='name of the model, as callers send it in "model"')
+    add("--replica", metavar="URL", action="append", help="base URL of a replica; repeat for more")
+    add("--kind", metavar="KIND", help="kind of the replicas: vllm, tgi, ... (default: the replicas are asked)")
+    add("--api-key-env", metavar="NAME", help="environment variable with the key for the replicas")
+    add("--listen", metavar="HOST:PORT", help=f"public address (default: {LISTEN_DEFAULT})")
+    add(
         "--admin-listen",
         metavar="HOST:PORT",
         help=f"address of metrics and admin routes, or off (default: {ADMIN_LISTEN_DEFAULT})",
     )
-    without.add_argument(
-        "--allow-anonymous", action="store_true", help="serve callers without a key, also from other machines"
-    )
+    add("--allow-anonymous", action="store_true", help="serve callers without a key, also from other machines")
 
 
 def _demo_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--traffic", action="store_true", help="send traffic, and compare hedging off and on")
-    command.add_argument("--seconds", metavar="N", type=seconds, help="end after N seconds")
-    command.add_argument("--port", metavar="PORT", type=port, help="public port (default: 8080; 0: any free port)")
-    command.add_argument(
-        "--admin-port", metavar="PORT", type=port, help="admin port (default: 8081; with --port 0: any free port)"
-    )
-    command.add_argument("--seed", metavar="N", type=int, default=1, help="seed of all random numbers (default: 1)")
+    add = command.add_argument
+    add("--traffic", action="store_true", help="send traffic, and compare hedging off and on")
+    add("--seconds", metavar="N", type=seconds, help="end after N seconds")
+    add("--port", metavar="PORT", type=port, help="public port (default: 8080; 0: any free port)")
+    add("--admin-port", metavar="PORT", type=port, help="admin port (default: 8081; with --port 0: any free port)")
+    add("--seed", metavar="N", type=int, default=1, help="seed of all random numbers (default: 1)")
 
 
 def _file_arguments(command: argparse.ArgumentParser) -> None:
@@ -189,12 +184,11 @@ def _file_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _import_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("source", choices=("litellm",), help="program whose file is imported")
-    command.add_argument("file", metavar="FILE", help="its configuration file")
-    command.add_argument(
-        "--output", metavar="FILE", default=CONFIG_FILE, help=f"file to write (default: {CONFIG_FILE})"
-    )
-    command.add_argument("--force", action="store_true", help="replace the file if it exists")
+    add = command.add_argument
+    add("source", choices=("litellm",), help="program whose file is imported")
+    add("file", metavar="FILE", help="its configuration file")
+    add("--output", metavar="FILE", default=CONFIG_FILE, help=f"file to write (default: {CONFIG_FILE})")
+    add("--force", action="store_true", help="replace the file if it exists")
 
 
 def _health_arguments(command: argparse.ArgumentParser) -> None:
@@ -206,66 +200,54 @@ def _health_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _probe_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
-    command.add_argument("--model", metavar="NAME", help="only the replicas of this model")
-    command.add_argument("--replica", metavar="NAME", help="only replicas with this name")
-    command.add_argument(
-        "--requests", metavar="N", type=whole(1, 20), default=3, help="complete answers per replica (default: 3)"
-    )
-    command.add_argument(
-        "--max-tokens", metavar="N", type=whole(1, 1000), default=8, help="tokens per answer (default: 8)"
-    )
-    command.add_argument("--yes", action="store_true", help="send more than a few requests or tokens")
-    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add = command.add_argument
+    add("--config", metavar="FILE", help=_CONFIG_HELP)
+    add("--model", metavar="NAME", help="only the replicas of this model")
+    add("--replica", metavar="NAME", help="only replicas with this name")
+    add("--requests", metavar="N", type=whole(1, 20), default=3, help="complete answers per replica (default: 3)")
+    add("--max-tokens", metavar="N", type=whole(1, 1000), default=8, help="tokens per answer (default: 8)")
+    add("--yes", action="store_true", help="send more than a few requests or tokens")
+    add("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _prove_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--admin", metavar="URL", default=f"http://{ADMIN_LISTEN_DEFAULT}", help="admin address of the gateway"
-    )
-    command.add_argument("--model", metavar="NAME", help="only this model")
-    command.add_argument("--hours", metavar="N", type=whole(1, 24), help="the last hours (default: all)")
-    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    command.add_argument("--plot", metavar="FILE", help="write a picture, .png or .svg; needs matplotlib")
+    add = command.add_argument
+    add("--admin", metavar="URL", default=f"http://{ADMIN_LISTEN_DEFAULT}", help="admin address of the gateway")
+    add("--model", metavar="NAME", help="only this model")
+    add("--hours", metavar="N", type=whole(1, 24), help="the last hours (default: all)")
+    add("--json", action="store_true", help="print JSON instead of a table")
+    add("--plot", metavar="FILE", help="write a picture, .png or .svg; needs matplotlib")
 
 
 def _switchback_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     default = f"http://{ADMIN_LISTEN_DEFAULT}"
     command.set_defaults(admin_default=default)
-    command.add_argument(
-        "--admin", metavar="URL", action="append", help=f"admin address; repeat for each gateway (default: {default})"
-    )
-    command.add_argument("--model", metavar="NAME", help="only this model (default: every model)")
-    command.add_argument(
-        "--blocks", metavar="N", type=whole(6, 1000), default=40, help="blocks, an even number (default: 40)"
-    )
-    command.add_argument(
-        "--length", metavar="TIME", type=duration, default=600.0, help="length of a block (default: 10m)"
-    )
-    command.add_argument(
+    add("--admin", metavar="URL", action="append", help=f"admin address; repeat for each gateway (default: {default})")
+    add("--model", metavar="NAME", help="only this model (default: every model)")
+    add("--blocks", metavar="N", type=whole(6, 1000), default=40, help="blocks, an even number (default: 40)")
+    add("--length", metavar="TIME", type=duration, default=600.0, help="length of a block (default: 10m)")
+    add(
         "--washout",
         metavar="TIME",
         type=duration,
         help="time around a switch whose requests are not counted (default: a twentieth of --length)",
     )
-    command.add_argument("--seed", metavar="N", type=int, help="seed of the random order (default: random)")
-    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add("--seed", metavar="N", type=int, help="seed of the random order (default: random)")
+    add("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _bundle_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
-    command.add_argument(
+    add = command.add_argument
+    add("--config", metavar="FILE", help=_CONFIG_HELP)
+    add(
         "--admin",
         metavar="URL",
         help=f"admin address (default: of the configuration, or http://{ADMIN_LISTEN_DEFAULT})",
     )
-    command.add_argument("--log", metavar="FILE", help="log of the gateway, of which the last lines are taken")
-    command.add_argument(
-        "--seconds", metavar="N", type=seconds, default=5.0, help="time for which events are recorded (default: 5)"
-    )
-    command.add_argument(
-        "--output", metavar="FILE", help="archive to write (default: ttft-gateway-support-TIME.tar.gz)"
-    )
+    add("--log", metavar="FILE", help="log of the gateway, of which the last lines are taken")
+    add("--seconds", metavar="N", type=seconds, default=5.0, help="time for which events are recorded (default: 5)")
+    add("--output", metavar="FILE", help="archive to write (default: ttft-gateway-support-TIME.tar.gz)")
 
 
 def _completion_arguments(command: argparse.ArgumentParser) -> None:

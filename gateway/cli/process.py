@@ -23,6 +23,7 @@ from gateway.observe.writer import LineWriter
 from gateway.server.process import ExitReport
 
 _BUFFER_BYTES_MAX = 256 * 1024  # 2,000 lines, or some 200 tracebacks
+_LOST = b"warning: %d lines of standard error were lost, because nothing read them\n"
 
 
 def run_until_end(serving: Coroutine[object, object, ExitReport], write_lock: int | None = None) -> ExitCode:
@@ -51,7 +52,7 @@ def stderr_off_loop(write_lock: int | None = None) -> Iterator[Callable[[], None
         write_lock: see `LineWriter`.
     """
     original = sys.stderr
-    writer = LineWriter(original.fileno(), _loss_line, buffer_bytes_max=_BUFFER_BYTES_MAX, lock=write_lock)
+    writer = LineWriter(original.fileno(), _LOST.__mod__, buffer_bytes_max=_BUFFER_BYTES_MAX, lock=write_lock)
     original.flush()
     sys.stderr = _Lines(writer, original)
     try:
@@ -67,10 +68,6 @@ def _raise_open_files() -> None:
     with contextlib.suppress(ValueError, OSError):  # macOS reports "unlimited" and rejects that value
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         logging.getLogger(__name__).debug("open files: %d, was %d", hard, soft)
-
-
-def _loss_line(lines: int) -> bytes:
-    return b"warning: %d lines of standard error were lost, because nothing read them\n" % lines
 
 
 class _Lines(io.TextIOBase):

@@ -140,14 +140,11 @@ def _introduction(settings: Settings, addresses: Addresses, generated_key: str |
 
 
 def _shown_names(model: ModelSettings) -> str:
-    return " then ".join(
-        ", ".join([*map(_shown_name, pool.replicas), *([] if pool.discover is None else [name_of(pool.discover)])])
-        for pool in listing_pools(model)
-    )
-
-
-def _shown_name(replica: ReplicaSettings) -> str:
-    return f"{replica.name} (backup_only)" if replica.backup_only else replica.name
+    pools_shown = []
+    for pool in listing_pools(model):
+        names = [f"{row.name} (backup_only)" if row.backup_only else row.name for row in pool.replicas]
+        pools_shown.append(", ".join([*names, *([] if pool.discover is None else [name_of(pool.discover)])]))
+    return " then ".join(pools_shown)
 
 
 async def _warn_of_unreachable(settings: Settings) -> None:

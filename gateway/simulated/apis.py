@@ -31,8 +31,8 @@ def to_chat_request(api: Api, body: bytes) -> tuple[Api, bytes]:
     Raises:
         RequestError: The body is not a JSON object, or has no input.
     """
+    values = _fields(body) if api in _ADAPTED else {}
     if api is Api.RESPONSES:
-        values = _fields(body)
         try:
             fields = _RESPONSES.request(_call(body)).fields
         except Unsupported:  # the replica accepts any input
@@ -40,12 +40,10 @@ def to_chat_request(api: Api, body: bytes) -> tuple[Api, bytes]:
         stream = {"stream": True, "stream_options": _USAGE} if values.get("stream") is True else {}
         return Api.CHAT, dumps({**fields, "model": values.get("model"), **stream})
     if api is Api.EMBEDDINGS:
-        values = _fields(body)
         if not values.get("input"):
             raise RequestError("input is missing; send a text or a list", "input")
         return Api.COMPLETIONS, dumps({"model": values.get("model"), "prompt": values["input"], "max_tokens": 1})
     if api in _INPUTS:
-        values = _fields(body)
         prompt = dumps([values.get(name) for name in _INPUTS[api]]).decode()
         return Api.COMPLETIONS, dumps({"model": values.get("model"), "prompt": prompt, "max_tokens": 1})
     return api, body
@@ -91,8 +89,7 @@ def _embeddings(fields: dict[str, object], whole: Frame) -> bytes:
         packed = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
         base64_encoded = fields.get("encoding_format") == "base64"
         data.append({"object": "embedding", "index": index, "embedding": packed if base64_encoded else vector})
-    tokens = whole.usage.prompt_tokens if whole.usage is not None else 0
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), _prompt_tokens(whole))
     return dumps({"object": "list", "data": data, "model": fields.get("model"), "usage": usage})
 
 
@@ -109,13 +106,7 @@ def _moderation(fields: dict[str, object], _whole: Frame) -> bytes:
     inputs = fields.get("input")
     count = len(inputs) if isinstance(inputs, list) else 1
     verdict = {"flagged": False, "categories": {"violence": False}, "category_scores": {"violence": 0.01}}
-    return dumps(
-        {
-            "id": "modr-1",
-            "model": fields.get("model"),
-            "results": [verdict] * count,
-        }
-    )
+    return dumps({"id": "modr-1", "model": fields.get("model"), "results": [verdict] * count})
 
 
 def _tokens(_fields: dict[str, object], whole: Frame) -> bytes:
@@ -134,6 +125,7 @@ _DOCUMENTS = {
     Api.MODERATIONS: _moderation,
     Api.TOKENIZE: _tokens,
 }
+_ADAPTED = (Api.RESPONSES, *_DOCUMENTS)
 
 
 def _call(body: bytes) -> Call:

@@ -94,7 +94,7 @@ def short(script: Script, args: FaultArgs) -> Script:
 def done(script: Script, args: FaultArgs) -> Script:
     """Send `count` events and the closing event; a JSON body has half a text and no finish, or is empty."""
     if not script.json:
-        return _ending_in(script, args, lambda _: _bare_end(args.api))
+        return _ending_in(script, args, lambda _: _STOP if args.api is Api.MESSAGES else DONE)  # alone no finish
     if not args.count:
         return short(script, args)
     unfinished = _edited(script, _unfinished_document)
@@ -144,7 +144,9 @@ def ended(status: str) -> EditScript:
             return _ending_in(script, args, lambda before: _failed_event(args.api, status, before))
         if args.api is not Api.RESPONSES:
             return json_error(script, args)
-        steps = tuple(Step(step.at_s, _failed_document(status, step.frame.raw)) for step in script.steps)
+        failed = _edited(script, lambda raw: dumps(_ended(_halved(loads(raw)), status)))
+        error = _status_error(status)
+        steps = tuple(Step(at_s, Frame(FrameKind.ERROR, frame.raw, error=error)) for at_s, frame in failed.steps)
         return replace(script, steps=steps, length=sum(len(step.frame.raw) for step in steps))
 
     return edit
@@ -193,11 +195,6 @@ def _ending_in(script: Script, args: FaultArgs, last: Callable[[Sequence[Frame]]
 # endings in the form of an API
 
 
-def _bare_end(api: Api) -> Frame:
-    """Return the closing event of an API, which alone is no finish: `message_stop`, otherwise `[DONE]`."""
-    return _STOP if api is Api.MESSAGES else DONE
-
-
 def _error_event(api: Api, message: str, before: Sequence[Frame]) -> Frame:
     """Return an event named error.
 
@@ -234,11 +231,6 @@ def _failed_event(api: Api, status: str, before: Sequence[Frame]) -> Frame:
     created = dict_or_empty(loads(data_of(events[0]) or b"")) if events else {}
     raw = EventWriter(len(events)).lifecycle(status, _ended(created.get("response"), status))
     return Frame(FrameKind.ERROR, raw, error=error)
-
-
-def _failed_document(status: str, raw: bytes) -> Frame:
-    """Return the document of the Responses API for a response that failed or was cancelled after half of its text."""
-    return Frame(FrameKind.ERROR, dumps(_ended(_halved(loads(raw)), status)), error=_status_error(status))
 
 
 def _unfinished_document(raw: bytes) -> bytes:

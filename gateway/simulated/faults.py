@@ -141,12 +141,6 @@ def _status(_script: Script, args: FaultArgs) -> Script:
     return error_script(ErrorFields(args.count, "server_error", None, f"Simulated status {args.count}"))
 
 
-def _html(_script: Script, args: FaultArgs) -> Script:
-    """Return an error page, as proxies and firewalls send: no error object blames anything."""
-    page = f"<html><title>{args.count}</title></html>".encode()
-    return error_page(args.count, page)
-
-
 def _no_stream(script: Script, _args: FaultArgs) -> Script:
     return script if script.json else error_script(ErrorFields(400, _INVALID, None, _NO_STREAM, "stream"))
 
@@ -182,7 +176,7 @@ FAULTS: dict[str, Fault] = {
     "401": Fault("401, invalid API key", on_script=_error(401, "invalid_api_key", "Incorrect API key provided.")),
     "404": Fault("404, unknown model", on_script=_error(404, "model_not_found", "The model does not exist.", "model")),
     "status": Fault("the status count", "count", FaultArgs(count=418), on_script=_status),
-    "html": Fault("the status count with an HTML page", "count", FaultArgs(count=403), on_script=_html),
+    "html": Fault("the status count with an HTML page", "count", FaultArgs(count=403), on_script=error_page),
     "context_length": Fault(
         "400, context too long", on_script=_error(400, "context_length_exceeded", _TOO_LONG, "messages")
     ),

@@ -100,7 +100,8 @@ def message_events(completion: Completion) -> list[tuple[int, Frame]]:
     """Return the events of a stream in order, each with its tick as in `render.Event`."""
     choice = completion.choices[0]
     opening = {**_message(completion), "content": [], "stop_reason": None, "usage": _counts(completion.usage, 1)}
-    events = [(-1, _event(FrameKind.PREAMBLE, "message_start", {"message": opening}, _opening_usage(completion.usage)))]
+    usage = msgspec.structs.replace(completion.usage, completion_tokens=1, reasoning_tokens=None)
+    events = [(-1, _event(FrameKind.PREAMBLE, "message_start", {"message": opening}, usage))]
     tick = 0
     for index, (block, deltas) in enumerate(_blocks(choice)):
         calls = block["type"] == "tool_use"
@@ -201,10 +202,6 @@ def _counts(usage: Usage, output: int | None = None) -> Json:
         "cache_read_input_tokens": cached,
         "output_tokens": usage.completion_tokens if output is None else output,
     }
-
-
-def _opening_usage(usage: Usage) -> Usage:
-    return msgspec.structs.replace(usage, completion_tokens=1, reasoning_tokens=None)
 
 
 def _event(

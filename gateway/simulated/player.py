@@ -101,7 +101,9 @@ class Player(ABC):
         now_s = self._loop.time()
         while not self.over:
             if self._next == len(steps):
-                self._finish()
+                if self.script.end is not End.SILENCE:
+                    self._close()
+                    self.on_over()
                 return
             due_s = self._base_s + steps[self._next].at_s
             if due_s > now_s:
@@ -111,11 +113,6 @@ class Player(ABC):
                 return
             self._next += 1
             self.on_step(steps[self._next - 1].frame)
-
-    def _finish(self) -> None:
-        if self.script.end is not End.SILENCE:
-            self._close()
-            self.on_over()
 
     def _close(self) -> None:
         self.over = True

@@ -88,7 +88,9 @@ class SimulatedReplica:
             profile.role, profile.provider == "azure", profile.reasoning_key, profile.per_event
         )
         self._prepared: dict[RawRequest, _Prepared] = {}
-        self._extra = tuple(_header(line) for line in profile.extra_headers)
+        self._extra = tuple(
+            (name, value) for name, _, value in (line.encode().partition(b": ") for line in profile.extra_headers)
+        )
         self._cache = PrefixCache(profile.cache_tokens) if profile.cache_tokens else None
         self.slots.resize(profile.slots, profile.queue_max)
         limits = (profile.requests_per_min, profile.tokens_per_min)
@@ -250,11 +252,6 @@ class SimulatedReplica:
         gaps_s = sum(self._profile.gap.draw(self._rng, tick) for tick in range(ticks - 1))
         step = Step(ttft_s + factor * gaps_s, document)
         return Script(200, JSON, steps=(step,), framing=Framing.LENGTH, length=len(document.raw))
-
-
-def _header(line: str) -> tuple[bytes, bytes]:
-    name, _, value = line.partition(": ")
-    return name.encode(), value.encode()
 
 
 def served_models(profile: Profile) -> list[dict[str, object]]:

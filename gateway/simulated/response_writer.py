@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gateway.simulated.engine import Slots
 from gateway.simulated.player import Player
 from gateway.simulated.script import End, Framing, Script
-from gateway.simulated.stats import Ended, RequestRecord, Stats
+from gateway.simulated.stats import RequestRecord, RequestResult, Stats
 from ttft_gateway.apis.base import Frame, FrameKind, Headers
 
 _CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
@@ -43,7 +43,7 @@ def reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
-class ResponseWriter(Player):
+class ScriptWriter(Player):
     """Plays a script on a transport.
 
     Args:
@@ -70,7 +70,7 @@ class ResponseWriter(Player):
         record: RequestRecord,
         *,
         keep: bool,
-        on_done: "Callable[[ResponseWriter], None]",
+        on_done: "Callable[[ScriptWriter], None]",
     ) -> None:
         super().__init__(asyncio.get_running_loop(), slots, script)
         self._transport = transport
@@ -85,7 +85,7 @@ class ResponseWriter(Player):
         """Stop writing because the client has disconnected."""
         if not self.over:
             self.stop()
-            self._count(Ended.CANCELLED)
+            self._count(RequestResult.CANCELLED)
 
     def on_head(self) -> None:
         """Write the head and the prelude."""
@@ -123,7 +123,7 @@ class ResponseWriter(Player):
             reset(self._transport)
         elif end is End.COMPLETE:
             self._transport.write(_LAST_CHUNK.get(self.script.framing, b""))
-        self._count(Ended.COMPLETE if end is End.COMPLETE else Ended.BROKEN)
+        self._count(RequestResult.COMPLETE if end is End.COMPLETE else RequestResult.BROKEN)
         self.keep = self.keep and end is End.COMPLETE
         self._on_done(self)
 
@@ -131,5 +131,5 @@ class ResponseWriter(Player):
         self._hash.update(frame.raw)
         return frame.raw if self._chunk is None else self._chunk % (len(frame.raw), frame.raw)
 
-    def _count(self, ended: Ended) -> None:
+    def _count(self, ended: RequestResult) -> None:
         self._stats.end(self._record, ended, self._loop.time(), self._hash.hexdigest())

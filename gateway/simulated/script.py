@@ -106,8 +106,9 @@ class ErrorFields(NamedTuple):
     param: str | None = None
 
 
-def error_page(status: int, page: bytes) -> Script:
-    """Return the script of an error response that is HTML."""
+def error_page(_script: "Script", args: FaultArgs) -> Script:
+    """Return an error page with the status `count`, as proxies and firewalls send: no error object blames anything."""
+    status, page = args.count, f"<html><title>{args.count}</title></html>".encode()
     bad_status = BadStatus(f"the upstream answered with status {status}", status=status)
     step = Step(0.0, Frame(FrameKind.ERROR, page, error=bad_status))
     html = ((b"content-type", b"text/html"),)

@@ -17,7 +17,7 @@ from gateway.simulated.faults import ConnectionAction, InjectedFault, parse_faul
 from gateway.simulated.quantities import UnitError
 from gateway.simulated.render import error_body
 from gateway.simulated.replica import FAULT_HEADER, RawRequest, SimulatedReplica, served_models
-from gateway.simulated.response_writer import ResponseWriter, reset, response_head
+from gateway.simulated.response_writer import ScriptWriter, reset, response_head
 from gateway.simulated.script import JSON, ErrorFields, Script, error_script
 from gateway.simulated.stats import Stats
 from ttft_gateway.apis.base import Api, Headers
@@ -59,7 +59,7 @@ class ServerConnection(asyncio.Protocol):
         self._faulty = faulty
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        self._writer: ResponseWriter | None = None
+        self._writer: ScriptWriter | None = None
         self._closing: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._reset_request()
@@ -168,7 +168,8 @@ class ServerConnection(asyncio.Protocol):
         api = self._api
         if api is not None:
             request = RawRequest(api, bytes(self._body))
-            self._play(self._server.replica.script(request, self._faults, self._loop.time(), _wall_s()))
+            wall_s = datetime.now(UTC).timestamp()
+            self._play(self._server.replica.script(request, self._faults, self._loop.time(), wall_s))
         else:
             self._write_json(*self._other(self._target.partition("?")[0]))
 
@@ -213,12 +214,12 @@ class ServerConnection(asyncio.Protocol):
         request_id = self._headers.get(b"x-request-id", b"").decode("latin-1")[:200]
         record = server.stats.begin(request_id, self._loop.time())
         keep = self._parser.should_keep_alive() and not self._input_ignored
-        self._writer = ResponseWriter(
+        self._writer = ScriptWriter(
             server.replica.slots, script, self._transport, server.stats, record, keep=keep, on_done=self._on_done
         )
         self._writer.start()
 
-    def _on_done(self, writer: ResponseWriter) -> None:
+    def _on_done(self, writer: ScriptWriter) -> None:
         self._writer = None
         self._next(keep=writer.keep)
 
@@ -256,7 +257,3 @@ class ServerConnection(asyncio.Protocol):
             headers = (*headers, (b"connection", b"close"))
         self._transport.write(response_head(status, headers) + body)
         self._next(keep=keep)
-
-
-def _wall_s() -> float:
-    return datetime.now(UTC).timestamp()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 RECORDS_MAX = 4096
 
 
-class Ended(enum.Enum):
+class RequestResult(enum.Enum):
     """Result of a request."""
 
     COMPLETE = "complete"
@@ -39,7 +39,7 @@ class RequestRecord:
     headers_s: float | None = None
     first_content_s: float | None = None
     ended_s: float | None = None
-    ended: Ended | None = None
+    ended: RequestResult | None = None
     content_events: int = 0
     sha256: str = ""
 
@@ -87,13 +87,13 @@ class Stats:
             self.records.popitem(last=False)
         return record
 
-    def end(self, record: RequestRecord, ended: Ended, now_s: float, sha256: str) -> None:
+    def end(self, record: RequestRecord, ended: RequestResult, now_s: float, sha256: str) -> None:
         """Complete a record."""
         record.ended, record.ended_s, record.sha256 = ended, now_s, sha256
         self.in_flight -= 1
-        self.complete += ended is Ended.COMPLETE
-        self.cancelled += ended is Ended.CANCELLED
-        self.broken += ended is Ended.BROKEN
+        self.complete += ended is RequestResult.COMPLETE
+        self.cancelled += ended is RequestResult.CANCELLED
+        self.broken += ended is RequestResult.BROKEN
 
     def reset(self) -> None:
         """Reset everything except open requests and connections."""

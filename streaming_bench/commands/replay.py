@@ -4,7 +4,6 @@ Owns options and files; replay/ owns reading, runs and texts. Units: as in argum
 """
 
 import argparse
-import importlib
 import json
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from streaming_bench.replay.logged import Contents
 from streaming_bench.replay.page import Replayed, data, page
 from streaming_bench.replay.reader import GATEWAY, OTHERS, read_log
 from streaming_bench.replay.stripped import strip
-from streaming_bench.report.optional_plots import INSTALL, missing_library
+from streaming_bench.report.optional_plots import INSTALL, drawing_module
 
 _REQUESTS: Final = 20_000
 _REPLICAS_MAX: Final = 32
@@ -83,11 +82,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _draw(path: Path, frontier: ReplayFrontier, below: str) -> list[str]:
-    try:
-        pictures = importlib.import_module("streaming_bench.replay.picture")
-    except ModuleNotFoundError as error:
-        if missing_library(error) != "matplotlib":
-            raise
+    pictures = drawing_module("streaming_bench.replay.picture")
+    if pictures is None:
         return [f"The picture needs matplotlib, which is missing; install it ({INSTALL}) and replay again."]
     return [f"wrote {written}" for written in pictures.draw_replay(path, frontier, below)]
 

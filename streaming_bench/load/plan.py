@@ -72,12 +72,11 @@ def in_blocks(requests: Sequence[PlannedRequest]) -> list[list[PlannedRequest]]:
         if not blocks or blocks[-1][0].block != each.block:
             blocks.append([])
         blocks[-1].append(each)
-    return [_from_zero(block) for block in blocks]
-
-
-def _from_zero(block: Sequence[PlannedRequest]) -> list[PlannedRequest]:
-    first_s = block[0].at_s or 0.0
-    return [each if each.at_s is None else replace(each, at_s=each.at_s - first_s) for each in block]
+    starts_s = (block[0].at_s or 0.0 for block in blocks)
+    return [
+        [each if each.at_s is None else replace(each, at_s=each.at_s - start_s) for each in block]
+        for block, start_s in zip(blocks, starts_s, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,38 +117,37 @@ def _table(frontier: ReplayFrontier) -> Grid:
     rows = [["off", "", "", *(_figure(frontier, name, off[name]) for name in ("p95", "p99"))]]
     rows[0] += ["", *(_figure(frontier, name, off[name]) for name in ("misses", "mean"))]
     for row in frontier.rows:
-        free = row.independent
-        saved = _figure(frontier, "p99", free["p99"].saved)
-        cells = {name: _figure(frontier, name, free[name].value) for name in free}
-        share = [percent(row.budget, 0), percent(row.hedges), percent(row.tokens)]
-        rows.append([*share, cells["p95"], cells["p99"], saved, cells["misses"], cells["mean"]])
+        shares = percent(row.budget, 0), percent(row.hedges), percent(row.tokens)
+        rows.append([*shares, *_figures(frontier, row.independent)])
     return Grid(heads, rows)
 
 
 def _band(frontier: ReplayFrontier) -> Grid:
     heads = ["budget", "hedges", "p95", "p99", "p99 saved", "slow", "mean"]
-    rows = []
-    for row in frontier.rows:
-        bound = row.correlated
-        cells = {name: _figure(frontier, name, bound[name].value) for name in bound}
-        saved = _figure(frontier, "p99", bound["p99"].saved)
-        share = [percent(row.budget, 0), percent(row.correlated_hedges)]
-        rows.append([*share, cells["p95"], cells["p99"], saved, cells["misses"], cells["mean"]])
+    rows = [
+        [percent(row.budget, 0), percent(row.correlated_hedges), *_figures(frontier, row.correlated)]
+        for row in frontier.rows
+    ]
     return Grid(heads, rows)
+
+
+def _figures(frontier: ReplayFrontier, found: Mapping[str, Compared]) -> list[str]:
+    """Return the cells of one budget."""
+    p95, p99, misses, mean = (_figure(frontier, name, found[name].value) for name in ("p95", "p99", "misses", "mean"))
+    return [p95, p99, _figure(frontier, "p99", found["p99"].saved), misses, mean]
 
 
 def _figure(frontier: ReplayFrontier, name: str, estimate: Estimate) -> str:
     """Return a value with its interval, or n/a if there are too few requests for it."""
     if name not in frontier.shown:
         return "n/a"
-    form = percent if name == "misses" else _short_ms
+
+    def form(value: float) -> str:
+        return percent(value) if name == "misses" else short(1e3 * value)
+
     if not estimate.known:
         return f"{form(estimate.value)} [?]"
     return f"{form(estimate.value)} [{form(estimate.low)}, {form(estimate.high)}]"
-
-
-def _short_ms(value_s: float) -> str:
-    return short(1e3 * value_s)
 
 
 def _recommendation(found: Replayed, frontier: ReplayFrontier) -> list[str]:

@@ -137,7 +137,9 @@ def _use(
     if contents.lines <= _FIELD_LINES and contents.kind != CSV:
         contents.fields |= _fields_of(line)
     try:
-        found = read(line) if len(line) <= _LINE_BYTES_MAX else _too_long()
+        if len(line) > _LINE_BYTES_MAX:
+            raise LineError(f"the line is longer than {_LINE_BYTES_MAX >> 20} MB; write one request a line")
+        found = read(line)
     except LineError as error:
         contents.unreadable += 1
         contents.first_unreadable = contents.first_unreadable or f"line {number}: {error}"
@@ -150,10 +152,6 @@ def _use(
     take(found)
     if model != OTHERS:
         kept.setdefault(model, Stretches(keep)).add(found)
-
-
-def _too_long() -> Unused:
-    raise LineError(f"the line is longer than {_LINE_BYTES_MAX >> 20} MB; write one request a line")
 
 
 def _check(path: Path, contents: Contents) -> None:

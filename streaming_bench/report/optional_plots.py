@@ -5,6 +5,7 @@ Measuring takes minutes and needs no plots, so `load`, `compare` and `report` wo
 
 import importlib
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Final, Literal
 
 from streaming_bench.report.records import Run
@@ -20,14 +21,21 @@ def draw(what: Literal["of_load", "of_compare"], results: Results, runs: Sequenc
     Returns:
         Lines to print: none, or that matplotlib is missing.
     """
-    try:
-        charts = importlib.import_module("streaming_bench.report.charts")
-    except ModuleNotFoundError as error:
-        if missing_library(error) != "matplotlib":
-            raise
+    charts = drawing_module("streaming_bench.report.charts")
+    if charts is None:
         return [f"Plots need matplotlib, which is missing; install it ({INSTALL}) and run `ttft-bench report`."]
     getattr(charts, what)(results, runs, below)
     return []
+
+
+def drawing_module(name: str) -> ModuleType | None:
+    """Import a module that draws; return None if matplotlib is missing."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if missing_library(error) != "matplotlib":
+            raise
+        return None
 
 
 def missing_library(error: ModuleNotFoundError) -> str | None:

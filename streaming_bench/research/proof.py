@@ -122,14 +122,12 @@ class Draws:
         for request in self._drawn:
             is_drawn = chance.random() < share
             if not self._is_losers:
-                tally.add(Group.WITHHELD if is_drawn else Group.GRANTED, _seen_s(request, withheld=is_drawn))
+                tally.add(
+                    Group.WITHHELD if is_drawn else Group.GRANTED, request.without_s if is_drawn else request.with_s
+                )
             elif is_drawn:
                 tally.add_read(request.with_s, request.without_s)
         return direct_effect(tally)
-
-
-def _seen_s(request: KnownRequest, *, withheld: bool) -> float:
-    return request.without_s if withheld else request.with_s
 
 
 class Coverage:

@@ -108,7 +108,8 @@ class _Experiment:
         for number, on in enumerate(self._order):
             at_s = start_s + number * self._length_s
             loop.call_at(at_s, self._mark, loop, f"before {number}")
-            loop.call_at(at_s + _BEFORE_SHARE * washout_s, _switch, pools, on)
+            for pool in pools:
+                loop.call_at(at_s + _BEFORE_SHARE * washout_s, setattr, pool, "hedging_on", on)
             loop.call_at(at_s + washout_s, self._mark, loop, str(number))
 
     def on_event(self, event: Event) -> None:
@@ -121,11 +122,6 @@ class _Experiment:
     def _mark(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._counts.begin(name, loop.time())
         self.done |= {block.name: block for block in self._counts.blocks()}
-
-
-def _switch(pools: Sequence[Pool], on: object) -> None:
-    for pool in pools:
-        pool.hedging_on = bool(on)
 
 
 def truth(run: SwitchedRun) -> dict[str, float]:

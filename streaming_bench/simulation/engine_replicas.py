@@ -15,14 +15,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streaming_bench.simulation.engine_scenario import EngineModel, LogNormal, Prompts, ProviderModel, Quotas
-from streaming_bench.simulation.provider_quota import LimitHeaders, OtherTraffic, ProviderQuota
+from streaming_bench.simulation.provider_quota import (
+    REFUSED_AFTER_S,
+    LimitHeaders,
+    OtherTraffic,
+    ProviderQuota,
+    limits_of,
+)
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.speed_timeline import SpeedTimeline, draw_timelines
 from streaming_bench.simulation.world import TimedStream, World
-from ttft_gateway.apis.base import Call, Resource, Sink, Stream
+from ttft_gateway.apis.base import Call, Sink, Stream
 from ttft_gateway.estimation.prefixes import prefix_hashes
 from ttft_gateway.hedging.contract import RequestFacts
-from ttft_gateway.limits.bucket import Limit
 from ttft_gateway.limits.ledger import Ledger
 
 _BYTES_PER_TOKEN: Final = 4
@@ -75,7 +80,6 @@ def _tokens(law: LogNormal, rng: random.Random) -> int:
     return max(5, min(int(law.max), int(rng.lognormvariate(math.log(law.median), law.sigma))))
 
 
-_REFUSED_AFTER_S: Final = 0.005
 _AFTERWARDS: Final = 2.0  # timeline is drawn for longer than the arrivals take
 
 
@@ -132,7 +136,7 @@ class ServerDraws:
     def world(self, scenario: Scenario, loop: asyncio.AbstractEventLoop, *, held: bool) -> World:
         """Return fresh servers with these draws; headers always come with the first token."""
         quotas = self._serving.quotas
-        limits = self._limits(quotas)
+        limits = limits_of(quotas, self._rate, [prompt.tokens for prompt in self._prompts], self._others)
         providers = [ProviderQuota(limits, self._headers, self._other_traffic(i)) for i in range(quotas.count)]
         names = [f"quota-{i * quotas.count // scenario.replicas}" for i in range(scenario.replicas)]
         configured = limits if self._headers is LimitHeaders.NONE else ()
@@ -167,15 +171,6 @@ class ServerDraws:
         tokens = [prompt.tokens + self._serving.quotas.answer_tokens for prompt in self._prompts]
         return OtherTraffic(self._others, tokens, f"{self._seed}/others/{index}")
 
-    def _limits(self, quotas: Quotas) -> list[Limit]:
-        """Return the limits of each quota, from the mean traffic."""
-        tokens = sum(prompt.tokens for prompt in self._prompts) / len(self._prompts) + quotas.answer_tokens
-        requests = quotas.headroom * self._rate / quotas.count * quotas.window_s / (1 - self._others)
-        return [
-            Limit(Resource.REQUESTS, requests, quotas.window_s),
-            Limit(Resource.TOKENS, requests * tokens, quotas.window_s),
-        ]
-
 
 def _with_common_stalls(
     draws: list[list[RequestDraws]], correlation: float, rng: random.Random
@@ -204,7 +199,7 @@ class _ServerContext:
         error = self.provider.charge(prompt.tokens + self.quotas.answer_tokens, now_s)
         stream.headers = self.provider.headers(now_s)
         if error is not None:
-            stream.at(self.loop, now_s + _REFUSED_AFTER_S, lambda: stream.refuse(error))
+            stream.at(self.loop, now_s + REFUSED_AFTER_S, lambda: stream.refuse(error))
         return error is not None
 
 

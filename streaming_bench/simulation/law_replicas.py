@@ -12,18 +12,23 @@ from collections.abc import Sequence
 from typing import Final
 
 from streaming_bench.simulation.law_scenario import SharedLimits, TtftLaw
-from streaming_bench.simulation.provider_quota import LimitHeaders, OtherTraffic, ProviderQuota
+from streaming_bench.simulation.provider_quota import (
+    REFUSED_AFTER_S,
+    LimitHeaders,
+    OtherTraffic,
+    ProviderQuota,
+    limits_of,
+)
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.speed_timeline import Slowdown, SpeedTimeline, draw_slowdowns
 from streaming_bench.simulation.world import TimedStream, World
-from ttft_gateway.apis.base import Call, Resource, Sink, Stream
+from ttft_gateway.apis.base import Call, Sink, Stream
 from ttft_gateway.apis.errors import BadStatus
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.limits.bucket import Limit
 from ttft_gateway.limits.ledger import Ledger
 
 _AFTERWARDS: Final = 2.0  # timelines are drawn for longer than the arrivals take
-_REFUSED_AFTER_S: Final = 0.005
 _MIN_S: Final = 60.0
 
 
@@ -82,7 +87,8 @@ class LawDraws:
         configured: list[Limit] = []
         form = None
         if law.limits is not None:
-            limits, amounts = law.limits, self._limits(law.limits)
+            limits = law.limits
+            amounts = limits_of(limits, self._rate, self._tokens, limits.others)
             headers = LimitHeaders.EXACT if limits.known == "headers" else LimitHeaders.NONE
             quotas = [ProviderQuota(amounts, headers, self._others(limits, i)) for i in range(limits.count)]
             form = quotas[0].form
@@ -116,15 +122,6 @@ class LawDraws:
         if law.slow is not None and (law.slow.at == "each replica" or replica == 0):
             slowdowns = draw_slowdowns(law.slow, self._length_s, rng)
         return SpeedTimeline(slowdowns)
-
-    def _limits(self, limits: SharedLimits) -> list[Limit]:
-        """Return the limits of each quota, from the mean traffic."""
-        tokens = sum(self._tokens) / len(self._tokens) + limits.answer_tokens
-        requests = limits.headroom * self._rate / limits.count * limits.window_s / (1 - limits.others)
-        return [
-            Limit(Resource.REQUESTS, requests, limits.window_s),
-            Limit(Resource.TOKENS, requests * tokens, limits.window_s),
-        ]
 
     def _others(self, limits: SharedLimits, index: int) -> OtherTraffic:
         tokens = [tokens + limits.answer_tokens for tokens in self._tokens]
@@ -224,12 +221,12 @@ class _LawReplica:
             job.headers = self.quota.headers(now_s)
             if error is not None:
                 job.is_over = True
-                job.at(self._loop, now_s + _REFUSED_AFTER_S, lambda: job.refuse(error))
+                job.at(self._loop, now_s + REFUSED_AFTER_S, lambda: job.refuse(error))
                 return job
         ttft_s, rng = self._draws.ttft_s(request, self._index, nth, now_s)
         if self._is_in(law.failing, now_s):
             job.is_over = True
-            job.at(self._loop, now_s + _REFUSED_AFTER_S, lambda: job.refuse(BadStatus("out of order", status=500)))
+            job.at(self._loop, now_s + REFUSED_AFTER_S, lambda: job.refuse(BadStatus("out of order", status=500)))
             return job
         if not self._is_in(law.dead, now_s):
             job.ttft_s = ttft_s

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from streaming_bench.simulation.law_scenario import Pulse
+from streaming_bench.simulation.engine_scenario import Quotas
+from streaming_bench.simulation.law_scenario import Pulse, SharedLimits
 from ttft_gateway.apis.base import Headers, Resource
 from ttft_gateway.apis.errors import BadStatus
 from ttft_gateway.apis.rate_limit_headers import RateLimitFormat
 from ttft_gateway.limits.bucket import Limit
 
+REFUSED_AFTER_S: Final = 0.005  # time of a 429, or of another error without an answer
 STALE_S: Final = 5.0  # time between updates of stale headers
 _RETRY_S_MIN: Final = 0.1
 
@@ -110,6 +112,24 @@ class ProviderQuota:
             return BadStatus("rate limit reached", status=429, retry_after_s=max(_RETRY_S_MIN, wait_s))
         self._remaining = [remaining - cost for remaining, cost in zip(self._remaining, costs, strict=True)]
         return None
+
+
+def limits_of(
+    quotas: Quotas | SharedLimits, requests_per_s: float, prompt_tokens: Sequence[float], others: float
+) -> list[Limit]:
+    """Return the limits of each quota, from the mean traffic.
+
+    Args:
+        requests_per_s: rate of all requests.
+        prompt_tokens: length of each prompt.
+        others: share of each limit that other clients use.
+    """
+    tokens = sum(prompt_tokens) / len(prompt_tokens) + quotas.answer_tokens
+    requests = quotas.headroom * requests_per_s / quotas.count * quotas.window_s / (1 - others)
+    return [
+        Limit(Resource.REQUESTS, requests, quotas.window_s),
+        Limit(Resource.TOKENS, requests * tokens, quotas.window_s),
+    ]
 
 
 def _headers(limit: Limit, remaining: float) -> Headers:

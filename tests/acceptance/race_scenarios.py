@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.simulated.stats import Ended
+from gateway.simulated.stats import RequestResult
 from gateway_fixture import Site, serving, until
 from raw_http import answer, asking, connect, head
 
@@ -139,7 +139,7 @@ async def _losers_delay_s(site: Site) -> float | None:
     if site.reached < reached + 2:
         return None
     loser = next(reversed(other.records.values()))
-    assert loser.ended is Ended.CANCELLED
+    assert loser.ended is RequestResult.CANCELLED
     return (loser.ended_s or math.inf) - (winner.first_content_s or math.inf)
 
 
@@ -243,7 +243,7 @@ async def departures(
             left_s = await _leave(site, crowd, waiting=waiting, streaming=streaming)
             await site.until_idle()
             records = site.records()
-            assert all(record.ended is Ended.CANCELLED for record in records)
+            assert all(record.ended is RequestResult.CANCELLED for record in records)
             result.delays_s += [(record.ended_s or math.inf) - left_s for record in records]
             result.clients += crowd
     return result

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import openai
 
-from gateway.simulated.stats import Ended
+from gateway.simulated.stats import RequestResult
 from gateway_fixture import Site, serving, until
 from race_scenarios import Settings, spread
 from raw_http import answer, asking
@@ -84,7 +84,7 @@ async def compared(count: int, *, process: bool = False) -> Compared:
                 replica = got.headers["x-ttft-replica"]
                 record = site.record(got.headers)
             await until(lambda: record.ended is not None)
-            assert record.ended is Ended.COMPLETE
+            assert record.ended is RequestResult.COMPLETE
             result.equal += sha256 == record.sha256
             result.unequal += sha256 != record.sha256
             result.raced += got.headers["x-ttft-result"].startswith("backup")

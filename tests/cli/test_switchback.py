@@ -10,7 +10,7 @@ import pytest
 from gateway.__main__ import main
 from gateway.cli.parser import ExitCode
 from gateway.cli.switchback.command import as_text
-from gateway.cli.switchback.experiment import BlockPlan, Experiment
+from gateway.cli.switchback.experiment import AdminGateway, BlockPlan, Experiment
 from gateway.proof.blocks import BlockReport, ModelCounts
 from gateway.proof.switchback import random_order, total_effect
 from running import run_virtual
@@ -20,7 +20,7 @@ _ORDER = [True, False, False, True, True, False, True, False]
 _PLAN = BlockPlan("x", _ORDER, 100.0, 8.0)
 
 
-class PretendedGateway:
+class PretendedGateway(AdminGateway):
     """A gateway with ten requests a second to each model; its TTFTs depend on the switch.
 
     Attributes:
@@ -29,7 +29,7 @@ class PretendedGateway:
     """
 
     def __init__(self, *models: str, on: bool = True) -> None:
-        self.address = "http://a:1"
+        super().__init__("http://a:1")
         self.states = dict.fromkeys(models or ("m",), on)
         self.faults = 0
         self.set_s: list[tuple[float, str, bool]] = []
@@ -73,8 +73,8 @@ class PretendedGateway:
 
 
 def experiment(*gateways: PretendedGateway, plan: BlockPlan = _PLAN) -> Experiment:
-    """An experiment whose notes are dropped."""
-    return Experiment(plan, gateways, lambda _: None)
+    """An experiment on pretended gateways."""
+    return Experiment(plan, gateways)
 
 
 def test_every_block_has_its_state_and_the_switch_is_restored() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from gateway.simulated.profile import parse_profile
-from gateway.simulated.stats import Ended
+from gateway.simulated.stats import RequestResult
 from gateway_fixture import Site, serving, until
 from race_scenarios import Settings
 from running import run_real
@@ -198,7 +198,7 @@ def test_cancelling_a_task_cancels_upstream(*, began: bool) -> None:
                 await until(lambda: first.is_set() if began else site.reached == 2)
                 task.cancel()
             await site.until_idle()
-            assert {record.ended for record in site.records()} == {Ended.CANCELLED}
+            assert {record.ended for record in site.records()} == {RequestResult.CANCELLED}
 
     run_real(main())
 
@@ -214,7 +214,7 @@ def test_an_impatient_client_cancels_upstream() -> None:
                 with pytest.raises((openai.APITimeoutError, openai.InternalServerError)):
                     await client.chat.completions.create(model="m", messages=HELLO, timeout=0.3)
             await site.until_idle()
-            assert {record.ended for record in site.records()} == {Ended.CANCELLED}
+            assert {record.ended for record in site.records()} == {RequestResult.CANCELLED}
 
     run_real(main())
 

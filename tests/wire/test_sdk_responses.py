@@ -11,7 +11,7 @@ from openai.types.responses import ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from gateway.events import ParamsDropped
-from gateway.simulated.stats import Ended
+from gateway.simulated.stats import RequestResult
 from gateway_fixture import serving
 from race_scenarios import Settings
 from running import run_real
@@ -264,7 +264,7 @@ def test_a_client_that_leaves_stops_the_work() -> None:
                     break
             await stream.close()
             await site.until_idle()
-            assert [record.ended for record in site.records()] == [Ended.CANCELLED]
+            assert [record.ended for record in site.records()] == [RequestResult.CANCELLED]
 
     run_real(main())
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.simulated.server import SimulatedServer
 from gateway.simulated.server_connection import BODY_BYTES_MAX, HEADERS_BYTES_MAX
-from gateway.simulated.stats import RECORDS_MAX, Ended, Stats
+from gateway.simulated.stats import RECORDS_MAX, RequestResult, Stats
 from running import run_real
 from simulated_sockets import Response, chat, connected, read_head, read_response, request_of, send, serving, until
 
@@ -103,7 +103,7 @@ def test_disconnect_is_detected(when: str) -> None:
                         await until(lambda: record.first_content_s is not None)
                     left_s = loop.time()
                 await until(lambda: record.ended is not None)
-                assert record.ended is Ended.CANCELLED
+                assert record.ended is RequestResult.CANCELLED
                 assert record.ended_s is not None
                 assert record.ended_s >= left_s
                 assert (record.first_content_s is None) is (when != "streaming")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.simulated.stats import Ended
+from gateway.simulated.stats import RequestResult
 from running import run_real
 from simulated_sockets import chat, connected, read_head, read_response, request_of, send, serving, until
 
@@ -34,7 +34,7 @@ def test_connection_ends_as_the_fault_requires(fault: str, how: type[Exception] 
             else:
                 assert b"[DONE]" not in (await send(server.port, request)).body
             record = server.stats.records["x"]
-            assert record.ended is (Ended.COMPLETE if fault == "short:2" else Ended.BROKEN)
+            assert record.ended is (RequestResult.COMPLETE if fault == "short:2" else RequestResult.BROKEN)
             assert record.content_events == (0 if fault == "reset" else 2)
 
     run_real(main())

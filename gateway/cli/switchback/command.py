@@ -6,74 +6,20 @@ Units: seconds in options, milliseconds in the report.
 import argparse
 import asyncio
 import contextlib
-import http.client
 import json
 import random
 import secrets
 import signal
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from gateway.cli.admin_client import ask_admin
 from gateway.cli.parser import ExitCode
-from gateway.cli.switchback.experiment import BlockPlan, Experiment
+from gateway.cli.switchback.experiment import AdminGateway, BlockPlan, Experiment
 from gateway.cli.terminal import fail
-from gateway.proof.blocks import BlockReport
 from gateway.proof.switchback import PAIRS_MIN, Contrast, TotalEffect, random_order, total_effect
 
 _WASHOUT_SHARE = 0.05  # of a block
-
-
-class _Switches(msgspec.Struct):
-    """The document of `GET /admin/hedging`."""
-
-    models: dict[str, bool]
-
-
-class _Switched(msgspec.Struct):
-    """The document of `POST /admin/hedging`; `of` is 0 without workers."""
-
-    models: dict[str, bool]
-    reached: int = 0
-    of: int = 0
-
-
-class _Blocks(msgspec.Struct):
-    """The document of `POST /admin/blocks`."""
-
-    blocks: list[BlockReport]
-
-
-class AdminGateway:
-    """A gateway, by its admin address (an `experiment.SwitchedGateway`).
-
-    Attributes:
-        address: its admin address.
-    """
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    async def switches(self) -> Mapping[str, bool]:
-        return msgspec.json.decode(await self._ask("/admin/hedging"), type=_Switches).models
-
-    async def switch(self, model: str, *, on: bool) -> None:
-        body = json.dumps({"on": on, "model": model}).encode()
-        switched = msgspec.json.decode(await self._ask("/admin/hedging", body), type=_Switched)
-        if switched.reached < switched.of:
-            raise ValueError(f"{switched.reached} of {switched.of} workers were switched")
-
-    async def begin(self, block: str) -> Sequence[BlockReport]:
-        body = json.dumps({"block": block}).encode()
-        return msgspec.json.decode(await self._ask("/admin/blocks", body), type=_Blocks).blocks
-
-    async def _ask(self, path: str, body: bytes | None = None) -> bytes:
-        try:
-            return await asyncio.to_thread(ask_admin, self.address, path, body)
-        except http.client.HTTPException as error:
-            raise OSError(f"no HTTP: {type(error).__name__}") from error
 
 
 def switchback(arguments: argparse.Namespace) -> ExitCode:
@@ -90,7 +36,7 @@ def switchback(arguments: argparse.Namespace) -> ExitCode:
     order = random_order(arguments.blocks // 2, chance.random)
     plan = BlockPlan(secrets.token_hex(4), order, arguments.length, washout_s, arguments.model)
     addresses = list(dict.fromkeys(arguments.admin or [arguments.admin_default]))
-    experiment = Experiment(plan, [AdminGateway(address) for address in addresses], _note)
+    experiment = Experiment(plan, [AdminGateway(address) for address in addresses])
     try:
         interrupted = _run(experiment)
     except KeyboardInterrupt:
@@ -130,10 +76,6 @@ def _run(experiment: Experiment) -> bool:
         return False
 
     return asyncio.run(run())
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _document(experiment: Experiment, seed: int, effects: Sequence[TotalEffect]) -> dict[str, object]:

@@ -1,17 +1,23 @@
 """Turns the hedging of running gateways on and off at random, block by block, and restores the state it found.
 
-Owns the order of the steps and what happens after errors; the gateways are behind a Protocol, and time is the loop's.
+Owns the requests to a gateway, the order of the steps, and what happens after errors; time is the loop's.
 A switch that another operator has changed is left alone: the experiment ends.
 
 Units: seconds.
 """
 
 import asyncio
+import http.client
+import json
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
+import msgspec
+
+from gateway.cli.admin_client import ask_admin
 from gateway.proof.blocks import BlockReport, ModelCounts, added
 from gateway.proof.switchback import Pair
 
@@ -22,27 +28,55 @@ _BEFORE_SHARE: Final = 0.25  # of the washout is before the switch: requests tha
 T = TypeVar("T")
 
 
-class Fault(Exception):
+class ExperimentFault(Exception):
     """The experiment cannot continue; the message has the form of an error for users."""
 
 
-class SwitchedGateway(Protocol):
+class _Switched(msgspec.Struct):
+    """The document of `GET` and `POST /admin/hedging`; `of` is 0 without workers."""
+
+    models: dict[str, bool]
+    reached: int = 0
+    of: int = 0
+
+
+class _Blocks(msgspec.Struct):
+    """The document of `POST /admin/blocks`."""
+
+    blocks: list[BlockReport]
+
+
+class AdminGateway:
     """A gateway, by its admin address.
 
     Attributes:
         address: its admin address.
     """
 
-    address: str
+    def __init__(self, address: str) -> None:
+        self.address = address
 
     async def switches(self) -> Mapping[str, bool]:
         """Return the state of the switch of each model."""
+        return msgspec.json.decode(await self._ask("/admin/hedging"), type=_Switched).models
 
     async def switch(self, model: str, *, on: bool) -> None:
         """Set the switch of a model."""
+        body = json.dumps({"on": on, "model": model}).encode()
+        switched = msgspec.json.decode(await self._ask("/admin/hedging", body), type=_Switched)
+        if switched.reached < switched.of:
+            raise ValueError(f"{switched.reached} of {switched.of} workers were switched")
 
     async def begin(self, block: str) -> Sequence[BlockReport]:
         """Begin a block, unless it has begun; return the counts of the last ones."""
+        body = json.dumps({"block": block}).encode()
+        return msgspec.json.decode(await self._ask("/admin/blocks", body), type=_Blocks).blocks
+
+    async def _ask(self, path: str, body: bytes | None = None) -> bytes:
+        try:
+            return await asyncio.to_thread(ask_admin, self.address, path, body)
+        except http.client.HTTPException as error:
+            raise OSError(f"no HTTP: {type(error).__name__}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +105,13 @@ class Experiment:
     Attributes:
         plan: the plan.
         gateways: all gateways of the models.
-        note: receives a line about the progress.
         done: number of complete blocks.
         fault: reason of an early end; None for a complete run.
         unrestored: switches that could not be restored, or were left alone, as text.
     """
 
     plan: BlockPlan
-    gateways: Sequence[SwitchedGateway]
-    note: Callable[[str], None]
+    gateways: Sequence[AdminGateway]
     done: int = 0
     fault: str | None = None
     unrestored: list[str] = field(default_factory=list)
@@ -99,7 +131,7 @@ class Experiment:
                 await self._mark("end")
             finally:
                 await self._restore()
-        except Fault as fault:
+        except ExperimentFault as fault:
             self.fault = str(fault)
 
     def pairs(self) -> dict[str, list[Pair]]:
@@ -127,14 +159,17 @@ class Experiment:
             model = self.plan.model
             if model is not None:
                 if model not in found:
-                    raise Fault(f"model {model} is unknown at {gateway.address}; write one of {', '.join(found)}")
+                    raise ExperimentFault(
+                        f"model {model} is unknown at {gateway.address}; write one of {', '.join(found)}"
+                    )
                 found = {model: found[model]}
             self._found.append(found)
         self._ours = [dict(found) for found in self._found]
 
     async def _block(self, number: int, *, on: bool) -> None:
         plan = self.plan
-        self.note(f"block {number + 1} of {len(plan.order)}: hedging {'on' if on else 'off'}")
+        progress = f"block {number + 1} of {len(plan.order)}: hedging {'on' if on else 'off'}"
+        print(progress, file=sys.stderr, flush=True)
         await self._mark(f"before-{number}")
         await asyncio.sleep(_BEFORE_SHARE * plan.washout_s)
         await self._check()
@@ -147,7 +182,7 @@ class Experiment:
         await self._mark(str(number))  # for its counts so far
         self.done = number + 1
 
-    async def _switch(self, index: int, gateway: SwitchedGateway, states: Mapping[str, bool]) -> None:
+    async def _switch(self, index: int, gateway: AdminGateway, states: Mapping[str, bool]) -> None:
         for model, on in states.items():
             if self._ours[index][model] is not on:
                 self._ours[index][model] = on  # also if the answer is lost
@@ -168,7 +203,7 @@ class Experiment:
             for model, on in self._ours[index].items():
                 if found.get(model) is not on:
                     state = "missing" if model not in found else "on" if found[model] else "off"
-                    raise Fault(
+                    raise ExperimentFault(
                         f"the switch of {model} at {gateway.address} is {state}, which this command did not set; "
                         "it is left so, run the command again when nothing else switches hedging"
                     )
@@ -183,7 +218,7 @@ class Experiment:
                         await _tried(gateway, partial(gateway.switch, model, on=on))
                     elif state is not on:
                         self.unrestored.append(f"{model} at {gateway.address}: changed by another operator")
-                except Fault as fault:
+                except ExperimentFault as fault:
                     self.unrestored.append(f"{model} at {gateway.address}: was {'on' if on else 'off'}; {fault}")
 
 
@@ -191,13 +226,15 @@ def _requests(models: Mapping[str, ModelCounts]) -> int:
     return sum(counts.requests for counts in models.values())
 
 
-async def _tried(gateway: SwitchedGateway, ask: Callable[[], Awaitable[T]], tries: int = _TRIES) -> T:
+async def _tried(gateway: AdminGateway, ask: Callable[[], Awaitable[T]], tries: int = _TRIES) -> T:
     """Return the answer of a gateway, after at most a few tries."""
     for number in range(1, tries + 1):
         try:
             return await ask()
         except (OSError, ValueError) as error:
             if number == tries:
-                raise Fault(f"{gateway.address} does not answer ({error}); check --admin and the gateway") from error
+                raise ExperimentFault(
+                    f"{gateway.address} does not answer ({error}); check --admin and the gateway"
+                ) from error
         await asyncio.sleep(_PAUSE_S)
     raise AssertionError

@@ -225,14 +225,6 @@ def _parallel_calls(args: argparse.Namespace, first: int, results: Results | Non
     return [f"{about}; times are those of the slowest call", Grid(heads, cells)]
 
 
-def _python_port(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
-    return _libraries(args, first, results, ("httpx",), real_time=args.real_time)
-
-
-def _frameworks(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
-    return _libraries(args, first, results, python_port.CLIENTS, real_time=True)
-
-
 def _libraries(
     args: argparse.Namespace, first: int, results: Results | None, clients: Sequence[str], *, real_time: bool
 ) -> _Parts:
@@ -377,8 +369,8 @@ TABLES: Final[Mapping[str, Callable[[argparse.Namespace, int, Results | None], _
     "cost": _cost,
     "fan-out": _fan_out,
     "parallel-calls": _parallel_calls,
-    "python-port": _python_port,
-    "frameworks": _frameworks,
+    "python-port": lambda args, first, out: _libraries(args, first, out, ("httpx",), real_time=args.real_time),
+    "frameworks": lambda args, first, out: _libraries(args, first, out, python_port.CLIENTS, real_time=True),
     "diagrams": _diagrams,
     "micro": _micro,
 }

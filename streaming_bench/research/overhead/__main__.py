@@ -144,7 +144,9 @@ def machine_facts() -> dict[str, object]:
 def write(file: Path, rows: Sequence[CostRow], facts: Mapping[str, object]) -> None:
     """Record a run; rows of earlier runs that were not measured in this one remain."""
     figures = _recorded_rows(file)
-    figures |= {row.name: {key: _rounded(value) for key, value in row._asdict().items()} for row in rows}
+    for row in rows:
+        cells = row._asdict().items()
+        figures[row.name] = {key: round(value, 4) if isinstance(value, float) else value for key, value in cells}
     file.write_text(json.dumps({"machine": facts, "rows": figures}, indent=1) + "\n", encoding="utf-8")
 
 
@@ -198,10 +200,6 @@ def _split(value: float | None, user: float | None) -> str:
 
 def _ratio(value: float, other: float | None) -> str:
     return f"{value / other:.2f}" if other is not None and other > 0 and value > 0 else ""
-
-
-def _rounded(value: object) -> object:
-    return round(value, 4) if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

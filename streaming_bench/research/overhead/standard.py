@@ -79,16 +79,12 @@ def _plain(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
         yield cost_row("prompts of 100 kB", "request", measure_rounds(_LARGE, few, back, count))
         paced = measure_rounds(_PACED, few, back, count)
         yield cost_row("1,000 paced streams", "token", paced)
-        yield _memory_row("memory, 1,000 streams", paced)
+        theirs = max(each.rss_mb for each in paced[NGINX]) if NGINX in paced else None
+        yield CostRow("memory, 1,000 streams", "MB", max(each.rss_mb for each in paced[GATEWAY]), None, theirs)
         added = added_ms(few, back, count)
         for position, quantile in enumerate(("p50", "p99")):
             theirs = added[NGINX][position] if NGINX in added else None
             yield CostRow(f"added to the first token, {quantile}", "ms", added[GATEWAY][position], None, theirs)
-
-
-def _memory_row(name: str, samples: SamplesByTarget) -> CostRow:
-    theirs = max(each.rss_mb for each in samples[NGINX]) if NGINX in samples else None
-    return CostRow(name, "MB", max(each.rss_mb for each in samples[GATEWAY]), None, theirs)
 
 
 def _secure(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:

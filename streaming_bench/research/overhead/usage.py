@@ -33,7 +33,9 @@ def process_usage(pid: int) -> ProcessUsage:
     Raises:
         OSError: The process does not exist.
     """
-    stat, tasks = _stat(pid), list(Path(f"/proc/{pid}/task").iterdir())
+    # Fields of proc(5) after the name, which may contain any character.
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    tasks = list(Path(f"/proc/{pid}/task").iterdir())
     cpu_s = sum(int((task / "schedstat").read_text("ascii").split()[0]) for task in tasks) / 1e9
     found = ProcessUsage(cpu_s, int(stat[11]) * _TICK_S, int(stat[12]) * _TICK_S, int(stat[21]) * _PAGE_MB)
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split():
@@ -55,8 +57,3 @@ def core_usage(pid: int) -> CoreUsage:
     ticks = [list(map(int, line[1:9])) for line in lines if line and line[0] in names]
     idle = sum(line[3] + line[4] for line in ticks)
     return CoreUsage((sum(map(sum, ticks)) - idle) * _TICK_S, idle * _TICK_S)
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of proc(5) after the name, which may contain any character."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

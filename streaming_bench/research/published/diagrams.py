@@ -42,7 +42,6 @@ class AttemptBar:
 
 
 _COLOURS: Final = {"answer": plots.BLUE, "cancelled": "#B4B4B4", "error": plots.VERMILION}
-_MARKS: Final = {"answer": "answer", "cancelled": "cancelled", "error": "error"}
 _CASES: Final[Sequence[tuple[str, Sequence[AttemptBar]]]] = (
     ("usual request", [AttemptBar(0, 20, "answer")]),
     ("failure", [AttemptBar(0, 8, "error")]),
@@ -85,7 +84,7 @@ def _bar(axes: Axes, row: float, span: AttemptBar, *, thin: bool = False) -> Non
     """Draw an attempt with the kind of its end."""
     height = _HEIGHT / 2 if thin else _HEIGHT
     axes.barh(row, span.end - span.begin, left=span.begin, height=height, color=_COLOURS[span.kind], zorder=3)
-    text = f"{span.label}: {_MARKS[span.kind]}" if span.label else _MARKS[span.kind]
+    text = f"{span.label}: {span.kind}" if span.label else span.kind
     axes.annotate(
         f"{text} at {span.end:g} ms", (span.end, row), (8, 0), textcoords="offset points", va="center", fontsize=15,
         color=_COLOURS[span.kind] if span.kind != "cancelled" else "#555555",

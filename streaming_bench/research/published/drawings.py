@@ -189,14 +189,6 @@ def _hollow(axes: Axes, places: Sequence[float], values: Sequence[float], colour
 def _series_style(name: str, number: int) -> plots.LineStyle:
     """Return the style of one of many lines: a colour by number, and dashes for fixed delays."""
     dashes: plots.Dashes = (0, (5, 2)) if name.startswith(("static", "retry")) else "-"
-    colours = (
-        plots.BLACK,
-        plots.BLUE,
-        plots.VERMILION,
-        plots.GREEN,
-        plots.ORANGE,
-        plots.PURPLE,
-        plots.SKY,
-        plots.GREY,
-    )
+    first = plots.BLACK, plots.BLUE, plots.VERMILION, plots.GREEN
+    colours = (*first, plots.ORANGE, plots.PURPLE, plots.SKY, plots.GREY)
     return plots.LineStyle(colours[number % len(colours)], dashes, 2.6 if number == 0 else 3.2)
