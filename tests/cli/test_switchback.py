@@ -73,7 +73,7 @@ class PretendedGateway:
 
 
 def experiment(*gateways: PretendedGateway, plan: BlockPlan = _PLAN) -> Experiment:
-    """An experiment whose notes are dropped."""
+    """An experiment; its notes are dropped."""
     return Experiment(plan, gateways, lambda _: None)
 
 
