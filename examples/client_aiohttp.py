@@ -1,6 +1,6 @@
 """Streams answers with aiohttp; a late request is sent a second time, and the first content wins.
 
-OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL are those of OpenAI's SDK.
+OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL are the variables of OpenAI's SDK.
 """
 
 import asyncio

@@ -381,7 +381,7 @@ def sharing() -> Iterator[Line]:
 
 
 def one_provider() -> Iterator[Line]:
-    """429s of a provider whose quota two gateways have, with and without sharing; ten runs of 40 s that share."""
+    """429s of a provider with one quota for two gateways, with and without sharing; ten runs of 40 s that share."""
     runs = [(True, seed, headers, part) for seed in range(1, 6) for headers, part in ((False, 0.5), (True, 0.9))]
     for shared_quota, seed, headers, part in (*runs, (False, 1, False, 0.5), (False, 1, True, 0.9)):
         with tempfile.TemporaryDirectory() as folder:

@@ -68,7 +68,7 @@ def _kept_mb(total_bytes: int) -> float:
 
 
 async def _load_framework(port: int) -> None:
-    """Ask for a plain route, whose framework is loaded after the start."""
+    """Request a plain route; its framework is loaded after the start."""
     reader, writer = await connect(port)
     writer.write(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     answer = await reader.read()

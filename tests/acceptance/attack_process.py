@@ -103,7 +103,7 @@ async def _accepts(port: int) -> bool:
 
 
 async def pages(_scale: Scale) -> list[Row]:
-    """A web page whose name points to the gateway, and an admin address with a key."""
+    """A web page under a name that points to the gateway, and an admin address with a key."""
     rows = []
     chat, switch = json.dumps(ASK).encode(), b'{"on": false}'
     async with _replica() as replica:

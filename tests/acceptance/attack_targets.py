@@ -11,7 +11,7 @@ _LONG = "/" + 20_000 * "%41"
 _LONGEST = "/" + 2_700 * "%41"  # that is read
 _PLAIN = "/" + 8_100 * "A"
 _ROUNDS = 50
-_TIMES_MAX = 6.0  # of a path without escapes, whose time is mostly that of a 404
+_TIMES_MAX = 6.0  # of a path without escapes, of which nearly all is the time of a 404
 _WAIT_S = 30.0
 
 

@@ -40,7 +40,7 @@ class Cuts:
 
     Attributes:
         equal: answers that equal the uncut one, content and arguments, and are one valid stream.
-        by_sdk: those of them that the SDK put together.
+        by_sdk: answers that the SDK put together.
         unequal: what was wrong with others.
         honest: errors behind the beginning of one answer.
         recovered: recoveries the gateway has told of, by kind and result; empty where it is a process of its own.

@@ -53,7 +53,7 @@ async def _call(client: openai.AsyncOpenAI) -> Ended:
 
 
 async def silences(replica: Settings, count: int) -> list[Ended]:
-    """Call a gateway one call after the other whose only replica is silent, with a timeout of 0.8 s."""
+    """Call a gateway with one silent replica, one call after the other, with a timeout of 0.8 s."""
     async with (
         serving({"a": replica}, process=True, model={"recovery": "auto"}) as site,
         async_client(site.url, retries=_SDK_RETRIES) as client,

@@ -117,7 +117,7 @@ def _begins(got: Read, right: Read) -> bool:
 
 
 def _ids(answer: Read) -> set[str]:
-    """Return the ids of tool calls, which alone may be those of a stream that broke before the call's arguments."""
+    """Return the ids of tool calls: only they may come from a stream that broke before the call's arguments."""
     return {text for place, text in answer.texts.items() if place.endswith(".id")}
 
 

@@ -1,7 +1,7 @@
 """Requests of clients of four APIs under every kind of fault; no two have the same answer. Pure.
 
 Each kind of fault has models with three replicas, two of which give the same answer. The replicas of a native pool
-serve all APIs. Those of a mixed pool serve one API each, so that answers are translated. Those of an unstreamed pool
+serve all APIs. Replicas of a mixed pool serve one API each, so answers are translated. Replicas of an unstreamed pool
 are mixed too and reject streams, so that the gateway asks them for JSON. All are used without and with recovery.
 """
 
@@ -102,7 +102,7 @@ def model_of(kind: str, pool: str, recovery: str) -> str:
 
 
 def request_of(kind: str, number: int, seed: int) -> Asked:
-    """Return the request with this number among those of its kind of fault and seed."""
+    """Return the request with this number among the requests of its kind of fault and seed."""
     place = list(FAULTS).index(kind)
     api, pool, stream, recovery = _SHAPES[(_STEP * number + place) % len(_SHAPES)]
     unique = (seed * len(FAULTS) + place) * 1_000_000 + number

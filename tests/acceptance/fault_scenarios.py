@@ -130,12 +130,12 @@ async def _replicas(
     rows: list[dict[str, object]] = []
     servers = {}
     faults = [*FAULTS[kind], *_ODD_BYTES, *(["no_stream"] if pool == "unstreamed" else [])]
-    other = list(FAULTS).index(kind) % len(POOLS[pool])  # the replica whose answers differ
+    other = list(FAULTS).index(kind) % len(POOLS[pool])  # the replica with other answers
     for number, settings in enumerate(POOLS[pool]):
         server = SimulatedServer(parse_profile({**_PROFILE, "faults": faults}), SEEDS[number == other])
         await server.start()
         opened.push_async_callback(server.close)
-        server.replica._rng.seed(f"{seed} {kind} {pool} {number}")  # the texts stay those of their seed
+        server.replica._rng.seed(f"{seed} {kind} {pool} {number}")  # the same texts for the same seed
         server.replica._generator = MarkedTexts(server.replica._generator)  # type: ignore[assignment]
         rows.append({"name": f"{pool}-{number}", "base_url": server.url, **settings})
         servers[f"{kind} {pool}-{number}"] = server
@@ -172,7 +172,7 @@ async def _ask(port: int, asked: Asked, results: Results) -> None:
 
 
 async def _left_behind(servers: Mapping[str, SimulatedServer]) -> list[str]:
-    """Return the replicas at which the gateway keeps requests whose clients are gone."""
+    """Return the replicas at which the gateway has requests of clients that are gone."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_IDLE_S_MAX):
             while any(server.stats.in_flight for server in servers.values()):

@@ -47,10 +47,10 @@ class Fault:
     Attributes:
         name: name in the table.
         first: faults of the first replica.
-        second: faults of the other replica; None without one.
-        fallback: faults of a fallback's replica; None without one.
+        second: faults of the other replica, None without another replica.
+        fallback: faults of a fallback's replica, None without a fallback.
         warm: number of requests sent before the measured one.
-        form: provider whose form of the fault is used.
+        form: provider that has this form of the fault.
         prefills: the replicas continue answers.
         alike: the replicas give the same answer.
         recovery: recovery mode of the model.

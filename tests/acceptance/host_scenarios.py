@@ -31,7 +31,7 @@ class HostsSeen(NamedTuple):
     Attributes:
         over: deepest debt of one true bucket that is charged for all that was admitted with the key.
         admitted: part of what such a bucket allows.
-        provider_429s: 429s of the provider whose quota is shared.
+        provider_429s: 429s of the provider with the shared quota.
         quota_used: part of what the provider allows.
         wait_s: longest time of a response to an admitted request with the key.
         errors: number of responses with another status than 200 and 429.
@@ -78,7 +78,7 @@ async def host(stack: contextlib.AsyncExitStack, file: Path) -> Site:
 async def all_count_all(sites: list[Site], processes: int) -> None:
     """Wait until every process counts all processes."""
 
-    async def count() -> bool:  # the metric is that of the worker that counts most, the part that of the one with least
+    async def count() -> bool:  # metric: the worker that counts most; part: the worker with the least
         shares = [await site.get("/admin/share") for site in sites]
         return all(share["processes"] == processes and share["away_part"] == 0.9 / processes for share in shares)
 

@@ -68,7 +68,7 @@ class Cost:
     """Calls or CPU time of a piece of work; the other one is 0.
 
     Attributes:
-        calls: of functions, those of the harness included.
+        calls: of functions, the harness included.
         harness_calls: the part of `calls` that belongs to the harness.
         cpu_s: CPU time.
     """
@@ -185,7 +185,7 @@ def _counted() -> Iterator[_Counts]:
 
 
 def _is_of_harness(frame: FrameType | None) -> bool:
-    """Find out whose call it is: a library's calls belong to its caller, the loop's own to the harness."""
+    """Find the owner of a call: a library's calls belong to its caller, the loop's own to the harness."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_PRODUCT):

@@ -118,7 +118,7 @@ def empty_queries(server: PrometheusServer, window: str) -> list[str]:
 
 
 def failing_conditions(server: PrometheusServer) -> list[str]:
-    """Return the alerts whose condition cannot be evaluated."""
+    """Return the alerts with a condition that cannot be evaluated."""
     failing = []
     for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]:
         for rule in group["rules"]:

@@ -1,6 +1,6 @@
 """Ten things that go wrong at night: a gateway, its traffic, the trouble, and the files that the runbook changes.
 
-nights.py plays them. The commands are those of docs/runbook.md. Rates are requests per second.
+nights.py plays them. The commands are in docs/runbook.md. Rates are requests per second.
 """
 
 import contextlib

@@ -292,7 +292,7 @@ def play(nights: Sequence[Night], speed: float) -> list[Played]:
 
 
 def played_nights(speed: float = 1.0, parts: Sequence[str] = ()) -> list[Played]:
-    """Play all nights, or those whose section contains a part; one needs the rights for a small disk."""
+    """Play all nights, or the nights with a part in their section; one needs the rights for a small disk."""
     if PROMETHEUS is None:
         sys.stderr.write("NOT PLAYED: prometheus is missing; apt install prometheus\n")
         return []
@@ -320,7 +320,7 @@ def table(played: Sequence[Played]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play all nights, or those whose section contains an argument; print a table; return the exit code."""
+    """Play all nights, or the nights with an argument in their section; print a table; return the exit code."""
     speed = float(arguments[0]) if arguments else 1.0
     played = played_nights(speed, arguments[1:])
     sys.stdout.write(table(played) + "\n")

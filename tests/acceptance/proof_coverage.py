@@ -55,7 +55,7 @@ WORKLOADS: Final = (
 
 
 def scenario_of(workload: Workload) -> tuple[Scenario, float | None]:
-    """Return the scenario, and the correlation that is no part of it: that of W6 is the rate of repeated stalls."""
+    """Return the scenario, and the correlation that is no part of it: for W6, the rate of repeated stalls."""
     scenario = load(workload.name, workload.requests)
     serving = scenario.serving
     if serving is None or serving.opaque is None:
@@ -76,7 +76,7 @@ def rows(workload: Workload, seeds: int, draws: int) -> Iterator[tuple[str, dict
 
 
 def failures(name: str, found: dict[str, Coverage]) -> Iterator[str]:
-    """Yield a sentence for each figure whose coverage is too low."""
+    """Yield a sentence for each figure with too low a coverage."""
     for figure, each in found.items():
         low = (_LOW_MEAN if figure == "mean" else _LOW) - _NOISE
         if each.shown >= _SHOWN_MIN and each.share < low:

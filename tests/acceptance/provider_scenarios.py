@@ -43,7 +43,7 @@ class Refusals(NamedTuple):
 async def one_quota(
     folder: Path, *, shared: bool, headers: bool, part: float = 0.5, seed: int = 1, for_s: float = FOR_S
 ) -> Refusals:
-    """Offer traffic to two gateways whose replica enforces the quota that both have configured.
+    """Offer traffic to two gateways with one replica, which enforces the quota that both have configured.
 
     Args:
         folder: for the files of gateways and server.

@@ -66,7 +66,7 @@ async def tail(policy: str, *, warm: int, count: int, at_a_time: int = 4, proces
 
     Args:
         policy: of hedging.
-        warm: requests whose TTFT is not counted.
+        warm: requests at the start; their TTFT is not counted.
         count: requests after those.
         at_a_time: requests under way.
         process: where the gateway runs.

@@ -46,7 +46,7 @@ class Reader(NamedTuple):
     Attributes:
         api: API of the request.
         upstream: kind of the replicas.
-        client: the SDK's client in checks.py, whose environment is used.
+        client: the SDK's client in checks.py; its environment is used.
         program: the program that reads the stream.
     """
 

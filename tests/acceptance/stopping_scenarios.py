@@ -18,7 +18,7 @@ async def demo_ended() -> float:
 
 
 async def ended_by_the_second() -> float:
-    """From the second Ctrl-C until a gateway is gone whose stream would have run for minutes."""
+    """From the second Ctrl-C until the end of a gateway with a stream that would have run for minutes."""
     async with serving(ttft="50ms", gap="1s", tokens=600) as (gateway, _):
         reader, writer = await stream(gateway.port)
         gateway.process.send_signal(signal.SIGINT)

@@ -53,7 +53,7 @@ _SEND_BYTES = 64 * 1024  # of the replica's sockets, so that the kernel takes li
 
 @dataclass
 class Compared:
-    """Streams whose bytes were compared.
+    """Streams that were compared byte for byte.
 
     Attributes:
         equal: hashes were the same at both ends.

@@ -191,7 +191,7 @@ def test_of_incomplete_bodies_the_youngest_is_refused() -> None:
 
 
 def test_a_refused_body_is_dropped_at_once() -> None:
-    """A body whose sender has stopped is refused when an older body needs its room, without waiting for its sender."""
+    """A body is refused without waiting for its sender, which has stopped, when an older body needs its room."""
 
     async def main() -> None:
         held = BodyMemory(100)

@@ -68,7 +68,7 @@ def test_an_admitted_request_protects_its_connection() -> None:
 
 
 def test_known_callers_have_a_bound_of_their_own() -> None:
-    """Connections of unknown callers never close those of known callers, and the other way round."""
+    """Connections of unknown callers never close connections of known callers, and the other way round."""
     clients = _Clients()
     for connection in clients.connect(4):
         connection.admit(known=True)
@@ -83,7 +83,7 @@ def test_known_callers_have_a_bound_of_their_own() -> None:
 
 
 def test_room_is_made_by_unknown_callers_first() -> None:
-    """At the limit of open files, connections below the bounds are closed: those of unknown callers first."""
+    """At the limit of open files, connections below the bounds are closed: unknown callers' first."""
     clients = _Clients()
     first, _ = clients.connect(2)
     first.admit(known=True)

@@ -93,7 +93,7 @@ def test_a_disconnect_ends_the_request_at_once(reads: list[bytes], said: list[st
 
 
 def test_a_connection_lost_between_two_requests_begins_none() -> None:
-    """A queued request whose connection is lost in the turn in which it would begin does not begin."""
+    """A queued request does not begin if its connection is lost in the turn in which it would begin."""
 
     async def play(site: Site) -> None:
         site.client.send(WHOLE + WHOLE)
@@ -105,7 +105,7 @@ def test_a_connection_lost_between_two_requests_begins_none() -> None:
 
 
 @pytest.mark.parametrize("resumed_s", [1.0, ANSWER_S + 1, 2 * ANSWER_S + 1], ids=["first", "second", "after both"])
-def test_a_full_transport_pauses_the_response_whose_turn_it_is(resumed_s: float) -> None:
+def test_a_full_transport_pauses_the_current_response(resumed_s: float) -> None:
     """A queued request takes part in the pause that it meets at its turn, and not in one that was over by then."""
 
     async def play(site: Site) -> None:

@@ -105,7 +105,7 @@ def test_invalid_chunks_end_the_connection(path: str) -> None:
 
 
 def test_a_chunk_that_is_invalid_from_the_start_is_never_awaited() -> None:
-    """The rest of a body whose first chunk came with the head, and is not HTTP, is not received."""
+    """If the first chunk of a body came with the head, and is not HTTP, nothing more of the body is received."""
 
     async def play(site: Site) -> None:
         head = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"

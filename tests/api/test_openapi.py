@@ -163,7 +163,7 @@ def test_error_classes(kind: type[GatewayError]) -> None:
 
 
 def test_headers_of_an_answer() -> None:
-    """The headers that a race adds are those of every 200 of a raced route."""
+    """The headers that a race adds are documented at every 200 of a raced route."""
     source = Path(report.__file__).read_text(encoding="utf-8")
     for path in PATHS:
         told = CONTRACT["paths"][path]["post"]["responses"]["200"]["headers"]
@@ -180,7 +180,7 @@ def test_headers_of_an_error() -> None:
 
 
 def test_closed_sets_and_bounds() -> None:
-    """Enumerations are the code's, bounds those of the default settings and of the parser."""
+    """Enumerations equal the code's; bounds equal the default settings and the parser's."""
     assert HEADERS["Result"]["schema"]["enum"] == [result.value for result in Result]
     assert {*HEADERS["Denied"]["schema"]["examples"]} <= {denial.value for denial in Denial}
     assert HEADERS["Limit"]["schema"]["enum"] == list(get_args(Limit))

@@ -8,7 +8,7 @@ from gateway.api.turns import Turns
 
 
 class _Loop:
-    """A loop whose clock moves when a test says so."""
+    """A loop with a clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 10.0
@@ -44,7 +44,7 @@ def _parsed(loop: _Loop, parsed: list[tuple[str, float]], name: str, takes_s: fl
 
 
 def test_a_body_alone_is_parsed_at_once_and_others_wait_after_a_long_parse() -> None:
-    """The order is that of arrival; a short parse makes no other body wait, a very long one for 0.5 s."""
+    """The order is the order of arrival; a short parse makes no other body wait, a very long one for 0.5 s."""
     loop, parsed = _Loop(), list[tuple[str, float]]()
     turns = Turns(cast("asyncio.AbstractEventLoop", loop))
     for name, takes_s in (("a", 0.035), ("b", 0.5), ("c", 0.004), ("d", 0.01)):

@@ -73,7 +73,7 @@ def test_foreign_pages_are_rejected(headers: dict[str, str]) -> None:
     ],
 )
 def test_an_address_for_other_machines_requires_a_header(headers: dict[str, str], is_served: bool) -> None:
-    """Without a header that starts a preflight, a request could be one of a page whose browser leaves out the rest."""
+    """Without a header that starts a preflight, a page may have sent it, in a browser that omits other headers."""
     head = RequestHead("POST", b"/", "1.1", (), _encoded({"host": "10.1.2.3:8080", **headers}))
     keyring = Keyring({}, {}, pages=PageCheck(is_local=False))
     if is_served:

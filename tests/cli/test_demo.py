@@ -17,7 +17,7 @@ def tally(ttfts_ms: list[float], *, hedged: int = 0, won: int = 0, denied: int =
 
 
 def test_quantiles_are_exact() -> None:
-    """Quantiles are those of the nearest rank: of 1 to 100, the 99th is 99; of nothing, none."""
+    """Quantiles follow the nearest-rank definition: of 1 to 100, the 99th is 99; of nothing, none."""
     hundred = tally([float(ms) for ms in range(100, 0, -1)])
     assert hundred.quantiles_s(0.5, 0.9, 0.99, 1.0) == [0.05, 0.09, 0.099, 0.1]
     assert math.isnan(ModeTally().quantiles_s(0.5)[0])

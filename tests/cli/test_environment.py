@@ -37,7 +37,7 @@ def test_no_variables() -> None:
 
 
 def test_a_file_without_addresses_and_keys(config: Path) -> None:
-    """A file without addresses and keys gets those of the environment; the key differs in each run."""
+    """A file without addresses and keys gets addresses and keys of the environment; the key differs in each run."""
     environment = read_environment(IMAGE)
     settings = load(config, {}, environment.settings)
     assert (settings.listen, settings.admin_listen) == (Address("0.0.0.0", 8080), Address("0.0.0.0", 8081))

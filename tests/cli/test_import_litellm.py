@@ -112,7 +112,7 @@ ENDPOINTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {  # litellm_p
 
 @pytest.mark.parametrize("params", ENDPOINTS)
 def test_an_entry_becomes_a_replica(params: str) -> None:
-    """Provider, address, key and options of an entry are those of the replica, and the rest is reported."""
+    """The replica has the entry's provider, address, key and options; everything else is reported."""
     result = imported(entry(params))
     expected, words = ENDPOINTS[params]
     (model,) = written(result)["models"]

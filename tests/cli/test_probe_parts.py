@@ -32,7 +32,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def seen(body: bytes, **changes: Any) -> Observation:
-    """A stream whose head came with the first content."""
+    """A stream; its head came with the first content."""
     stream = Observation([STREAM], body, asked_usage=False, contents=1, reads=3)
     return replace(stream, **changes)
 
@@ -100,7 +100,7 @@ def settings(*kinds: str) -> Settings:
 
 
 def test_replicas_are_chosen_by_model_and_name() -> None:
-    """Without a choice all replicas are meant, those of fallbacks too; a choice that fits none gives none."""
+    """Without a choice all replicas are meant, also in fallbacks; a choice that fits none gives none."""
     row = {"kind": "openai", "base_url": "http://h/v1"}
     models = [
         {"name": "m", "replicas": [{**row, "name": "a"}], "fallbacks": [{"replicas": [{**row, "name": "b"}]}]},

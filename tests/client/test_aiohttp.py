@@ -258,7 +258,7 @@ def test_traces_see_each_attempt(site: Replicas) -> None:
 
 
 def test_it_has_the_attributes_of_a_session(site: Replicas) -> None:
-    """Attributes are those of the inner session, and a wrong address raises aiohttp's error."""
+    """Attributes come from the inner session, and a wrong address raises aiohttp's error."""
     replica = site.add("empty_head")
 
     async def work(session: HedgingSession) -> None:

@@ -21,7 +21,7 @@ LINES = b"".join(b"data: %d\r\n\r\n" % (number * 7919) for number in range(20))
 
 
 class Protocol:
-    """The protocol of a connection whose reads need no control."""
+    """The protocol of a connection that needs no flow control."""
 
     connected = True
 
@@ -70,7 +70,7 @@ def split(rand: random.Random) -> list[bytes]:
 
 
 async def operate(content: Any, rand: random.Random) -> list[bytes]:
-    """Read a body by random operations whose results do not depend on the pieces."""
+    """Read a body by random operations, with results that do not depend on the pieces."""
     found: list[bytes] = []
     while not content.at_eof() and len(found) < 1_000:
         draw = rand.randrange(6)
@@ -94,7 +94,7 @@ async def operate(content: Any, rand: random.Random) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_each_read_returns_what_a_reader_returns(seed: int) -> None:
-    """Lines, separators and exact sizes are those of a reader, wherever the race has ended."""
+    """Lines, separators and exact sizes equal a plain reader's, wherever the race has ended."""
 
     async def main() -> None:
         pieces = split(random.Random(seed))

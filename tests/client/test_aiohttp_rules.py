@@ -262,7 +262,7 @@ def test_counts_of_a_forked_child_start_from_0(site: Replicas) -> None:
 
 
 def test_a_policy_with_a_bug_costs_no_answer(site: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request whose race cannot begin is sent without one, with its body."""
+    """A request is sent without a race, with its body, if its race cannot begin."""
     replica = site.add("quick")
     monkeypatch.setattr("ttft_gateway.client.hedger.Hedger.race", None)
 

@@ -1,4 +1,4 @@
-"""Races of streams in the Messages and Responses APIs; test_races.py has those of chat completions.
+"""Races of streams in the Messages and Responses APIs; test_races.py has the races of chat completions.
 
 scripts/sdk-matrix runs the same through the SDKs.
 """

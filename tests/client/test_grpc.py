@@ -107,7 +107,7 @@ def test_only_named_methods_are_hedged(kit: str, method: str) -> None:
 @kits
 @both
 def test_a_bug_in_the_policy_costs_no_answer(kit: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An RPC whose race cannot begin is sent without one."""
+    """An RPC is sent without a race if its race cannot begin."""
     monkeypatch.setattr(Hedger, "race", None)
     with connected(kit) as client:
         assert client.call(method) == b"Hello 1"
@@ -225,7 +225,7 @@ def test_a_stream_over_aio_that_is_cancelled_after_its_first_message() -> None:
 
 @both
 def test_the_call_of_a_race_has_the_methods_of_a_call(method: str) -> None:
-    """Metadata, code, details, result, time and callbacks are those of the winner."""
+    """Metadata, code, details, result, time and callbacks come from the winner."""
     with connected("sync", "silent", "quick") as client:
         call, ended = client.open(method), threading.Semaphore(0)
         assert all(isinstance(call, kind) for kind in (grpc.Call, grpc.Future, grpc.RpcContext))

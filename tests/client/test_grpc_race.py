@@ -82,7 +82,7 @@ class Site:
 
 
 def test_the_backup_gets_the_time_that_is_left() -> None:
-    """The deadline of a backup is that of its RPC; the loser's call is cancelled."""
+    """A backup has the deadline of its RPC; the loser's call is cancelled."""
 
     async def main() -> None:
         site = Site()
@@ -106,7 +106,7 @@ def test_of_two_messages_at_one_instant_the_second_is_cancelled() -> None:
 
 
 def test_no_backup_after_the_deadline() -> None:
-    """An RPC whose time is used up before it is late gets no backup."""
+    """An RPC gets no backup if its deadline comes before it is late."""
 
     async def main() -> None:
         site = Site()

@@ -132,7 +132,7 @@ class Site:
 
 
 def test_the_backup_gets_the_time_that_is_left() -> None:
-    """The deadline of a backup is that of its RPC; the loser's call is cancelled."""
+    """A backup has the deadline of its RPC; the loser's call is cancelled."""
     site = Site(timeout_s=10.0)
     site.advance(2.0)
     site.calls[1].end()
@@ -141,7 +141,7 @@ def test_the_backup_gets_the_time_that_is_left() -> None:
 
 
 def test_no_backup_after_the_deadline() -> None:
-    """An RPC whose time ends before it is late gets no backup."""
+    """An RPC gets no backup if its deadline comes before it is late."""
     site = Site(timeout_s=1.5)
     site.advance(60.0)
     site.calls[0].end(Failed(grpc.StatusCode.DEADLINE_EXCEEDED))

@@ -30,7 +30,7 @@ class Bench:
         self.hedger = Hedger(config or HedgeConfig(), targets, Stats(), lambda: self.now_s, random.Random(1).random)
 
     def request(self, first_s: float, backup_s: float = math.inf, asked: Asked | None = None) -> bool:
-        """Run one request whose primary and backup have their first event after these times; return True if hedged."""
+        """Run one request, with the first events of primary and backup after these times; return True if hedged."""
         race = self.hedger.race(asked or chat())
         attempts = [(race.begin(), self.now_s + first_s)]
         while True:
@@ -94,7 +94,7 @@ def test_the_percentile_policy_waits_for_its_percentile() -> None:
 
 @pytest.mark.parametrize("policy", ["adaptive", "percentile"])
 def test_times_that_are_not_kept_decide_nothing(policy: Literal["adaptive", "percentile"]) -> None:
-    """Decisions are those of a policy that keeps the times of each replica, as a gateway does to show them."""
+    """Decisions equal a policy's that stores the times of each replica, as a gateway does to show them."""
     config = HedgeConfig(policy=policy, max_hedges=2, warmup_delay=0.2)
     benches = [Bench(config, A, B), Bench(config, A, B)]
     kept = benches[1].hedger

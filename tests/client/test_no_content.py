@@ -1,4 +1,4 @@
-"""Answers in which no content was found reach the caller as those of the plain client do, in each library."""
+"""Answers in which no content was found reach the caller as through the plain client, in each library."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

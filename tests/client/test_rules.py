@@ -40,7 +40,7 @@ def _send(kit: Kit, replica: ScriptedReplica, method: str, path: str = "/chat/co
 
 @BOTH
 def test_a_retry_of_the_sdk_is_not_hedged_again(kit: Kit, site: Replicas) -> None:
-    """Three tries of an SDK bring at most one backup, that of the first one."""
+    """Three tries of an SDK bring at most one backup, the backup of the first try."""
     replica = site.add("error_500", headers=b"retry-after-ms: 1\r\n")
     stats = Stats()
     with pytest.raises(Exception, match="broken"):
@@ -126,7 +126,7 @@ def test_a_body_that_can_be_sent_once_is_sent_once(kit: Kit, site: Replicas) -> 
 
 
 def test_a_synchronous_transport_needs_interruptible_sockets() -> None:
-    """A transport whose waits cannot be interrupted is rejected when it is created."""
+    """A transport with waits that cannot be interrupted is rejected when it is created."""
     mock = httpx.MockTransport(lambda _: httpx.Response(200))
     for wrong in (httpx.HTTPTransport(http2=True, verify=False), mock):
         with pytest.raises(TypeError, match="the inner transport"):

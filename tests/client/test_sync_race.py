@@ -45,7 +45,7 @@ class _Replica(httpx.BaseTransport):
 
 
 class _Race:
-    """A race whose first backup fails after the second was approved and before it was sent."""
+    """A race in which the first backup fails after the second was approved and before it was sent."""
 
     def __init__(self, race: Any, replica: _Replica) -> None:
         self._race = race

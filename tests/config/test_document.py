@@ -77,7 +77,7 @@ def test_a_variable_in_a_comment_need_not_be_set() -> None:
 
 
 def test_places_are_those_of_keys_and_items() -> None:
-    """The position of a setting is that of its key, of an item that of the item, also after references."""
+    """A setting has the position of its key, and an item its own, also after references."""
     document = read_yaml("# first\na:\n  - {b: ${A}, c: 2}\n  - d\n", {"A": "a long text"})
     assert document.positions == {
         (): Position(2, 1),

@@ -84,7 +84,7 @@ def _config(urls: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Asked(NamedTuple):
-    """A request: a JSON body, or bytes for what is no JSON; None for GET without one."""
+    """A request: a JSON body, or bytes for what is no JSON; None for GET without a body."""
 
     body: object = None
     path: str = "/v1/chat/completions"

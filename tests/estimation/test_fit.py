@@ -43,7 +43,7 @@ def test_no_other_nonnegative_coefficients_are_better(samples: list[Row], step: 
 
 @given(st.lists(st.tuples(positive, positive, st.floats(0.0, 1e4), st.sampled_from([0.0, 0.0, 7.0])), max_size=40))
 def test_a_batch_counts_like_its_samples(samples: list[Row]) -> None:
-    """The sums of a batch are those of its samples one by one to the last bit, also where weights are scaled back."""
+    """Sums of a batch equal sums of its samples one by one to the last bit, also where weights are scaled back."""
     single, batch = filled([]), filled([])
     for fit in (single, batch):
         fit.take_new()

@@ -105,7 +105,7 @@ def test_probes_keep_their_distance() -> None:
 
 
 def test_overdue_is_the_most_overdue() -> None:
-    """overdue_s is the age beyond the prediction of the most overdue attempt; 0 without one."""
+    """overdue_s is the age beyond the prediction of the most overdue attempt; 0 without an overdue attempt."""
     waits = StallDetector()
     assert waits.overdue_s(5.0) == 0.0
     waits.sent(0, 10.0, 0.0)

@@ -46,7 +46,7 @@ def test_it_equals_the_exact_product_limit(values: list[Sample]) -> None:
 
 @given(samples)
 def test_it_is_a_distribution(values: list[Sample]) -> None:
-    """Mass is nowhere negative and sums to 1, S falls from 1 to 0, and the mean is that of the mass."""
+    """Mass is nowhere negative and sums to 1, S falls from 1 to 0, and the mean is the mean of the mass."""
     curve = curve_of(values)
     assert min(curve.mass) >= 0.0
     assert sum(curve.mass) == pytest.approx(1.0)

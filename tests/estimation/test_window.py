@@ -30,7 +30,7 @@ def test_quantiles_are_those_of_one_sketch(values: list[tuple[float, bool]], q: 
 
 @given(st.lists(st.tuples(samples, st.booleans()), max_size=300))
 def test_bins_hold_every_sample_within_the_accuracy(values: list[tuple[float, bool]]) -> None:
-    """Each sample is counted once, in its own row, in a bin whose value is within 1 % of it; no bin is empty."""
+    """Each sample is counted once, in its own row, in a bin with a value within 1 % of it; no bin is empty."""
     window = Window(reach_s=1e9)
     for n, (x, is_event) in enumerate(values):
         (window.add_event if is_event else window.add_censored)(x, n * 0.2)

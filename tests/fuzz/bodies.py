@@ -91,7 +91,7 @@ def _replaced(given: Pairs, built: Pairs) -> None:
 
 
 def _edited(call: Call, given: Pairs) -> None:
-    """A call with values replaced and added is one whose spans are right."""
+    """A call with values replaced and added parses again, with the right spans."""
     made = edited(call, {"model": b"[1]", "quite_new": b"{}"})
     assert dict(_read(made.body)) == {**dict(given), "model": _read_value(b"[1]"), "quite_new": []}
     for key, (start, end) in made.spans.items():

@@ -23,8 +23,8 @@ class Calls(NamedTuple):
     """Calls of one thing.
 
     Attributes:
-        product: those of the gateway, into libraries included.
-        total: the same with those of the harness.
+        product: calls of the gateway, into libraries included.
+        total: `product` and the calls of the harness.
     """
 
     product: float

@@ -63,7 +63,7 @@ def test_traces_are_sampled_by_their_id() -> None:
 
 @pytest.mark.parametrize("bits", [0, 2**62 - 1])
 def test_ids_are_valid_at_their_limits(bits: int) -> None:
-    """Ids are never zero, and those of attempts have 16 digits and differ."""
+    """Ids are never zero; attempts have ids of 16 digits, which differ."""
     numbers = itertools.chain([bits], itertools.repeat(0))
     trace = TraceStart(1.0, lambda _: next(numbers)).begin(None)
     ids = [trace.span_id, *(attempt_id(trace.span_id, number) for number in range(5))]

@@ -105,7 +105,7 @@ def test_rare_wins_that_are_worth_it_are_no_loss() -> None:
 
 
 def test_a_long_prompt_counts_like_a_short_one() -> None:
-    """Hedges of long prompts that lose do not hide those of short ones that win."""
+    """Losing hedges of long prompts do not hide winning hedges of short prompts."""
     calibration, long = Calibration(), Expectation(predicted_s=60.0, waited_s=120.0, backup_s=60.0, gain_s=420.0)
     for _ in range(100):
         calibration.add_won(expectation(7.0), curve(), 1.0)

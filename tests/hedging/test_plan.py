@@ -107,7 +107,7 @@ def test_off_never_asks() -> None:
 
 
 def test_policy_names() -> None:
-    """The names are those of the settings."""
+    """The names equal the names of the settings."""
     assert [policy.value for policy in Policy] == ["adaptive", "quantile", "static", "shadow", "off"]
 
 

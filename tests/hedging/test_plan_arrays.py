@@ -1,4 +1,4 @@
-"""Plans and gains equal those of whole arrays: every delay computed, each sum over all of the curve."""
+"""Plans and gains equal plans and gains of whole arrays: every delay computed, each sum over all of the curve."""
 
 import random
 
@@ -76,7 +76,7 @@ def any_window(rng: random.Random) -> Window:
 
 
 def test_plans_are_those_of_arrays() -> None:
-    """Every plan is the same to the bit; gains, whose sums run in another order, are the same to 12 digits."""
+    """Every plan is the same to the bit; gains are summed in another order, and are the same to 12 digits."""
     rng = random.Random(5)
     for _ in range(_PLANS):
         bins = any_window(rng).bins(100.0)

@@ -1,4 +1,4 @@
-"""The replicas whose requests can never be hedged, and why: a table of pools."""
+"""The replicas with requests that can never be hedged, and why: a table of pools."""
 
 import pytest
 

@@ -223,7 +223,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_a_full_budget_of_hedges_earns_like_any_other(steps: list[tuple[float, float, str]]) -> None:
-    """Credits and cap are those of a budget whose state is written down after each request."""
+    """Credits and cap equal the credits and cap of a budget that records its state after each request."""
     budget, plain, now_s = CreditBudget(0.1), CreditBudget(0.1), 0.0
     for gap_s, cost, then in steps:
         now_s += gap_s
@@ -239,7 +239,7 @@ def test_a_full_budget_of_hedges_earns_like_any_other(steps: list[tuple[float, f
 
 @given(STEPS)
 def test_a_full_budget_of_retries_earns_like_any_other(steps: list[tuple[float, float, str]]) -> None:
-    """Credits are those of a budget whose state is written down after each request."""
+    """Credits equal the credits of a budget that records its state after each request."""
     budget, plain, now_s = RetryBudget(), RetryBudget(), 0.0
     for gap_s, failures, then in steps:
         now_s += gap_s

@@ -14,7 +14,7 @@ from ttft_gateway.routing.replicas import Replica
 
 
 def picture(*quantiles: float) -> dict[str, Any]:
-    """A pool whose replica `a` has answered in 0.1 to 9 s; a tenth of its attempts was given up, after 8 s."""
+    """A pool; its replica `a` has answered in 0.1 to 9 s, and a tenth of its attempts was given up, after 8 s."""
     pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], default_hedging())
     for n in range(1, 91):
         pool.learning.add_content("a", n / 10, 1.0, 0.0)
@@ -27,7 +27,7 @@ def picture(*quantiles: float) -> dict[str, Any]:
 
 
 def near(actual: float, expected: float) -> bool:
-    """Compare within the accuracy of a sketch, whose bins are 2 % wide."""
+    """Compare within the accuracy of a sketch: its bins are 2 % wide."""
     return abs(actual - expected) <= 0.021 * expected
 
 

@@ -167,7 +167,7 @@ def test_errors_of_upstreams_do_not_make_labels() -> None:
 
 
 def test_refusals_are_counted_by_code() -> None:
-    """A refusal counts under its code; without one under the empty code; codes are bounded."""
+    """A refusal counts under its code, or under the empty code if it has none; codes are bounded."""
     events = [RequestRejected(0.0, "r", None, 404, code) for code in ("model_not_found", "model_not_found", None)]
     assert Scrape(*events).named("ttft_gateway_rejected_requests_total") == {"model_not_found": 2, "": 1}
     flood = [RequestRejected(0.0, "r", None, 400, f"code-{number}") for number in range(1000)]
@@ -253,7 +253,7 @@ def test_requests_by_key_are_bounded() -> None:
 
 @given(st.lists(st.floats(0, 1e6) | st.sampled_from([0.1, 0.5, 2.5])))
 def test_histogram_equals_prometheus_own(values: list[float]) -> None:
-    """For any values the lines are those of prometheus_client's histogram."""
+    """For any values the lines equal the lines of prometheus_client's histogram."""
     bounds = (0.1, 0.5, 2.5)
     ours, theirs = Histogram(bounds), ForeignHistogram("h", "h", registry=None, buckets=bounds)
     for value in values:

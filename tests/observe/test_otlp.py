@@ -55,7 +55,7 @@ def _in_sdk(span: Span) -> ReadableSpan:
 
 
 def test_an_export_is_that_of_the_sdk() -> None:
-    """The messages equal those of the SDK's encoder for the same spans, kept by its in-memory exporter."""
+    """The messages equal the messages of the SDK's encoder for the same spans, stored by its in-memory exporter."""
     memory = InMemorySpanExporter()
     processor = SimpleSpanProcessor(memory)
     for span in _SPANS:

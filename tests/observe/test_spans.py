@@ -107,7 +107,7 @@ def test_the_spans_of_attempts() -> None:
 
 
 def test_a_failed_attempt_of_a_request_that_succeeds() -> None:
-    """A failure makes the span of its attempt a failed one, and not that of the request."""
+    """A failure marks the span of its attempt as failed, and not the span of the request."""
     failed = replace(
         LOSER,
         outcome=Outcome.FAILED,

@@ -192,7 +192,7 @@ def test_the_factors_of_a_tokenizer_are_kept() -> None:
 
 
 def working() -> Pool:
-    """A pool whose replicas show signs of work before reasoning that is not shown."""
+    """A pool with replicas that show signs of work before reasoning that is not shown."""
     pool = fleet()
     for _ in range(20):
         for name in SOURCES:
@@ -206,7 +206,7 @@ def working() -> Pool:
 
 
 def test_the_choice_of_the_first_token_is_kept() -> None:
-    """The learned times are those of the event that is timed after the restart, too."""
+    """The learned times measure the event that is timed after the restart, too."""
     before, after = working(), fleet()
     assert before.first_token.by_work("a", Api.RESPONSES)
     assert restore_pool(after, saved(before), ELAPSED_S, STARTED_S)

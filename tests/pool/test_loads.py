@@ -12,7 +12,7 @@ from ttft_gateway.routing.replicas import Replica
 
 @given(st.integers(1, 30), st.lists(st.tuples(st.sampled_from([0.0, 0.005, 0.05, 0.2, 3.0, 60.0]), st.integers(1, 4))))
 def test_times_follow_the_mean_gap(replicas: int, requests: list[tuple[float, int]]) -> None:
-    """After each request the three times are those of its mean gap, for any traffic and number of gateways."""
+    """After each request the three times follow from its mean gap, for any traffic and number of gateways."""
     names = [f"r{number}" for number in range(replicas)]
     learning = Learning(names, default_hedging())
     loads = Loads([Replica(name, Scripted()) for name in names], learning)

@@ -57,7 +57,7 @@ def test_an_answer_elsewhere_acquits_unless_another_replica_has_answered_here() 
 
 
 def test_an_answer_before_the_probe_closes_the_breaker() -> None:
-    """The content of a caller that was allowed to try is as good as that of the probe."""
+    """Content for a caller that was allowed to try counts as much as content for the probe."""
     judge, _ = pair()
     rejected(judge)
     assert judge.breaker.open_until_s == OPEN_S

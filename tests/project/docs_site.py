@@ -2,7 +2,7 @@
 
 scripts/build-docs runs it, then mkdocs. The folder `pages` has the paths of the repository, so that every link leads to
 the same file as there: Markdown pages are copied, a source file is a page with its text, a folder of code is a page
-with its modules, and openapi.yaml is the API reference. The navigation is that of docs/README.md: a page that is listed
+with its modules, and openapi.yaml is the API reference. The navigation follows docs/README.md: a page that is listed
 there needs no other entry, and one that is not is an error. Standard library and PyYAML only.
 """
 

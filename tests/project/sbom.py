@@ -1,6 +1,6 @@
 """Lists the libraries of an installation with their licences: docs/licenses.md, and a CycloneDX file for a release.
 
-Names, versions and edges are those of requirements.lock; licences are those of the installed packages. Run by
+Names, versions and edges come from requirements.lock, licences from the installed packages. Run by
 scripts/licenses and scripts/release. Standard library only. No units but dates.
 """
 
@@ -30,7 +30,7 @@ SPDX: Final[Mapping[str, str]] = {
     "MPL-2.0": "MPL-2.0",
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
 }
-# Packages whose metadata is incomplete here -> expression, with the reason.
+# Package with incomplete metadata here -> expression, with the reason.
 KNOWN: Final[Mapping[str, str]] = {
     "async-timeout": "Apache-2.0",  # installed on Python 3.11.0 to 3.11.2 only
     "uvloop": "MIT OR Apache-2.0",  # has the texts of both, and names one

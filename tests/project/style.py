@@ -2,8 +2,8 @@
 
 Rules: `classes` (a public class name is used once in a package), `openings` (no docstring or entry of one begins with
 "What", "How", "Whether", "Who" or "Where"), `words` (no word for speech or thought about software), `pronouns` (no
-pronoun for a noun of another clause, in the paths of `CLEAN`), `length` (a guide has fewer than 150 lines). Every
-finding is one line: file, line, text found, replacement. Standard library only.
+pronoun for a noun of another clause; tests, scripts and examples are checked too), `length` (a guide has fewer than 150
+lines). Every finding is one line: file, line, text found, replacement. Standard library only.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 PACKAGES: Final = ("gateway", "providers", "streaming_bench", "ttft_gateway")
+OTHER_CODE: Final = ("examples", "scripts", "tests")  # held to the rule `pronouns` only
 PAGES: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docker/**/*.md", "docs/**/*.md")
 GUIDE_LINES_MAX: Final = 150
 # Pages that are looked up instead of read: their length follows what they list.
@@ -65,9 +66,8 @@ PRONOUNS: Final[Mapping[str, str]] = {
     r"without one(?! of\b)": "repeat the noun: `without a key`",
     r"whose": "`with`, `of which the`, or a sentence of its own",
 }
-# Paths without such pronouns. Add a folder of code when its docstrings and comments have none.
-CLEAN: Final = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "docker/", "docs/")
-UNCLEAN: Final = ()
+# Paths with such pronouns. Remove a path when its docstrings and comments have none.
+UNCLEAN: Final = ("CHANGELOG.md",)
 # (page or module, word, reason): the word is right there.
 EXCEPTIONS: Final[tuple[tuple[str, str, str], ...]] = ()
 
@@ -82,6 +82,7 @@ _ENTRY: Final = re.compile(
     re.IGNORECASE,
 )
 _FENCE: Final = re.compile(r"^ *(?:```|~~~)")
+_SHELL_COMMENT: Final = re.compile(r"(?:^|\s)#(.*)")
 _CODE: Final = re.compile(r"`[^`]*`|\]\([^)]*\)|https?://\S+")
 
 
@@ -146,11 +147,22 @@ class Module:
 
     @cached_property
     def comments(self) -> list[Text]:
-        """Comments, without their `#`."""
+        """Comments, without their `#`; the lines of a block are one text."""
         tokens = tokenize.generate_tokens(io.StringIO(self.source).readline)
-        return [
-            Text(self.name, row.start[0], row.string.lstrip("#!: ")) for row in tokens if row.type == tokenize.COMMENT
-        ]
+        texts: list[Text] = []
+        for row in tokens:
+            if row.type == tokenize.COMMENT:
+                text = Text(self.name, row.start[0], row.string.lstrip("#!: "))
+                is_next_line = bool(texts) and texts[-1].line + texts[-1].text.count("\n") + 1 == text.line
+                if is_next_line and row.line.lstrip().startswith("#"):
+                    text = Text(self.name, texts[-1].line, f"{texts.pop().text}\n{text.text}")
+                texts.append(text)
+        return texts
+
+    @property
+    def prose(self) -> list[Text]:
+        """Docstrings and comments."""
+        return [*self.docstrings, *self.attribute_docs, *self.comments]
 
     @property
     def classes(self) -> Iterator[ast.ClassDef]:
@@ -173,7 +185,7 @@ class Tree:
     def prose(self) -> Iterator[Text]:
         """Docstrings, comments and pages, without code."""
         for module in self.modules:
-            yield from (*module.docstrings, *module.attribute_docs, *module.comments)
+            yield from module.prose
         for name, text in self.pages.items():
             fenced, lines = False, []
             for line in text.splitlines():
@@ -181,6 +193,19 @@ class Tree:
                 fenced ^= is_fence
                 lines.append("" if fenced or is_fence or line.startswith("    ") else line)
             yield Text(name, 1, "\n".join(lines))
+
+    def other_prose(self) -> Iterator[Text]:
+        """Docstrings and comments of `OTHER_CODE`: of Python files, and of scripts in Python and in shell."""
+        paths = (path for name in OTHER_CODE for path in sorted((self.root / name).rglob("*")) if path.is_file())
+        for path in paths:
+            first = path.read_bytes()[:100].partition(b"\n")[0]
+            if path.suffix == ".py" or (first.startswith(b"#!") and b"python" in first):
+                yield from Module(self.root, path).prose
+            elif first.startswith(b"#!") or path.suffix == ".sh":
+                lines = (_SHELL_COMMENT.search(line) for line in path.read_text(encoding="utf-8").splitlines())
+                yield Text(
+                    path.relative_to(self.root).as_posix(), 1, "\n".join(line[1] if line else "" for line in lines)
+                )
 
 
 def check_classes(tree: Tree) -> Iterator[Finding]:
@@ -219,9 +244,9 @@ def check_words(tree: Tree) -> Iterator[Finding]:
 
 
 def check_pronouns(tree: Tree) -> Iterator[Finding]:
-    """Yield pronouns for a noun of another clause in the paths of `CLEAN`, also across the end of a line."""
-    for text in tree.prose():
-        if text.file.startswith(CLEAN) and not text.file.startswith(UNCLEAN):
+    """Yield pronouns for a noun of another clause outside `UNCLEAN`, also across the end of a line."""
+    for text in (*tree.prose(), *tree.other_prose()):
+        if not text.file.startswith(UNCLEAN):
             prose = _CODE.sub(lambda match: "\n" * match[0].count("\n"), text.text)
             for match in _PRONOUN.finditer(prose):
                 found = " ".join(match[0].lower().split())
@@ -316,7 +341,7 @@ def _rooms(package: Path) -> list[str]:
 
 
 def _layers(pyproject: Path) -> int:
-    """Return the number of rows of the gateway's layer contract, 0 without one."""
+    """Return the number of rows of the gateway's layer contract, 0 without such a contract."""
     contracts = tomllib.loads(pyproject.read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     rows = [row for row in contracts if row["type"] == "layers" and row.get("containers") == ["gateway"]]
     return len(rows[0]["layers"]) if rows else 0

@@ -90,10 +90,12 @@ def test_the_base_has_no_library_of_the_server() -> None:
     assert server["requires-python"] == project["requires-python"]
 
 
-def test_the_wheel_of_the_server_has_the_whole_bench_but_research() -> None:
-    """A new file of the bench is in the list that leaves out its laboratory."""
-    server = tomllib.loads((ROOT / "packaging/server/pyproject.toml").read_text())
-    listed = server["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    bench = {name.removeprefix("../../streaming_bench/") for name in listed if name.startswith("../../streaming_bench")}
-    files = {path.name for path in (ROOT / "streaming_bench").iterdir()}
-    assert bench == files - {"research", "__pycache__"}
+def test_the_checkout_is_what_runs() -> None:
+    """The commands of an editable installation run the files of the checkout, not copies."""
+    code = "import gateway, providers, streaming_bench, ttft_gateway as t; print(gateway.__file__, t.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", env={}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == [str(ROOT / "gateway/__init__.py"), str(ROOT / "ttft_gateway/__init__.py")], (
+        done.stderr
+    )

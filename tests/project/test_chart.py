@@ -79,7 +79,7 @@ def test_the_rendered_examples_belong_to_this_chart() -> None:
 
 
 def test_readme_and_schema_follow_from_the_values() -> None:
-    """Each value has a comment, and table and schema are those of values.yaml."""
+    """Each value has a comment, and table and schema equal values.yaml."""
     assert set(chart.descriptions()) == set(chart.values())
     assert (chart.CHART / "README.md").read_text(encoding="utf-8") == chart.readme()
     assert (chart.CHART / "values.schema.json").read_text(encoding="utf-8") == chart.schema()
@@ -119,7 +119,7 @@ def test_the_gateway_accepts_its_configuration(example: str, tmp_path: Path) -> 
 
 @examples
 def test_the_pod_follows_from_the_configuration(example: str, tmp_path: Path) -> None:
-    """Ports, time to drain and memory are those of the settings in force."""
+    """Ports, time to drain and memory equal the settings in force."""
     rows = objects(kept(example))
     settings, spec = settings_of(rows, tmp_path), pod(rows)
     [container] = spec["containers"]

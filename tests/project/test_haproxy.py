@@ -1,4 +1,4 @@
-"""examples/haproxy.cfg: its times fit those of the gateway, and HAProxy accepts it where it is installed."""
+"""examples/haproxy.cfg: its times fit the gateway's, and HAProxy accepts it where it is installed."""
 
 import os
 import re

@@ -88,7 +88,7 @@ CHART = 'apiVersion: v2\nversion: 0.1.0\nappVersion: "0.1.0" # default of image.
     ],
 )
 def test_the_chart_has_a_semantic_version(version: str, in_chart: str) -> None:
-    """Helm rejects versions of PEP 440: the chart's own is translated, that of the gateway and its image is not."""
+    """Helm rejects versions of PEP 440: the chart's own is translated, the gateway's and its image's are not."""
     text = release.set_version("docker/helm/ttft-gateway/Chart.yaml", CHART, version)
     assert text == f'apiVersion: v2\nversion: {in_chart}\nappVersion: "{version}" # default of image.tag\n'
 
@@ -104,7 +104,7 @@ def test_a_checkout_without_a_chart_can_be_released(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", release.versioned(ROOT))
 def test_every_file_with_the_version_has_the_same(name: str) -> None:
-    """Each file that states the version is found by its pattern, and states that of pyproject.toml."""
+    """Each file that states the version is found by its pattern, and states the version of pyproject.toml."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     text = (ROOT / name).read_text(encoding="utf-8")
     assert release.set_version(name, text, version) == text
@@ -158,7 +158,7 @@ def test_a_command_line_without_a_version(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_archives_are_those_of_a_commit(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A tree with changes has no archives: their digests would be those of no commit."""
+    """A tree with changes has no archives: their digests would belong to no commit."""
     (repository / "pyproject.toml").write_text("", encoding="utf-8")
     assert release.main(["--archives"], repository) == 1
     assert "the tree has changes; commit or stash them" in capsys.readouterr().err
@@ -166,7 +166,7 @@ def test_archives_are_those_of_a_commit(repository: Path, capsys: pytest.Capture
 
 
 def test_archives_and_a_version_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    """The archives are those of the commit, so a version beside them is rejected."""
+    """The archives are built from the commit, so a version in addition is rejected."""
     with pytest.raises(SystemExit):
         release.main(["0.2.0", "--archives"])
     assert "not allowed with" in capsys.readouterr().err

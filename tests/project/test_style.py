@@ -127,10 +127,32 @@ def test_a_banned_word_is_found(plant: Plant, sentence: str, name: str, form: st
 
 @pytest.mark.parametrize("pronoun", ["those of", "That\nof", "without one", "whose"])
 def test_a_pronoun_for_a_noun_of_another_clause_is_found(plant: Plant, pronoun: str) -> None:
-    """Clean pages and folders are looked at, also across lines; other folders are not looked at yet."""
-    plant("gateway/send.py", f'"""Sends {pronoun} a key."""\n')
+    """Clean pages are looked at, also across lines; a path of `UNCLEAN` is not looked at yet."""
+    plant("docs/architecture.md", f"A limit, {pronoun} a key.\n")
     [finding] = findings(plant("docs/guide.md", f"# Guide\n\nA limit, {pronoun} a key.\n"), "pronouns")
     assert finding.startswith(f"docs/guide.md:3: {' '.join(pronoun.lower().split())!r}; write: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("tests/race/test_race.py", '"""Sends.\n\nIt has the key, or those\nof a fallback.\n"""\n', 3),
+        ("examples/client.py", "SENT = 1\n# the limits, and those\n# of a fallback\n", 2),
+        ("scripts/names", "#!/usr/bin/env python3\nSENT = 1  # a name, those of a key\n", 2),
+        ("scripts/names", "#!/bin/sh\nset -eu\nsend # a name, those of a key\n", 3),
+    ],
+    ids=["docstring of a test", "comment of an example", "script in Python", "script in shell"],
+)
+def test_pronouns_are_looked_for_in_tests_scripts_and_examples(plant: Plant, name: str, text: str, line: int) -> None:
+    """Docstrings, blocks of comments and comments after code are looked at."""
+    [finding] = findings(plant(name, text), "pronouns")
+    assert finding.startswith(f"{name}:{line}: 'those of'; write: ")
+
+
+def test_code_of_a_script_is_no_prose(plant: Plant) -> None:
+    """Strings are not looked at, and neither are a script's commands."""
+    plant("scripts/names", "#!/bin/sh\necho whose\n")
+    assert findings(plant("tests/race/test_race.py", 'WHOSE = "those of"\n'), "pronouns") == []
 
 
 def test_a_number_is_no_pronoun(plant: Plant) -> None:

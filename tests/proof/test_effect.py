@@ -25,7 +25,7 @@ def tally(requests: int = 10_000, beaten: int = 400, read: int = 400) -> Tally:
 
 
 def test_if_every_loser_is_read_nothing_is_unknown() -> None:
-    """The figures are those of the counted requests; a quantile is known up to the width of its bin."""
+    """The figures cover the counted requests; a quantile is exact up to the width of its bin."""
     effect = direct_effect(tally())
     assert effect.misses.saved == (400.0, 400.0, 400.0)
     assert (effect.misses.without, effect.misses.with_) == ((400.0,) * 3, (0.0,) * 3)

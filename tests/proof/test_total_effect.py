@@ -19,7 +19,7 @@ def block(chance: random.Random, median_s: float, requests: int = 300) -> ModelC
 
 
 def estimate(seed: int, on_s: float, pairs: int = 8) -> TotalEffect:
-    """The effect of a change of the median from 0.3 s, over blocks whose speed differs."""
+    """The effect of a change of the median from 0.3 s, over blocks of different speed."""
     chance = random.Random(seed)
     found = []
     for _ in range(pairs):

@@ -230,7 +230,7 @@ def test_content_in_parts() -> None:
 
 
 def test_choices_are_kept_apart() -> None:
-    """Interleaved choices come out complete and in the order of their index, or of their place without one."""
+    """Interleaved choices come out complete and in the order of their index, or of their place if they have none."""
     body = assembled(
         delta(1, content="x"), delta(0, content="a"), delta(1, "length", content="y"), delta(0, "stop", content="b")
     )

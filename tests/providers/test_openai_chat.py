@@ -164,7 +164,7 @@ def answer(name: str) -> list[bytes]:
 
 
 def test_the_next_answer_is_known_from_its_first_event() -> None:
-    """Content of an answer is a run as soon as its first event is that of an answer before, with another id."""
+    """Content is a run as soon as the answer's first event equals an earlier answer's, but for the id."""
     chat = OpenAIChat()
     for name in ("a", "b"):
         reader = chat.reader(STREAMED)
@@ -206,7 +206,7 @@ def test_an_answer_like_the_one_before_is_read_like_it(n: int, delta: dict[str, 
 
 
 def test_the_same_ends_in_another_list_are_no_answer() -> None:
-    """An end is known only after an envelope whose `delta` is that of a choice."""
+    """An end is recognised only after an envelope with the `delta` of a choice."""
     deltas = [b'{"role":"assistant"}', b'{"content":"a"}', b'{},"finish_reason":"stop"']
 
     def read(chat: OpenAIChat, before: bytes) -> tuple[list[Frame], bool]:
@@ -271,7 +271,7 @@ def test_earlier_answers_change_no_result(
 
 
 def test_learned_ends_are_bounded() -> None:
-    """An upstream whose first events all end differently cannot make the memory grow."""
+    """An upstream with first events that all end differently cannot make the memory grow."""
     learned = LearnedEnds()
     for number in range(100):
         learned.after(b'data: {"choices":[{"delta":{"role":"a"},"n":%d}]}' % number)

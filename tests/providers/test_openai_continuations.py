@@ -74,7 +74,7 @@ def test_completions_are_continued_by_their_prompt() -> None:
     ids=repr,
 )
 def test_what_is_not_continued(fields: dict[str, Any]) -> None:
-    """A call whose rest a server would parse differently from the whole is not continued."""
+    """A call is not continued if a server would parse its continuation differently from the whole."""
     assert transcript(content("abc"), of=call(**fields)).continuation() is None
 
 

@@ -51,7 +51,7 @@ def bill(attempt: AttemptReport) -> tuple[str, Disposition, Billed, int, int, bo
 
 
 def bills(told: Outcome) -> list[tuple[str, Disposition, Billed, int, int, bool]]:
-    """Those of every attempt."""
+    """The tokens of every attempt."""
     return [bill(attempt) for attempt in told.report.attempts]
 
 

@@ -129,7 +129,7 @@ def test_a_first_attempt_there_counts_as_failover() -> None:
 
 
 def test_its_ttft_is_learned_from_its_hedges() -> None:
-    """Content of a hedge moves its level; without samples the level returns to that of the pool."""
+    """Content of a hedge moves its level; without samples the level returns to the pool's."""
     pool = fleet(1, 1)
     ordinary, backup_only = pool.replicas
     for step in range(100):

@@ -78,7 +78,7 @@ def test_a_quick_replica_that_does_not_break_keeps_its_traffic() -> None:
 
 
 def test_first_tokens_close_no_breaker() -> None:
-    """A replica whose answers all stop after the first token ends with its breaker open."""
+    """A replica with answers that all stop after the first token ends with its breaker open."""
     assert traffic(500, 1.0).last_state is BreakerState.OPEN
 
 

@@ -146,7 +146,7 @@ def test_what_no_sdk_could_read_is_found(api: Api, damage: str) -> None:
 
 
 def test_two_heads_and_two_starts_are_found() -> None:
-    """A message that starts twice is doubled, and a response whose id changes is mixed."""
+    """A message that starts twice is doubled, and a response is mixed if its id changes."""
     right = [_whole(seed) for seed in SEEDS]
     events = events_of(Api.MESSAGES)
     assert judged(read_stream(Api.MESSAGES, written([events[0], *events])), right, [], ended=True) == "doubled"
@@ -171,7 +171,7 @@ def test_errors_have_the_form_of_their_api() -> None:
 
 
 def test_half_a_document_is_found() -> None:
-    """A JSON answer that is no JSON is malformed, and one whose connection was cut is lost."""
+    """A JSON answer that is no JSON is malformed, and an answer is lost if its connection was cut."""
     asked = asked_of(Api.CHAT, stream=False)
     _, body = body_of(asked, "short:3")
     with pytest.raises(Malformed):

@@ -50,7 +50,7 @@ def test_a_rejected_form_of_the_request_is_not_counted() -> None:
 
 
 def test_hedges_count_as_attempts() -> None:
-    """With two attempts allowed, a hedged request whose attempts both fail is not sent a third time."""
+    """With two attempts allowed, a hedged request is not sent a third time if both its attempts fail."""
     replicas = [Scripted([(0.2, ConnectionCut("cut"))]) for _ in range(3)]
     told = run_race(*replicas, hedge=HEDGED, facts=RequestFacts(attempts_max=2))
     assert (told.client.finished, len(told.report.attempts)) == (False, 2)

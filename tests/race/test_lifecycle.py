@@ -60,7 +60,7 @@ def rare_races() -> None:
 
 
 def measured_races() -> None:
-    """Run races whose loser is read to its first token."""
+    """Run races and read the loser to its first token."""
     hedge = default_hedging(policy=Policy.STATIC, static_delay_s=0.2, budget=1.0, measure=MeasureShares(losers=1.0))
     for leaves_s in (99.0, 0.5):
         run_race(

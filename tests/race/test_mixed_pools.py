@@ -1,4 +1,4 @@
-"""Pools whose replicas differ in what they support: the replica used, and the client's answer."""
+"""Pools of replicas that differ in what they support: the replica used, and the client's answer."""
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_the_replica_that_got_the_request_has_the_last_word(
 
 @pytest.mark.parametrize("is_dead_first", [True, False])
 def test_a_dead_key_hides_no_rate_limit(is_dead_first: bool) -> None:
-    """Beside a replica whose key is dead, the caller gets the 429 of the other one, and its wait."""
+    """In a pool with a replica that has a dead key, the caller gets the 429 of the other replica, and its wait."""
     dead = Scripted(status(0.01, 401, "account_deactivated"))
     replicas = [dead, Scripted(status(0.01, 429, retry_after_s=7.0))]
     error = run_race(*(replicas if is_dead_first else replicas[::-1])).client.error

@@ -86,7 +86,7 @@ def test_one_other_replica_is_tried(scripts: list[list[Step]], tried: str, expec
 
 
 def test_a_fallback_has_connections_of_its_own() -> None:
-    """The one other replica may be that of a fallback: ports and connections are counted per upstream."""
+    """The one other replica may belong to a fallback: ports and connections are counted per upstream."""
     told = run_race(Scripted(SHORT), fallbacks=[Scripted(GOOD), Scripted(GOOD)], hedge=OFF)
     assert [attempt.replica for attempt in told.report.attempts] == ["a", "b"]
     assert told.report.status == 200

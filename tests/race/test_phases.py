@@ -124,7 +124,7 @@ def test_keep_alives_come_at_the_configured_interval(interval_s: float) -> None:
 
 
 def test_events_without_bytes_for_the_client_postpone_no_keep_alive() -> None:
-    """The comments of a replica whose answer is translated do not reach the client, so it gets keep-alives."""
+    """The comments in a translated answer do not reach the client, so it gets keep-alives."""
     pings = [(float(at_s), Frame(FrameKind.COMMENT, b"")) for at_s in range(5, 100, 5)]
     result = run_race(Scripted(silent_after(THINKING, 100.0, *pings)), hedge=OFF)
     assert result.client.finished

@@ -100,7 +100,7 @@ def test_a_siblings_word_on_a_request_ends_its_race() -> None:
 
 
 def test_a_refusal_leaves_nothing_waiting() -> None:
-    """A replica whose answer is a policy refusal is neither busy with it nor late for it afterwards."""
+    """A replica that answers with a policy refusal is neither busy with it nor late for it afterwards."""
     refusal = Frame(FrameKind.REFUSAL, b"I cannot")
     told = run_race(Scripted([(0.1, "headers"), (0.1, refusal), (0.2, DONE), (0.2, None)]), Scripted(SILENT), facts=BIG)
     pool = told.pools[0]

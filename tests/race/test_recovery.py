@@ -178,7 +178,7 @@ def test_a_refused_prefill_is_replayed() -> None:
 
 
 def test_a_replica_without_sibling_carries_on_itself() -> None:
-    """The replica whose stream broke is asked again where there is no other, and never a fallback."""
+    """The replica of the broken stream is asked again where there is no other, and never a fallback."""
     told = run(ask(), broken("cut_rst:5 once"), fallback=STEADY)
     assert results(told) == REPLAYED
     assert told.asked == [2, 0]
@@ -216,7 +216,7 @@ def test_a_replay_that_is_cut_while_catching_up_is_tried_again() -> None:
 
 
 def test_attempts_are_bounded() -> None:
-    """At most four upstream attempts a request, three of them in 3 s; the error is that of the stream that broke."""
+    """At most four upstream attempts a request, three of them in 3 s; the error comes from the stream that broke."""
     down = {**STEADY, "faults": ["503 always"]}
     told = run(ask(), broken("cut_rst:10 once"), down, down, down, down)
     assert [attempt.outcome for attempt in told.report.attempts] == [Outcome.CUT, *[Outcome.FAILED] * 3]

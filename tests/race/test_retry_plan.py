@@ -96,7 +96,7 @@ def test_a_replica_that_minds_how_it_is_asked_is_asked_in_another_way() -> None:
     assert [attempt.replica for attempt in slow.report.attempts] == ["a", "a", "b"]
 
 
-def test_a_pool_whose_breakers_are_open_is_passed_over() -> None:
+def test_a_pool_with_open_breakers_is_passed_over() -> None:
     """While a fallback works no attempt goes to a pool that is down, and later the pool is used again."""
 
     def shut(pools: list[Pool]) -> None:

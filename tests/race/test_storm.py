@@ -24,7 +24,7 @@ Weather = Callable[[float], list[Step]]
 
 
 class Changing(Scripted):
-    """A replica whose answers depend on the time, and that keeps when it was called."""
+    """A replica with answers that depend on the time; it records the times of its calls."""
 
     def __init__(self, weather: Weather) -> None:
         super().__init__()

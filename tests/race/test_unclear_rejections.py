@@ -106,7 +106,7 @@ def test_second_opinions_use_no_retries() -> None:
     assert not budget.take(0.0, unclear=True)
 
 
-def test_a_caller_whose_prompts_are_too_large_for_one_replica_harms_nobody() -> None:
+def test_a_caller_with_prompts_too_large_for_one_replica_harms_no_other_caller() -> None:
     """A replica that answers other requests is not at fault, unless it comes to reject everything."""
     replica = Replica("a", Scripted())
     pool = Pool("m", [replica], OFF)

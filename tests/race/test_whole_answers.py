@@ -37,7 +37,7 @@ def test_a_failure_after_the_finish_costs_nothing(after: list[Step], end_s: floa
 
 
 def test_the_total_time_costs_a_whole_answer_nothing() -> None:
-    """An answer whose finish came in time is whole when the time of its request is over."""
+    """An answer is whole at its request's deadline if its finish came in time."""
     late: list[Step] = [(0.001, "headers"), (29.5, text("a")), (29.5, FINISH), (29.5, "whole")]
     told = run_race(Scripted(late), timeouts=default_timeouts(ttft_failover_s=60.0, ttft_max_s=60.0, total_s=30.0))
     assert (told.client.got, told.client.finished) == (b"a<stop>", True)
@@ -45,7 +45,7 @@ def test_the_total_time_costs_a_whole_answer_nothing() -> None:
 
 
 def test_the_callers_deadline_costs_a_whole_answer_nothing() -> None:
-    """An answer whose finish came in time is whole, although its server is silent until the deadline."""
+    """An answer is whole if its finish came in time, although its server is silent until the deadline."""
     outcome = run_race(Scripted([*WHOLE, (9.0, BROKEN)]), facts=RequestFacts(deadline_s=0.8, read_timeout_s=0.8))
     assert outcome.client.finished
 

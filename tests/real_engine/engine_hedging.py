@@ -39,7 +39,7 @@ class Row:
     Attributes:
         ttfts_s: of every request, as its client saw it.
         hedged: requests that were sent twice.
-        won: of them, those whose backup answered.
+        won: of them, the requests answered by the backup.
         denials: why a late request was not sent twice, or not at once; each reason counts once a request.
     """
 

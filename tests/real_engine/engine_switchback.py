@@ -1,6 +1,6 @@
 """The total and the direct effect of hedging before real engines: a switchback, and measured requests inside of it.
 
-The replicas and the load are those of `engine_hedging.py`, for as long as `ttft-gateway switchback` runs. Then
+Replicas and load are defined in `engine_hedging.py`, for as long as `ttft-gateway switchback` runs. Then
 `ttft-gateway prove` reports the direct effect in the blocks with hedging. Units: seconds.
 """
 

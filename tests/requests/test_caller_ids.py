@@ -41,7 +41,7 @@ def test_request_id(sent: str, *, taken: bool) -> None:
     ],
 )
 def test_trace_id(parent: str, trace: str | None) -> None:
-    """The trace id is that of a valid `traceparent`."""
+    """The trace id comes from a valid `traceparent`."""
     assert caller_ids({b"traceparent": parent.encode()}).trace_id == trace
 
 

@@ -226,7 +226,7 @@ def test_sentences(sentences: Sentences) -> None:
     ],
 )
 def test_headers_that_say_json_in_other_words_are_taken(header: bytes, value: bytes) -> None:
-    """A content type is compared without its parameters and case; without one, the body is taken as JSON."""
+    """A content type is compared without its parameters and case; without a content type, the body is taken as JSON."""
     assert read(chat(), headers=[(header, value)]).hedge_off is None
 
 
@@ -299,7 +299,7 @@ PIECES = st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b"\\ud800", b"{",
     api=st.sampled_from(list(_READERS)),
 )
 def test_bytes_of_any_kind_raise_nothing_else(sample: bytes, at: int, drop: int, piece: bytes, api: Api) -> None:
-    """Any bytes are parsed or get an `InvalidRequest`, whose message can be encoded."""
+    """Any bytes are parsed or get an `InvalidRequest` with a message that can be encoded."""
     at %= len(sample) + 1
     error = refused(sample[:at] + piece + sample[at + drop :], api)
     assert error is None or error.message.encode()

@@ -173,7 +173,7 @@ def test_a_deadline_is_positive_and_finite(value: bytes, deadline_s: float | Non
 
 
 def test_a_deadline_is_apart_from_the_read_timeout() -> None:
-    """`x-ttft-deadline` is the deadline beside a longer or shorter read timeout, and without one."""
+    """`x-ttft-deadline` is the deadline with a longer, a shorter and no read timeout."""
     both = read(chat(), headers=[(b"x-stainless-read-timeout", b"600"), (b"x-ttft-deadline", b"800ms")])
     assert (both.deadline_s, both.read_timeout_s) == (0.8, 600.0)
     alone = read(chat(), headers=[(b"x-ttft-deadline", b"3s")])

@@ -36,7 +36,7 @@ def test_one_probe_at_a_time() -> None:
     breaker.on_sent(OPEN_S)
     assert breaker.state is HALF_OPEN
     assert not breaker.allows(OPEN_S)
-    breaker.on_undecided(OPEN_S + 1)  # a probe that lost its race or whose client disconnected
+    breaker.on_undecided(OPEN_S + 1)  # a probe that lost its race, or a disconnected client
     assert breaker.allows(OPEN_S + 1)
 
 

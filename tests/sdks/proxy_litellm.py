@@ -16,7 +16,7 @@ from typing import Any
 
 START_S_MAX = 120.0
 POLL_S = 0.2
-MASTER_KEY = "sk-" + "0123456789abcdef" * 2  # LiteLLM does not start without one
+MASTER_KEY = "sk-" + "0123456789abcdef" * 2  # LiteLLM does not start without a key
 TOOL = {
     "name": "Read",
     "parameters": {"type": "object", "properties": {"file_path": {"type": "string"}}, "required": ["file_path"]},

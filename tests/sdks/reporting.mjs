@@ -62,7 +62,7 @@ export async function left(model, leave) {
   assert.fail(`the replica still answers ${CLOSED_MS_MAX} ms after the client left`);
 }
 
-// A call whose caller loses patience before the first token, and aborts it.
+// A call that its caller aborts before the first token.
 export async function impatient(call) {
   const patience = new AbortController();
   setTimeout(() => patience.abort(), HASTY_MS);

@@ -105,7 +105,7 @@ def left(model: str, leave: Callable[[], object]) -> None:
 
 
 async def impatient(call: Awaitable[object]) -> None:
-    """A call whose caller loses patience before the first token, and drops it."""
+    """A call that its caller drops before the first token."""
     try:
         await asyncio.wait_for(call, _HASTY_S)
     except TimeoutError:

@@ -173,7 +173,7 @@ class Cases:
         assert json.loads(at_away.body)["model"] == "away"
 
     def retries(self) -> None:
-        """The tries of the SDK bring at most one backup, that of the first one."""
+        """The tries of the SDK bring at most one backup, the backup of the first try."""
         replica = self._add("error_500", headers=b"retry-after-ms: 1\r\n")
         try:
             self._way.run(replica, AT_ONCE, retries=2)

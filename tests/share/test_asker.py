@@ -106,7 +106,7 @@ def test_a_batch_is_bounded() -> None:
 
 @pytest.mark.parametrize(("break_engine", "ready_s"), [(None, 0.0005), ("kill", ASK_S_MAX), ("hang", ASK_S_MAX)])
 def test_the_start_waits_100_ms_at_most(break_engine: str | None, ready_s: float) -> None:
-    """A process is ready with its first reply, or without one."""
+    """A process is ready with its first reply, or if none comes."""
 
     async def test(running: Running) -> None:
         if break_engine is not None:
@@ -252,7 +252,7 @@ def test_a_bug_in_one_holder_costs_the_others_nothing(method: str, monkeypatch: 
 
 
 class Short:
-    """An engine whose replies lack an answer."""
+    """An engine that omits an answer in its replies."""
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
         asyncio.get_running_loop().call_soon(answered, Reply([], 3) if asks else Reply([]))

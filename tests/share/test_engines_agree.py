@@ -85,7 +85,7 @@ def test_the_hub_and_the_server_agree(server: ServerEngine, steps: list[tuple[fl
 
 
 def _trimmed(reply: Reply) -> Reply:
-    """Return a reply without the zeros at the end of sums: those of an own row may be left over."""
+    """Return a reply without the zeros at the end of sums: zeros of an own row may be left over."""
     for answer in reply.answers:
         if isinstance(answer, GaugeAnswer):
             for sums in answer.others.values():

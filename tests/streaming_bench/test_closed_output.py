@@ -1,4 +1,4 @@
-"""The command line of the bench with an output whose reader has gone, and with Ctrl-C."""
+"""The command line of the bench with an output that has lost its reader, and with Ctrl-C."""
 
 import os
 import subprocess

@@ -66,7 +66,7 @@ def test_a_silent_replica_costs_no_answer() -> None:
     ("pulse", "day"), [(Pulse(Duration(30), Duration(3), 10.0), None), (None, Day(Duration(60), 9.0))]
 )
 def test_traffic_follows_its_form(pulse: Pulse | None, day: Day | None) -> None:
-    """Bursts have ten times the rate, and the middle of a day nine times that of its start."""
+    """Bursts have ten times the rate, and the middle of a day has nine times the rate of its start."""
     arrivals = replace(load("U7").arrivals, per_second=20.0, pulse=pulse, day=day)
     times_s = arrivals_s(arrivals, 20_000, 1)
     assert times_s == sorted(times_s)

@@ -48,7 +48,7 @@ def test_a_command_that_only_draws_needs_matplotlib(capsys: pytest.CaptureFixtur
 def test_a_command_without_numpy_prints_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command whose module needs numpy does not start, and prints the installation command."""
+    """A command that needs numpy does not start, and prints the installation command."""
     for name in [name for name in sys.modules if name.startswith("streaming_bench.") and name.count(".") > 1]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numpy", None)

@@ -13,7 +13,7 @@ _REQUESTS = 6000
 
 
 def test_predicted_and_true_effect_on_w2() -> None:
-    """One request in five waits for a cold cache: the predicted misses are those of a run with hedging."""
+    """One request in five waits for a cold cache: the predicted misses equal the misses of a run with hedging."""
     scenario = load("W2", _REQUESTS)
     samples = SeedSamples(scenario, ComparisonPlan(("shadow", "adaptive"), (1,)), 1)
     hedges = {"shadow": 0, "adaptive": 0}

@@ -73,7 +73,7 @@ def test_blocks_lose_nothing(count: int, size: int) -> None:
 
 @pytest.mark.parametrize(("blocks", "known"), [(1, False), (4, False), (5, True)])
 def test_few_blocks_have_no_interval(blocks: int, known: bool) -> None:
-    """A ratio of fewer than five blocks has no interval: that of one block would have no width."""
+    """A ratio of fewer than five blocks has no interval: the interval of one block would have no width."""
     sample = Blocks([[1.0, 2.0, 3.0 + block] for block in range(blocks)], None)
     found = ratio(sample, sample, 1, paired=True)
     assert (found.value, found.known) == (1.0, known)

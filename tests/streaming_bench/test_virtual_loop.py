@@ -28,7 +28,7 @@ def test_a_timer_fires_at_its_time(delay_s: float) -> None:
 
 @given(st.lists(st.sampled_from([0.0, 0.1, 0.1 + 1e-12, 0.3])))
 def test_timers_fire_in_order(delays_s: list[float]) -> None:
-    """Timers fire by time, those of one instant in the order they were set, and none early."""
+    """Timers fire by time, timers of one instant in the order they were set, and none early."""
     fired: list[tuple[float, int]] = []
 
     async def main() -> None:

@@ -149,7 +149,7 @@ def _rounded(sums: Sums) -> Sums:
 
 
 def traffic(count: int, seed: int) -> Accounted:
-    """Requests to a pool of three whose hedges may cost a share of the spend; every fifth client may leave."""
+    """Requests to a pool of three, with hedges that may cost a share of the spend; every fifth client may leave."""
 
     async def main() -> Accounted:
         loop, rng, seen, books = asyncio.get_running_loop(), random.Random(seed), Accounted(), Books()

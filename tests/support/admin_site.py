@@ -140,7 +140,7 @@ class AdminUnderTest:
         return run_virtual(exchange())
 
     def refusal(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = NONE) -> tuple[int, str]:
-        """Status and code of an error, whose body has OpenAI's shape."""
+        """Return status and code of an error; its body has OpenAI's shape."""
         answer = self.ask(method, path, body, headers)
         assert set(answer.json) == {"error"}
         assert set(answer.json["error"]) == {"message", "type", "param", "code"}

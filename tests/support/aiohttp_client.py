@@ -26,7 +26,7 @@ def run(
     """Open a session, call `work`, and close the session; no task, thread or attempt may be left.
 
     Args:
-        late_at: replica whose first request is late at once; None: times are real.
+        late_at: replica with a first request that is late immediately; None: times are real.
     """
 
     async def main() -> _T:

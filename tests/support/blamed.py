@@ -1,7 +1,7 @@
 """Callers with mistakes and accounts that are dead, over sockets, before a gateway that is a process of its own.
 
 Each form of error has a model of its own. A model of `MISTAKES` has two replicas that reject the requests of one
-caller and answer those of another one, and a fallback; a model of `DEAD` has one replica that rejects everything, and a
+caller and answer another caller's, and a fallback; a model of `DEAD` has one replica that rejects everything, and a
 healthy one. One server plays all replicas; it tells them apart by their names of the model. Units: seconds.
 """
 

@@ -108,7 +108,7 @@ class Replicas:
         self._thread.start()
 
     def add(self, *plan: str, headers: bytes = b"", answers: Mapping[str, Answer] | None = None) -> ScriptedReplica:
-        """Start a replica; without `answers`, those of an OpenAI server."""
+        """Start a replica; without `answers`, it answers as an OpenAI server."""
         scheme = "http" if self._tls is None else "https"
         replica = ScriptedReplica(0, list(plan), CHAT if answers is None else answers, headers, scheme)
         server = self._call(

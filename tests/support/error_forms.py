@@ -1,6 +1,6 @@
-"""Errors as providers document or send them: a caller's mistakes, and those of a dead key, account or model name.
+"""Errors as providers document or send them: for a caller's mistakes, and for a dead key, account or model name.
 
-The sources are those of `ttft_gateway/apis/account_errors.py`, and the providers' pages on errors.
+The sources are named in `ttft_gateway/apis/account_errors.py`, and are the providers' pages on errors.
 """
 
 import json

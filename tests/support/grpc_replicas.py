@@ -1,4 +1,4 @@
-"""A gRPC server on loopback whose RPCs behave as scripted, with bytes as messages."""
+"""A gRPC server on loopback with scripted RPCs, and bytes as messages."""
 
 import asyncio
 import threading
@@ -110,7 +110,7 @@ class GrpcReplica:
 
 
 class _Handler(grpc.GenericRpcHandler):
-    """Finds the handler of a method: a stream's, or that of one response."""
+    """Finds the handler of a method: of a stream, or of one response."""
 
     def __init__(self, replica: GrpcReplica) -> None:
         self._unary: Any = grpc.unary_unary_rpc_method_handler(replica.unary)

@@ -1,4 +1,4 @@
-"""A replica whose answers wait for the test: the first token at once, the rest when told, on however slow a machine."""
+"""A replica that waits for the test: it sends the first token immediately, and more only after a release."""
 
 import contextlib
 import threading

@@ -7,7 +7,7 @@ from gateway.share.messages import BucketAsk, SlotsAsk
 
 
 class Table:
-    """A fleet whose asks wait until the test has the engine answer, loses them, or lets time pass."""
+    """A fleet with asks that wait until the test has the engine answer, loses them, or lets time pass."""
 
     def __init__(self, when_away: WhenAway = WhenAway.SHARE, processes: int = 1) -> None:
         self.fleet = Fleet(when_away)

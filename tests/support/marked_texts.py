@@ -1,4 +1,4 @@
-"""Requests whose answers follow from a mark in their prompt, in every API; no two marks have the same answer.
+"""Requests with a mark in the prompt that determines the answer, in every API; no two marks have the same answer.
 
 The mark is part of the prompt's text, so a translated request has the answer of the original one. Replicas generate
 these answers with a `MarkedTexts` in place of their own generator, and clients with `answers`. Units: tokens.

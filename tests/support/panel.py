@@ -1,6 +1,6 @@
 """A panel of the dashboard, and parts of the queries of panels.
 
-Units: those of Grafana.
+Units are Grafana's.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Panels of quotas, of the gateway's own limits, and of callers.
 
-Units: those of Grafana.
+Units are Grafana's.
 """
 
 from collections.abc import Sequence

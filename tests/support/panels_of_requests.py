@@ -1,6 +1,6 @@
 """Panels of requests, replicas and hedges.
 
-Units: those of Grafana.
+Units are Grafana's.
 """
 
 from collections.abc import Sequence
@@ -108,7 +108,7 @@ ROWS: Final[dict[str, Sequence[Panel]]] = {
         ),
         Panel(
             "Attempts that failed",
-            "By replica and outcome; the outcomes are those of the log.",
+            "By replica and outcome, with the outcomes of the log.",
             "reqps",
             [
                 Query(

@@ -22,7 +22,7 @@ class PromtoolTests:
     alerts: Mapping[str, Mapping[str, Any]]
 
     def documents(self) -> Iterator[dict[str, object]]:
-        """Yield the content of two files: of short cases, and of long ones, whose rules are evaluated less often."""
+        """Yield the content of two files: of short cases, and of long cases with less frequent evaluations."""
         for interval, cases in (
             ("1m", [case for case in CASES if case.at <= _SHORT]),
             ("5m", [case for case in CASES if case.at > _SHORT]),

@@ -24,7 +24,7 @@ class Cut(Exception):
 
 @dataclass
 class Answer:
-    """A response whose head has come.
+    """A response after its head has come.
 
     Attributes:
         status: HTTP status.

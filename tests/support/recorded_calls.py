@@ -26,7 +26,7 @@ class Recorded(NamedTuple):
     Attributes:
         method: its method.
         path: path and query.
-        headers: headers, without credentials and those of the connection.
+        headers: headers, without credentials and headers of the connection.
         body: the body; None for none.
     """
 

@@ -245,7 +245,7 @@ def run_race(
         during: called right after the start.
         prepare: called with the pools before the start.
         counted: in-flight counts must be back at zero.
-        apis: what each replica can be asked in, those of fallbacks last; none given: everything.
+        apis: APIs of each replica, fallbacks last; none given: all of them.
         pinned: index of the replica that holds what the request goes on with.
         recovery: reaction to a stream that breaks.
     """

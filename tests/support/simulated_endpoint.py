@@ -55,7 +55,7 @@ class SimulatedEndpoint:
         return stream
 
     def _faults(self, call: Call) -> tuple[InjectedFault, ...]:
-        """Return the call's faults without those of bytes on a socket."""
+        """Return the call's faults without faults of bytes on a socket."""
         chosen = self._replica.choose_faults(accepting=True) + self._replica.choose_faults(accepting=False)
         for name, value in call.headers:
             if name == FAULT_HEADER:
@@ -80,7 +80,7 @@ class _SimulatedStream(Player):
         self.stop()
 
     def finish(self) -> bool:
-        """End an answer whose choices have finished; see `Stream.finish`."""
+        """End an answer after its choices have finished; see `Stream.finish`."""
         if self.over or self._unfinished > 0:
             return False
         self._end(None)

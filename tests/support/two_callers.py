@@ -63,7 +63,7 @@ class Told:
 
 @dataclass
 class House:
-    """A model whose requests end one by one.
+    """A model with requests that end one by one.
 
     Attributes:
         pools: its pools.

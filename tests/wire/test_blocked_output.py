@@ -1,4 +1,4 @@
-"""A gateway whose standard output and error nothing reads. Real time, real sockets, full pipes."""
+"""A gateway with standard output and error that nothing reads. Real time, real sockets, full pipes."""
 
 import asyncio
 import signal

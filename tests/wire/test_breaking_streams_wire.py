@@ -1,4 +1,4 @@
-"""Replicas whose streams stall or break after their first content, over real sockets: requests sent, and bodies."""
+"""Streams that stall or break after their first content, over real sockets: requests sent, and bodies."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Traffic:
 
     Attributes:
         whole: complete answers.
-        broken: replicas whose answers broke, one entry a response.
+        broken: replicas of the broken answers, one entry a response.
         asked: requests by replica.
     """
 
@@ -86,7 +86,7 @@ def sent(site: Site) -> list[list[str]]:
 
 
 async def broken_by(faults: dict[str, str]) -> tuple[Read, dict[str, int]]:
-    """Return one answer of a pool whose replicas all break it, and the requests by replica."""
+    """Return one answer of a pool in which every replica breaks it, and the requests by replica."""
     profiles: dict[str, Settings] = {name: {"faults": [f"{fault} always"]} for name, fault in faults.items()}
     model = {"recovery": "auto"}
     async with serving(profiles, alike=True, kind="compatible", model=model, timeouts=STALL, hedge=OFF) as site:

@@ -53,8 +53,8 @@ def test_the_sdk_does_not_see_a_blip() -> None:
     ("faults", "code", "limit"),
     [(["429:7s,azure"], "upstream_rate_limited", "provider"), ([], "rate_limit_exceeded", "key")],
 )
-def test_whose_limit_a_429_is(faults: list[str], code: str, limit: str) -> None:
-    """A header, the code and the log tell the limit of the caller's key from that of the providers."""
+def test_the_owner_of_the_limit_of_a_429(faults: list[str], code: str, limit: str) -> None:
+    """A header, the code and the log tell the limit of the caller's key from the limit of the providers."""
 
     async def main() -> None:
         keys = [{"name": "team", "key": "sk-team", "requests_per_min": 60}]

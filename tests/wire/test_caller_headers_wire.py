@@ -104,7 +104,7 @@ def test_named_headers_are_passed_to_the_replica() -> None:
     ],
 )
 def test_headers_of_the_connection_stay_at_the_gateway(connection: list[str], hidden: set[str]) -> None:
-    """A replica receives no header whose name is listed in a `Connection` header of the caller (RFC 9110, 7.6.1)."""
+    """A replica receives no header that is named in a `Connection` header of the caller (RFC 9110, 7.6.1)."""
     received: list[bytes] = []
     given = {"x-tenant": "blue", "traceparent": _PARENT, "anthropic-beta": "b-1", "x-request-id": "call-1"}
 

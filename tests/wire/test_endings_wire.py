@@ -40,7 +40,7 @@ class Got(NamedTuple):
     Attributes:
         text: text of the answer.
         ended: the answer has the mark of a whole answer of its API.
-        error: the error of the client's API, None without one.
+        error: the error of the client's API, None without an error.
     """
 
     text: str
@@ -94,7 +94,7 @@ async def ask(site: Site, api: Api, *, stream: bool, model: str = "m") -> Got:
 
 
 def replica(bodies: list[list[bytes]]) -> Any:
-    """A server whose requests get these bodies in turn, the last one again and again."""
+    """A server that answers requests with these bodies in turn, the last one again and again."""
     sent = iter(bodies)
     last = [bodies[-1]]
 
@@ -108,7 +108,7 @@ def replica(bodies: list[list[bytes]]) -> Any:
     return script
 
 
-CASES: Final = [  # the client's API, and that of its replica
+CASES: Final = [  # the client's API, and its replica's API
     (Api.CHAT, Api.CHAT),
     (Api.COMPLETIONS, Api.COMPLETIONS),
     (Api.MESSAGES, Api.MESSAGES),

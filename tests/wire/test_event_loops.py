@@ -73,7 +73,7 @@ def test_an_infinite_delay_can_be_cancelled(loop: _Loop) -> None:
 
 @pytest.mark.parametrize("addresses", [["127.0.0.2", "127.0.0.1"], ["127.0.0.1", "127.0.0.2"], ["127.0.0.2"]])
 def test_addresses_are_tried_in_turn(loop: _Loop, addresses: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name whose first address refuses is connected by the next one; if none accepts, the error is its refusal."""
+    """If the first address of a name refuses, the next one is connected; if none accepts, the error is its refusal."""
     found = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (each, 0)) for each in addresses]
 
     def look_up(*_: Any, **_options: Any) -> list[Any]:

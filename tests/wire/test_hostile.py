@@ -241,7 +241,7 @@ def test_what_is_odd_but_clear_is_served(subtests: pytest.Subtests) -> None:
 
 @pytest.mark.parametrize("given", ["", "authorization: Bearer sk-a\r\n"], ids=["no key", "another key"])
 def test_trailers_are_never_headers(given: str) -> None:
-    """A key in a trailer is no key, and does not replace that of the headers; the next request has no trailers."""
+    """A key in a trailer is no key, and does not replace the key of the headers; the next request has no trailers."""
 
     async def main() -> None:
         keys = [{"name": "a", "key": "sk-a"}, {"name": "b", "key": "sk-b"}]

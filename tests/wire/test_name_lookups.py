@@ -214,7 +214,7 @@ def test_no_thread_to_be_had_is_a_lookup_error(names: Names, monkeypatch: pytest
 
 
 def test_a_lookup_that_was_lost_is_made_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later request starts a second lookup, whose answer serves all; while the first one hangs, each asks anew."""
+    """A later request starts a second lookup, and its answer serves all; while the first one hangs, each asks again."""
     monkeypatch.setattr(name_lookups, "_AGAIN_S", 0.0)
     answers: list[Any] = []
     lost = threading.Event()

@@ -1,4 +1,4 @@
-"""A web page whose name points to the gateway (DNS rebinding). Real sockets."""
+"""A web page under a name that points to the gateway (DNS rebinding). Real sockets."""
 
 import json
 

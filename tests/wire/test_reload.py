@@ -29,7 +29,7 @@ contract()  # read the file while no loop is running
 
 
 class House:
-    """A gateway whose configuration file can be written again, and two replicas."""
+    """A gateway with a configuration file that can be written again, and two replicas."""
 
     def __init__(self, file: Path, urls: dict[str, str]) -> None:
         self.file = file

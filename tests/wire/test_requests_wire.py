@@ -20,7 +20,7 @@ _GOOD = json.dumps({**ASK, "stream": False}).encode()
 
 @contextlib.asynccontextmanager
 async def _gateway(keys: Sequence[object] = (), body_s: float = 30) -> AsyncIterator[Site]:
-    """A gateway whose replica must not be asked anything while inside."""
+    """A gateway with a replica that must receive no request while inside."""
     limits = {"request_body_max": f"{_BODY_MAX}B"}
     timeouts = {"request_body": f"{body_s}s"}
     async with serving({"a": {}}, keys=keys, limits=limits, timeouts=timeouts) as site:
@@ -61,7 +61,7 @@ CASES = {
     "no choice": Case(_with(n=0), 400, param="n"),
     "no tokens": Case(_with(max_tokens=0), 400, param="max_tokens"),
     "too many tokens": Case(_with(max_completion_tokens=10**9), 400, param="max_completion_tokens"),
-    "options of a stream without one": Case(
+    "options of a stream without a stream": Case(
         _with(stream=False, stream_options={"include_usage": True}), 400, param="stream_options"
     ),
     "too large": Case(request_bytes(_GOOD + b" " * _BODY_MAX), 413, "request_too_large"),
@@ -112,7 +112,7 @@ def test_bad_input_is_refused_in_openais_form(subtests: pytest.Subtests) -> None
 
 
 def test_a_refused_request_leaves_its_connection_usable() -> None:
-    """After a 400 whose body was read the same connection serves the next request."""
+    """After a 400 with a body that was read, the same connection serves the next request."""
 
     async def main() -> None:
         async with serving({"a": {"tokens": 3}}) as site:

@@ -74,7 +74,7 @@ async def provider(*accepted: str) -> AsyncIterator[Provider]:
 
 
 def written(folder: Path, port: int, **settings: object) -> Path:
-    """A configuration with one replica, whose key is in the file `provider`."""
+    """A configuration with one replica and its key in the file `provider`."""
     row = {"name": "a", "kind": "openai", "base_url": f"http://127.0.0.1:{port}/v1", "api_key_file": "provider"}
     config = {"listen": "127.0.0.1:0", "admin_listen": "off", "models": [{"name": "m", "replicas": [row]}], **settings}
     file = folder / "gateway.yaml"

@@ -60,7 +60,7 @@ def test_azures_client_gets_errors() -> None:
 
 @pytest.mark.parametrize("model", [b"", b'"model":"gpt-9",', b'"model":"m",'])
 def test_the_model_of_the_path_counts(model: bytes) -> None:
-    """The body needs no model; if there is one, that of the path is used."""
+    """The body needs no model; if there is one, the model of the path is used."""
 
     async def main() -> None:
         body = b'{%b"messages":[{"role":"user","content":"hello"}]}' % model

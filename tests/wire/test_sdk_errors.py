@@ -88,7 +88,7 @@ def test_every_failure_has_its_class(
             assert site.gateway is not None
             for upstream in site.gateway._topology.clients.values():
                 upstream.close()  # no spare stands ready: each case meets its own connections
-            for number, case in enumerate(cases):  # each asks a model of its own, whose breaker is closed
+            for number, case in enumerate(cases):  # each asks a model of its own, with a closed breaker
                 site.replicas["a"].configure(faults=[case.fault])
                 with subtests.test(case.fault):
                     await _raises(client, f"m{number}", case)

@@ -54,7 +54,7 @@ async def _upstream() -> AsyncIterator[str]:
 
 
 def test_parallel_tool_calls_stay_apart() -> None:
-    """Two calls whose arguments come in turn are two calls, streamed and assembled, in their order."""
+    """Two calls with interleaved arguments are two calls, streamed and assembled, in their order."""
 
     async def main() -> None:
         async with _upstream() as url, fronting({"a": url}) as site, async_client(site.url) as client:

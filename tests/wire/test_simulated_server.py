@@ -60,7 +60,7 @@ def test_headers_are_held() -> None:
 
 
 def test_hashes_are_those_of_the_bytes_on_the_wire() -> None:
-    """The hash kept for a request id is that of the body its client received, whatever the framing."""
+    """The hash stored for a request id belongs to the body that its client received, whatever the framing."""
 
     async def main() -> None:
         async with serving(ttft="0") as server:

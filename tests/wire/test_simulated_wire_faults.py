@@ -184,7 +184,7 @@ def test_large_body_is_read_slowly() -> None:
 
 
 def test_answer_comes_before_the_body_was_sent() -> None:
-    """A client can read an early response before the end of its body, whose rest is discarded."""
+    """A client can read an early response before the end of its body; the remainder of the body is discarded."""
 
     async def main() -> None:
         async with serving(ttft="0") as server, connected(server.port) as (reader, writer):

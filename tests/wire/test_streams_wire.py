@@ -49,7 +49,7 @@ def _breaking(
     check: Callable[[Site, str], Awaitable[None]],
     fallback: Mapping[str, Settings] | None = None,
 ) -> None:
-    """Check each fault with a model of its own, whose first pool is one replica that shows it."""
+    """Check each fault with a model of its own; its first pool is one replica that shows the fault."""
 
     async def main(faults: Sequence[str], timeouts: Settings) -> None:
         async with serving({"a": BREAKING}, fallback=fallback, models=len(BROKEN), timeouts=timeouts) as site:
@@ -91,7 +91,7 @@ def test_a_broken_stream_makes_the_async_sdk_raise(subtests: pytest.Subtests) ->
 
 
 def test_a_broken_answer_is_an_error_status_where_no_stream_was_asked_for(subtests: pytest.Subtests) -> None:
-    """A non-streaming request whose only replica breaks off gets an error, never half an answer."""
+    """A non-streaming request gets an error, never half an answer, if its only replica breaks off."""
 
     async def check(site: Site, model: str) -> None:
         async with async_client(site.url) as client:

@@ -273,7 +273,7 @@ def test_a_large_request_is_sent_as_the_server_reads(loop: _Loop) -> None:
 
 
 def test_an_abort_closes_at_once(loop: _Loop) -> None:
-    """The server sees the end of the connection, even one that does not read and whose stream is paused."""
+    """The server sees the end of the connection, even if it does not read and the stream is paused."""
 
     async def script(peer: _Peer) -> None:
         peer.writer.write(peer.records(_UNTIL_END, b"first"))

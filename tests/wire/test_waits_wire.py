@@ -21,7 +21,7 @@ WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 
 
 
 async def status_of(port: int) -> tuple[HTTPStatus, float]:
-    """Return the status of a request, and its Retry-After in seconds, 0 without one."""
+    """Return the status of a request, and its Retry-After in seconds, 0 without the header."""
     async with answer(port, asking()) as got:
         await got.body()
         return HTTPStatus(got.status), float(got.headers.get("retry-after", 0))
@@ -50,7 +50,7 @@ def test_one_request_probes_an_open_breaker() -> None:
 
 
 def test_a_few_bare_429s_cost_one_other_try_each() -> None:
-    """Of 400 requests to three replicas, 2 % of whose answers are a 429 without a wait, at most one fails."""
+    """Of 400 requests to three replicas, which answer 2 % of them with a 429 without a wait, at most one fails."""
 
     async def main() -> None:
         limited: Settings = {**GOOD, "faults": ["429:vllm 2%"]}

@@ -1,6 +1,6 @@
 """Calls of web UIs, replayed: model lists, chats, titles, and users who stop an answer.
 
-Open WebUI 0.12.4: the calls are those of its source files, named in each test. LibreChat: its package makes them
+Open WebUI 0.12.4: the calls come from its source files, named in each test. LibreChat: its package makes them
 (`scripts/sdk-matrix --clis --record`), and tests/wire/recorded/librechat.jsonl has them.
 """
 

@@ -60,7 +60,7 @@ def test_a_kept_connection_that_dies_later_is_an_error(monkeypatch: pytest.Monke
     run_real(main())
 
 
-def test_a_connection_whose_answer_ended_while_paused_is_read_again() -> None:
+def test_a_connection_is_read_again_if_its_answer_ended_while_paused() -> None:
     """Whoever pauses in the last piece of an answer never resumes; the next request on the connection does not hang."""
 
     class Pausing(Recorder):
@@ -151,7 +151,7 @@ def test_a_spare_that_cannot_be_had_is_nobodys_error() -> None:
 
 
 def test_whoever_waits_for_a_connection_takes_the_first_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request whose connection takes long leaves on one that another request gives back; its own becomes a spare."""
+    """A request that waits for its connection takes one that another request gives back; its own becomes a spare."""
 
     async def main() -> None:
         answered, hurry = asyncio.Event(), asyncio.Event()

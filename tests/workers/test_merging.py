@@ -1,4 +1,4 @@
-"""The states of several workers as that of one gateway."""
+"""The states of several workers as the state of one gateway."""
 
 import msgspec
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from ttft_gateway.pool.pool import Pool
 
 
 def test_pools_add_up() -> None:
-    """Amounts are added, the worst breaker counts, and quantiles are those of the worker with the most samples."""
+    """Amounts are added, the worst breaker counts, and quantiles come from the worker with the most samples."""
     first = pool("m")
     busy = replace(first.replicas[0], in_flight=4, breaker="half_open", samples=900, ttft_p50_s=0.3)
     second = replace(first, hedging_on=False, replicas=(busy, *first.replicas[1:]))
@@ -67,7 +67,7 @@ def test_admission_adds_up() -> None:
 
 
 def test_values_of_processes_add_up() -> None:
-    """CPU time and memory are added, the start is that of the first process."""
+    """CPU time and memory are added, the start is the first process's."""
     names = {"process_cpu_seconds": 5.0, "process_start_time_seconds": 2.0, "ttft_gateway_build_info": 1.0}
     rows = [[ProcessValue(name, "", "gauge", value + more) for name, value in names.items()] for more in (0.0, 0.5)]
     assert [value.value for value in merged_process(rows)] == [10.5, 2.0, 1.5]
@@ -146,7 +146,7 @@ def _taught(times_s: list[float]) -> Pool:
 
 
 def test_the_state_of_several_workers_is_no_sum() -> None:
-    """Each has what all have exchanged; of the times of a replica, those of the worker with the most count."""
+    """Each has what all have exchanged; the times of a replica come from the worker with the most."""
     few, many = _learned(_taught([0.1] * 3)), _learned(_taught([0.2] * 40))
     [merged] = merged_learned([few, many, {}])["m"].pools.values()
     assert [merged] == list(many["m"].pools.values())
@@ -169,7 +169,7 @@ def test_a_replica_with_another_source_is_another_one() -> None:
 
 
 def test_the_exchange_is_that_of_the_worker_in_trouble() -> None:
-    """Leases add up; a worker whose engine is away is shown, else the one with the oldest exchange."""
+    """Leases add up; a worker with its engine away is shown, else the worker with the oldest exchange."""
     first = ShareState("redis", True, 9.0, None, 0.1, 0.1, 4, "share", 0.225, (LeaseState("key:a:requests", 2.5),))
     second = replace(first, exchange_age_s=3.0, processes=3, mismatches=(MismatchState("key:a:requests", 9, 5),))
     merged = merged_share([first, second])
@@ -185,7 +185,7 @@ def test_the_exchange_is_that_of_the_worker_in_trouble() -> None:
 
 
 def test_counts_of_hedging_add_up() -> None:
-    """Those of an ended worker too, unless they are of another SLO; no counts are changed."""
+    """Counts of an ended worker are added too, unless they are of another SLO; no counts are changed."""
     first, second, other = Tally(2.0, 10.0), Tally(2.0, 10.0), Tally(3.0, 10.0)
     for tally in (first, second, other):
         tally.add(Group.SAME, 0.5)

@@ -26,7 +26,7 @@ _names_policy = re.compile(
     r"content exists risk|blocked by content filtering policy",  # DeepSeek, Anthropic, with no code of their own
     re.IGNORECASE,
 ).search
-# The messages of each server, with their sources, are in tests/providers/test_too_long.py.
+# The messages of each server, with their sources, are in tests/apis/test_too_long.py.
 _names_length = re.compile(
     r"context[_ ](?:length|window|size|limit)|reduce the length|prompt token count|input token count"
     r"|(?:prompt|input) is too long|too large for model|model token limit|must have less than \d+ tokens"

@@ -20,7 +20,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "additional
 
 
 def parts(*each: dict[str, Any]) -> dict[str, Any]:
-    """A request whose user sends these parts."""
+    """A request with these parts in the user's message."""
     return {"messages": [{"role": "user", "content": list(each)}]}
 
 

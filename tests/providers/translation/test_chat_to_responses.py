@@ -222,7 +222,7 @@ def test_reasoning_of_an_answer_in_one_piece() -> None:
 
 
 def test_reasoning_of_an_answer_as_its_own_events() -> None:
-    """The parts of a summary and of the content have their own events, inside those of the item."""
+    """The parts of a summary and of the content have their own events, inside the events of the item."""
     events = [json.loads(data_of(event) or b"") for event in events_of_answer({**ANSWER, "output": [REASONING]})]
     assert [event["type"].removeprefix("response.") for event in events[2:-1]] == [
         "output_item.added",

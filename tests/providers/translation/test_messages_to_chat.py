@@ -24,7 +24,7 @@ PDF = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
 
 
 def user(*blocks: dict[str, Any]) -> dict[str, Any]:
-    """A request whose user sends these blocks."""
+    """A request with these blocks in the user's message."""
     return {"messages": [{"role": "user", "content": list(blocks)}]}
 
 

@@ -284,7 +284,7 @@ def test_unsupported_fields_are_rejected_or_dropped(param: str) -> None:
 
 
 def test_tools_with_one_joined_name_are_rejected() -> None:
-    """A tool whose name with its group is that of another tool cannot be told apart in the answer."""
+    """A tool cannot be told apart in the answer if its name with its group equals the name of another tool."""
     tool = {"type": "function", "name": "f"}
     plain, group = {**tool, "name": "g__f"}, {"type": "namespace", "name": "g", "tools": [tool]}
     for tools, param in (

@@ -1,4 +1,4 @@
-"""Errors of the system: those of this machine, and those of the upstream."""
+"""Errors of the system: errors of this machine, and errors of the upstream."""
 
 import errno
 import os

@@ -9,7 +9,7 @@ Fields of a row; all but the first four are optional:
 - api: "chat" (the default), "completions", "responses" or "messages".
 - include_usage: true if the request sets `stream_options.include_usage`.
 - phase: the expected `Phase`: "reasoning" or "tool call"; none by default.
-- forward: the bytes that the client gets; by default those of the event.
+- forward: the bytes that the client gets; by default the event's.
 - usage: the fields of `Usage` in their order; none by default.
 - answer: the expected kind with `first_token: answer`; by default `kind`.
 - error: expected attributes of the error of a row of kind "error".

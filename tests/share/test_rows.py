@@ -38,7 +38,7 @@ SOUND: Final = (1, 1_000, 0, 0, 0, 0, 100_000, 9, 9, 500, 3)
 
 
 class Gateway:
-    """The exchange of a pool, whose answers the test writes.
+    """The exchange of a pool, with answers that the test writes.
 
     Attributes:
         dropped: names of what was dropped.

@@ -39,7 +39,7 @@ def test_the_share_of_hedges_holds(gateways: int, wanted: float) -> None:
 
 @pytest.mark.parametrize("gateways", [1, 8, 100])
 def test_a_quiet_time_saves_one_cap(gateways: int) -> None:
-    """What can be spent at once is that of one gateway."""
+    """Together they can spend at one time as much as one gateway."""
     rng = random.Random(1)
     budgets = [CreditBudget(0.1) for _ in range(gateways)]
     for number in range(2_400):

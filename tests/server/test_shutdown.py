@@ -13,7 +13,7 @@ from running import run_virtual
 
 
 def test_a_body_that_comes_after_the_end_is_not_sent_on() -> None:
-    """A request whose body was incomplete when all others were ended is rejected, and not billed."""
+    """A request with an incomplete body when all others were ended is rejected, and not billed."""
     replica = {"name": "a", "kind": "vllm", "base_url": "http://127.0.0.1:1/v1"}
     checked = Settings.model_validate({"models": [{"name": "m", "replicas": [replica]}]})
     contract()  # read the file while no loop is running

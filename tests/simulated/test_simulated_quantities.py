@@ -109,6 +109,6 @@ def test_unreadable_distribution_is_explained(text: str, hint: str) -> None:
 
 
 def test_distributions_written_alike_are_equal() -> None:
-    """Profiles can be compared: equality is that of the text, which reads back as itself."""
+    """Profiles can be compared: they are equal if their texts are, and a text reads back as itself."""
     assert distribution("20ms") == distribution("20ms") == fixed(0.02)
     assert distribution("20ms") != distribution("21ms")

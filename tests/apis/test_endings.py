@@ -105,7 +105,7 @@ def played(
     content_type: bytes = SSE,
     error: UpstreamError | None = None,
 ) -> Sink:
-    """Return the result of a response with these bytes, one read each, whose body then ends."""
+    """Return the result of a response with these bytes, one read each, and then the end of the body."""
 
     async def main() -> Sink:
         client, sink = Client(), Sink()
@@ -234,7 +234,7 @@ def test_a_whole_answer_can_be_ended_at_once(api: Api, upstream: Api, protocol: 
         client.sink.on_body(b"".join(before))
         assert (stream.finish(), sink.ends) == (False, [])
         client.sink.on_body(last)
-        is_open = upstream is not Api.RESPONSES  # whose finish is its closing event
+        is_open = upstream is not Api.RESPONSES  # there the finish is the closing event
         assert (stream.finish(), client.exchange.aborted) == (is_open, is_open)
         assert (sink.ends, FINISHES[api] in sink.raw) == ([None], True)
         assert not stream.finish()

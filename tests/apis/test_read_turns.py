@@ -1,4 +1,4 @@
-"""Streams whose reads bring many bytes take turns: order, pauses, and not a byte lost."""
+"""Streams with many bytes in each read take turns: order, pauses, and not a byte lost."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ _SIZE = 300_000
 
 
 class _Play:
-    """A response of one endpoint, whose client counts pauses and resumptions."""
+    """A response of one endpoint, with a client that counts pauses and resumptions."""
 
     def __init__(self, call: Call = STREAMED) -> None:
         self.client, self.sink = Client(), RecordingSink()

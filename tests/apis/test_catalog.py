@@ -21,7 +21,7 @@ def test_every_kind_has_its_limit_headers_or_none() -> None:
     """Each kind with limit headers is tested with a real set of them."""
     tested = {name.split(",")[0] for name in HEADER_SETS}
     untested = WITH_LIMITS - {"compatible"} - tested
-    assert not untested, f"add headers of {untested} to HEADER_SETS in tests/providers/test_rate_limit_headers.py"
+    assert not untested, f"add headers of {untested} to HEADER_SETS in tests/apis/test_rate_limit_headers.py"
 
 
 def test_provider_quotas_describes_the_limit_headers() -> None:

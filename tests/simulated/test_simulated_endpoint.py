@@ -56,7 +56,7 @@ class Recorder:
 
 
 def endpoint_of(**profile: Any) -> SimulatedEndpoint:
-    """An endpoint whose replica has these keys in its profile."""
+    """An endpoint with a replica that has these keys in its profile."""
     return SimulatedEndpoint(SimulatedReplica(parse_profile(profile), random.Random(1)))
 
 

@@ -68,7 +68,7 @@ def run_fleet(
     when_away: WhenAway = WhenAway.SHARE,
     limit: int = LIMIT,
 ) -> Result:
-    """Offer a multiple of the limit to a fleet whose engine does what the script says."""
+    """Offer a multiple of the limit to a fleet with an engine that follows the script."""
 
     async def main() -> Result:
         loop, rand = asyncio.get_running_loop(), random.Random(1)

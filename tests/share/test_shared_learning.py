@@ -100,7 +100,7 @@ def test_a_newcomer_has_a_plan_after_its_first_exchange() -> None:
 
 
 def test_laws_agree() -> None:
-    """The fits of all gateways are that of one which takes all samples, but for the order of the samples."""
+    """The fits of all gateways equal the fit of one gateway with all samples, but for the order of the samples."""
     together, one = Together(3), new_pool(None, None, None)
     rng, same = random.Random(3), random.Random(3)
     for second in range(60):

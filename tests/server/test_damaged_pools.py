@@ -1,4 +1,4 @@
-"""A pool whose state cannot be described, and state that is dropped: each costs itself, and is reported once."""
+"""A pool with state that cannot be described, and state that is dropped: only it is lost, and it is reported once."""
 
 import asyncio
 

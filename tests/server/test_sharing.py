@@ -82,7 +82,7 @@ def test_the_state_of_sharing() -> None:
 
 
 def test_a_bug_in_a_lease_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of any other part."""
+    """The engine of a lease that raises is reported like any other failed part."""
 
     async def main() -> None:
         loop, events = asyncio.get_running_loop(), list[Event]()

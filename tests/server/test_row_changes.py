@@ -23,7 +23,7 @@ PLACE = PoolPlace("m0", 0)
 
 
 class Site:
-    """Topologies of models whose replicas have addresses of a source."""
+    """Topologies of models with replicas from a source."""
 
     def __init__(self, tasks: asyncio.TaskGroup, models: int, addresses: Sequence[str], **changes: object) -> None:
         source = {"dns": "vllm.svc", "port": 8000, "kind": "vllm"}

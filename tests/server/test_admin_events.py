@@ -45,7 +45,7 @@ def events(piece: bytes) -> list[tuple[str, Any]]:
 
 
 def test_feed_sends_events() -> None:
-    """A subscriber gets every event since it came, in order, those of one moment in one piece."""
+    """A subscriber gets every event since it came, in order; events of one moment come in one piece."""
 
     async def scenario(site: AdminUnderTest, tasks: asyncio.TaskGroup) -> None:
         site.admin.on_event(BreakerChanged(0.0, "llama", "a", "half_open"))

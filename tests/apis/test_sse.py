@@ -58,7 +58,7 @@ def plainly(stream: bytes) -> tuple[list[bytes], bytes]:
 
 @given(st.one_of(STREAMS, st.binary(max_size=60), st.text("a:\r\n", max_size=30).map(str.encode)), st.data())
 def test_any_split_gives_the_same_events(stream: bytes, data: st.DataObject) -> None:
-    """Any split of the bytes gives the same events, those of the plain way, and events and rest are the bytes."""
+    """Any split of the bytes gives the same events as the plain way, and events and remainder are the bytes."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     whole = events_of([stream])
@@ -169,7 +169,7 @@ def test_an_event_of_the_limit_is_none() -> None:
     ],
 )
 def test_data(event: bytes, data: bytes | None) -> None:
-    """The data lines are joined with LF, each without one leading space."""
+    """The data lines are joined with LF; one leading space of each is removed."""
     assert data == data_of(event)
 
 
