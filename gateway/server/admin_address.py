@@ -104,17 +104,18 @@ class AdminAddress:
             try:
                 admin, server = await asyncio.to_thread(self._built)
                 await _answer_first(admin)
-                break
             except Exception as error:
                 if not is_failing:
                     is_failing = True
                     text = "the admin routes are not loaded (%s); they are tried again every %g s"
                     logging.getLogger(__name__).warning(text, error, _RETRY_S)
-            await asyncio.sleep(_RETRY_S)
-        self._hub.listeners.append(admin.on_event)
-        gc.freeze()  # a collection would go through all modules of the framework
-        if self._sock.fileno() >= 0:  # else it was closed since
-            self._admin, self._server = admin, server
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._hub.listeners.append(admin.on_event)
+            gc.freeze()  # a collection would go through all modules of the framework
+            if self._sock.fileno() >= 0:  # else it was closed since
+                self._admin, self._server = admin, server
+            return
 
     async def _serve(self) -> None:
         await self.load()

@@ -175,8 +175,8 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(settings, tasks, lambda: load(file, {}))
         with await serve._bind(settings.listen) as sock:
-            server = serve._servers(gateway, [sock], tasks)[0]
-            sweeping = tasks.create_task(serve.sweep([server], gateway))
+            server = serve._public_server(gateway, sock, None)
+            sweeping = tasks.create_task(serve.sweep(server, gateway))
             server.acceptor.start()
             site = Site(name_of(sock).port, gateway=gateway)
             gateway._hub.listeners.append(site._events.append)
@@ -184,7 +184,7 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
                 yield site
             finally:
                 sweeping.cancel()
-                await serve.end(gateway, [server])
+                await serve.end(gateway, server)
 
 
 @contextlib.asynccontextmanager
