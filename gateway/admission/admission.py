@@ -1,12 +1,12 @@
-"""Admission: gives each request a permit at once or after queueing, or an error with a Retry-After.
+"""Admission: gives each request a permit immediately or after queueing, or an error with a Retry-After.
 
 A key's limits count a request before its body is read (`Entry`); its tokens and its model are known after that. The
 rate limit headers are OpenAI's, so that clients that pace themselves by these headers work unchanged.
 
-`limits.rates` and `limits.fair_queue` decide; this module applies their decisions. Waiting needs no task: the
-end of another request grants the permit, and the granted request starts in the next turn of the loop. A permit releases
-its holdings exactly once, however its request ends. Independent of ASGI and of the client API; a request without limits
-gets no permit.
+`caller_limits` and `fair_queue` decide; this module applies their decisions. Waiting needs no task: the end of another
+request grants the permit, and the granted request starts in the next turn of the loop. A permit releases its
+reservation and its slot exactly once, however its request ends. Independent of ASGI and of the client API; a request
+without limits gets no permit.
 
     asking --leased--> waiting --granted--> granted --next turn of the loop--> running --RequestEnded--> over
       |                   '--disconnect, timeout, evicted, drain--> over       (granted: disconnect, drain --> over)
@@ -102,7 +102,7 @@ class Admission:
         self._runtime = runtime
 
     def enter(self, key_name: str) -> "Entry | None":
-        """Count a request whose body is not yet read; return None if its key has no limits.
+        """Count a request before its body is read; return None if its key has no limits.
 
         Raises:
             OverKeyLimit: the key is at one of its limits.
@@ -168,14 +168,14 @@ class Entry:
         self._runtime = runtime
 
     def reserve(self, size: RequestSize, now_s: float, *, anyway: bool = False) -> OverLimit | None:
-        """Enter, unless that is done, and reserve the tokens; return the reason against it, or None."""
+        """Enter, unless that is done, and reserve the tokens; return the reason for rejecting the request, or None."""
         over = self.enter(now_s, anyway=anyway)
         if self.ticket is None:
             return over
         return self.limiter.reserve(self.ticket, size.prompt_tokens, size.answer_tokens, now_s, anyway=anyway)
 
     def enter(self, now_s: float, *, anyway: bool = False) -> OverLimit | None:
-        """Count the request, unless that is done; return the reason against it, or None."""
+        """Count the request, unless that is done; return the reason for rejecting it, or None."""
         if self.ticket is None:
             entered = self.limiter.enter(now_s, anyway=anyway)
             if isinstance(entered, OverLimit):
@@ -206,7 +206,7 @@ class Permit:
     """One request's permit.
 
     Attributes:
-        key_name, cost: see `limits.fair_queue.Waiter`.
+        key_name, cost: see `fair_queue.Waiter`.
         headers: rate limit headers for the response; empty if the key has no limits.
         entry: the request in the key's limits, None if the key has no limits.
     """
@@ -256,7 +256,7 @@ class Permit:
 
     @property
     def runtime(self) -> Runtime:
-        """The runtime with the permit's own `emit`; built at each access, because keeping it would be a cycle."""
+        """The runtime with the permit's own `emit`; built at each access, because storing it would be a cycle."""
         runtime = self._runtime
         return Runtime(runtime.loop, self._emit, runtime.rand, runtime.timers, runtime.burst)
 
@@ -363,7 +363,7 @@ class Permit:
         return self._allowance.lasts(now_s)
 
     def _ask_again(self) -> None:
-        """Go on with what the fleet has answered."""
+        """Continue after the answer of the fleet."""
         self._timer, self._is_asking = None, False
         try:
             if self.entry is not None and not self._is_reserved:
@@ -475,7 +475,7 @@ def _used_tokens(event: RequestEnded, prompt_tokens: float) -> float:
 
 
 def _over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> GatewayError:
-    """Build the error for a key that is at a limit, or whose limits are unknown."""
+    """Build the error for a key that is at a limit, or that has limits in an unknown state."""
     limit = over.limit
     if over.is_unknown:
         wait_s = over.wait_s or 1.0

@@ -101,7 +101,7 @@ class KeyLimiter:
         return self._slots.taken
 
     def enter(self, now_s: float, *, anyway: bool = False) -> CallerTicket | OverLimit:
-        """Count one request whose body is not yet known, or return the reason for rejecting it.
+        """Count one request before its body is known, or return the reason for rejecting it.
 
         A rejected request takes nothing; with `anyway` none is rejected.
         """
@@ -137,9 +137,9 @@ class KeyLimiter:
     ) -> OverLimit | None:
         """Reserve the tokens of a request that has entered, or return the reason for rejecting it.
 
-        A request whose prompt alone exceeds the limit is never admitted. One that exceeds it only together with the
-        longest possible answer waits for a full bucket: most answers are far shorter than their limit. With `anyway`
-        every other one is admitted.
+        A request is never admitted if its prompt alone exceeds the limit. If only prompt and longest possible answer
+        together exceed it, the request waits for a full bucket: most answers are far shorter than their limit. With
+        `anyway` every request with a prompt within the limit is admitted.
         """
         tokens = prompt_tokens + answer_tokens
         if self._tokens is not None:

@@ -47,7 +47,7 @@ class FairQueue(Generic[W]):
     Args:
         slots: maximum number of concurrent requests.
         waiting_max: maximum number of queued requests.
-        held: the slots themselves; None for those of this process.
+        held: the slots themselves; None for slots of this process alone.
 
     Attributes:
         waiting: queued requests.
@@ -79,7 +79,7 @@ class FairQueue(Generic[W]):
         return self._held.is_asking(now_s, self.waiting)
 
     def admit(self) -> W | None:
-        """Take a free slot for the queued request whose turn it is, and return it; None without both."""
+        """Take a free slot for the next queued request, and return the request; None without both."""
         if not self.waiting or not self.try_acquire():
             return None
         return self._pop()
@@ -130,7 +130,7 @@ class FairQueue(Generic[W]):
         return request
 
     def _next(self) -> W:
-        """Return the request whose turn it is; the queue must not be empty."""
+        """Return the next request to admit; the queue must not be empty."""
         while True:
             key_name, lane = next(iter(self._lanes.items()))
             request = next(iter(lane.waiting))

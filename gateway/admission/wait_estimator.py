@@ -1,8 +1,8 @@
 """Estimates the wait until capacity is released, for Retry-After. Pure.
 
 By Little's law, capacity that is fully taken and held for a mean time W is released at capacity / W: n units in
-n * W / capacity. The mean is that of about the last twenty holders, so it needs no warm traffic and does not change
-while idle.
+n * W / capacity. The mean covers about the last twenty releases, so it needs no warm traffic and does not change while
+idle.
 
 Units: seconds; amounts are slots or bytes.
 """
@@ -10,13 +10,13 @@ Units: seconds; amounts are slots or bytes.
 from typing import Final
 
 _DECAY: Final = 0.95  # of the past at each release: the last 20 count
-_UNKNOWN_S: Final = 5.0  # reported before the first release: a chat answer's usual duration
+_UNKNOWN_S: Final = 5.0  # reported before the first release: the usual duration of a chat answer
 _WAIT_S_MIN: Final = 0.1  # retrying sooner would only be rejected again
 _WAIT_S_MAX: Final = 60.0  # a longer wait is a guess, and OpenAI's SDKs ignore longer waits in a header
 
 
 class WaitEstimator:
-    """Mean time for which holders have held capacity.
+    """Mean time for which capacity has been taken.
 
     Args:
         capacity: total amount that can be taken.

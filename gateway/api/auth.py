@@ -14,7 +14,7 @@ def _ignore(_name: str) -> None:
 
 
 class Keyring:
-    """The callers' keys, kept only as SHA-256 digests, so that a lookup takes the same time for any guess.
+    """The callers' keys, stored only as SHA-256 digests, so that a lookup takes the same time for any guess.
 
     Args:
         keys: names by key; if empty, every caller is "anonymous".
@@ -60,10 +60,12 @@ class Keyring:
         return self._name(dict(headers))
 
     def name_of(self, head: RequestHead) -> str:
-        """Return the same for a request for a replica, whose connection rejects a second host.
+        """Return the name of the caller's key for a request for a replica, on a connection that rejects a second host.
 
         Raises:
-            Forbidden: no keys are configured, and the request is one of a foreign web page.
+            Unauthorized: the request has no key or an unknown one.
+            UnknownHost: no keys are configured, and the host is unknown.
+            Forbidden: no keys are configured, and the request is from a foreign web page.
         """
         by_name = head.by_name
         if self.has_keys:

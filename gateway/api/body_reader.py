@@ -1,7 +1,7 @@
 """Receives whole request bodies within limits on size, time, and the bytes that all bodies hold together.
 
-A body's bytes are reserved as they arrive and held until its request ends, so the memory for bodies is bounded. A
-rejected body is not read any further. Does not look into a body. Units: seconds, bytes.
+The bytes of a body are reserved as they arrive and held until its request ends, so the memory for bodies is bounded. A
+rejected body is not read any further. This module does not read the contents of a body. Units: seconds, bytes.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class BodyLimits(msgspec.Struct, frozen=True):
         body_s: longest time for one body to arrive.
         memory: shared by all bodies. A bug in it fails no request: it is reported, and the limit is not enforced.
         runtime: reports such a bug.
-        turns: those of large bodies.
+        turns: queue of large bodies, which are parsed one after another.
     """
 
     bytes_max: int
@@ -58,7 +58,7 @@ class BodyLimits(msgspec.Struct, frozen=True):
 
         Raises:
             BodyTooLarge: the body is over its limit.
-            Overloaded: all bodies together, or those of the caller's key, are over their limit.
+            Overloaded: all bodies together, or the bodies of the caller's key, are over their limit.
         """
         if size > self.bytes_max:
             self.check(by_name)
@@ -99,7 +99,7 @@ class Arrival:
         limits: the limits.
         key_name: name of the caller's API key.
         by_name: headers of the request, by names in lower case.
-        on_failure: called with `RequestTimeout` or `Overloaded` if the rest of the body is no longer awaited.
+        on_failure: called with `RequestTimeout` or `Overloaded` if no more of the body is awaited.
 
     Raises:
         BodyTooLarge: the announced length is over the limit.
@@ -132,7 +132,7 @@ class Arrival:
 
         Raises:
             BodyTooLarge: the body is over its limit.
-            Overloaded: all bodies together, or those of the caller's key, are over their limit.
+            Overloaded: all bodies together, or the bodies of the caller's key, are over their limit.
         """
         if self._is_refused:
             raise self._limits.over_memory(self._size)
@@ -176,7 +176,7 @@ class Arrival:
             raise self._limits.over_memory(size)
 
     def _refused(self) -> None:
-        """Drop what has arrived and end the wait, in the next turn of the loop: another body got the room."""
+        """Drop the pieces that arrived and end the wait, in the next turn of the loop: another body got the room."""
         self._pieces = bytearray()
         self._is_refused = True
         self._timer.cancel()

@@ -24,8 +24,8 @@ class WaitingConnections:
 
     Attributes:
         accepted_max: connections to accept in one turn of the event loop. A request needs about five turns until its
-            key is checked, and must not be closed for connections that were accepted meanwhile.
-        files_many: number of open files from which nothing should remain to be read from files.
+            key is checked, and must not be closed for connections that are accepted in these turns.
+        files_many: number of open files at which everything should have been read from files.
         unknown: connections of callers that have not sent a valid key.
         known: connections of other callers.
         idle_s_max: time after which an idle connection is closed.
@@ -48,7 +48,7 @@ class WaitingConnections:
         _close_oldest(self.known, len(self.known) - self._known_max)
 
     def make_room(self, count: int) -> None:
-        """Close connections, those of unknown callers first, although no bound is reached."""
+        """Close connections, of unknown callers first, although no bound is reached."""
         _close_oldest(self.unknown or self.known, count)
 
 
@@ -58,7 +58,7 @@ def _close_oldest(waiting: "dict[ClientConnection, asyncio.Transport]", count: i
 
 
 class ClientConnection:
-    """The state of one client connection, as far as the bounds need it.
+    """The state of one client connection that the bounds need.
 
     Attributes:
         is_known: True after a request with a valid key.

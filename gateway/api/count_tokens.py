@@ -1,8 +1,8 @@
 """POST /v1/messages/count_tokens: returns the gateway's own estimate of a prompt's tokens.
 
-Agents call it before they send a prompt, to see how full the context is. No replica is involved: the estimate is the
-one that quotas and predictions use, scaled by the usage that the model's replicas have reported. It therefore works for
-every kind of replica, immediately and free of charge. Units: tokens.
+Agents call it before they send a prompt, to see how full the context is. No replica is involved: quotas and predictions
+use the same estimate, scaled by the usage that the model's replicas have reported. It therefore works for every kind of
+replica, immediately and free of charge. Units: tokens.
 """
 
 import itertools
@@ -70,7 +70,7 @@ class CountExchange(ClientExchange):
         report_rejected(self._runtime, self, self._key_name, error)
 
     def _abandon(self) -> None:
-        """Do nothing: the answer is made at once."""
+        """Do nothing: the answer is already made."""
 
     def _release(self) -> None:
         if self._entry is not None:
@@ -86,7 +86,7 @@ class TokenCounts:
         runtime: clock and receiver of events.
 
     Attributes:
-        serving: the settings in force; a request keeps those it started with.
+        serving: the settings in force; a request uses the settings with which it started.
     """
 
     def __init__(self, serving: Serving, api: ClientApi, runtime: Runtime) -> None:

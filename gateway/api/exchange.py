@@ -3,8 +3,8 @@
     queued --begin--> receiving --last piece of the body--> answering --response complete--> over
                           '--error--> rejected --response complete--> over
 
-A disconnect leads to `over` from every state. The rest of a rejected body is read and dropped, within limits: closing
-at once would reset the connection, and the sender would never see the response. Units: seconds, bytes.
+A disconnect leads to `over` from every state. Pieces of a rejected body are read and dropped, within limits: closing
+immediately would reset the connection, and the sender would not receive the response. Units: seconds, bytes.
 """
 
 import asyncio
@@ -46,18 +46,16 @@ class Connection(Protocol):
     Attributes:
         admit: called for a request that is served.
         is_stalled: True while the transport is above its limit for unsent bytes.
+        own_headers: headers of every response.
     """
 
     admit: Admit
     is_stalled: bool
+    own_headers: Headers
 
     @property
     def transport(self) -> asyncio.WriteTransport:
         """The transport that takes the bytes of responses."""
-
-    @property
-    def own_headers(self) -> Headers:
-        """Headers of every response."""
 
     def on_response_complete(self) -> None:
         """The whole response was written, and the next request may begin."""
@@ -77,7 +75,7 @@ class ClientExchange(ResponseWriter):
     Attributes:
         request_id: the caller's id of the request, else the gateway's.
         gave_id: True if the id is the caller's, and not for this connection only.
-        trace_id: id of the request's trace, None without one.
+        trace_id: id of the request's trace, None if it has no trace.
         trace: place of the request in its trace, None without tracing.
         more_body: True until the last piece of the body has arrived.
     """
@@ -242,7 +240,7 @@ class ClientExchange(ResponseWriter):
     # inside
 
     def _reject(self, error: GatewayError) -> None:
-        """Answer with an error, at once."""
+        """Answer with an error."""
         self._rejected(error)
         self._respond_error(error)
 
@@ -275,7 +273,7 @@ class ClientExchange(ResponseWriter):
         self._connection.on_response_complete()
 
     def _drop_body(self) -> None:
-        """Release the body of a request that is rejected, or whose client disconnected before it was whole."""
+        """Release the body of a request that is rejected, or the body that a disconnect has cut short."""
         self._pieces = None
         if self._arrival is not None:
             self._arrival.close()

@@ -94,8 +94,7 @@ class HttpProtocol(asyncio.Protocol):
         connections: the open connections of its server.
 
     Attributes:
-        admit: see `exchange.Connection`.
-        is_stalled: the same.
+        admit, is_stalled, own_headers: see `exchange.Connection`.
         transport: the transport, from `connection_made` on.
         head_since_s: loop time at which a head began to be awaited or to arrive, None while none is awaited.
     """
@@ -107,6 +106,7 @@ class HttpProtocol(asyncio.Protocol):
     def __init__(self, connections: OpenConnections) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self._connections = connections
+        self.own_headers = connections.own_headers
         self._waiting = connections.waiting
         self._open_exchange = connections.open_exchange
         parser = self._parser = httptools.HttpRequestParser(self)
@@ -123,16 +123,11 @@ class HttpProtocol(asyncio.Protocol):
         self._data: bytes | memoryview = b""  # what is being parsed
         self._unread_bytes = 0
         self._last_read_s = loop.time()  # time of the client's last read, or at which nothing was left to read
-        self._bytes_since_body = 0  # since the last piece of a body: the parser keeps trailers, too
+        self._bytes_since_body = 0  # since the last piece of a body: the parser stores trailers, too
         self._rejection: GatewayError | None = None
         self._last_response: bytes | None = None  # the last response, sent after pending ones; if set, input is ignored
         self.head_since_s: float | None = self._last_read_s
         self._idle_since_s: float | None = None  # None before the first request and while one is served
-
-    @property
-    def own_headers(self) -> Headers:
-        """See `exchange.Connection`."""
-        return self._connections.own_headers
 
     # the transport's calls
 
@@ -239,7 +234,7 @@ class HttpProtocol(asyncio.Protocol):
             or not _UNUSUAL.isdisjoint(by_name)
         ):
             upgrades = b"upgrade" in by_name and parser.should_upgrade()
-            error = head_error(version, headers, by_name, upgrades=upgrades)  # of other heads nothing is unusual
+            error = head_error(version, headers, by_name, upgrades=upgrades)  # no other head is rejected
             if error is not None:
                 self._reject(error)
             expected = by_name.get(b"expect", b"").strip(b" \t").lower()
@@ -258,6 +253,7 @@ class HttpProtocol(asyncio.Protocol):
             parser.should_keep_alive() and version != "1.0" and not self._waiting.draining,
             expects_continue,
         )
+        self.own_headers = self._connections.own_headers  # the date changes every second
         exchange = self._last = self._open_exchange(self, head)
         self._headers = []  # trailers go here and are dropped: as headers they would evade the checks of a proxy
         if self._under_way is None:
@@ -308,7 +304,8 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._idle_since_s = self._loop.time()
         self._connection.wait()
-        self._send_last_response()
+        if self._last_response is not None:
+            self._send_last_response()
 
     def _begin_queued(self, exchange: ClientExchange) -> None:
         exchange.begin()
@@ -378,7 +375,7 @@ class HttpProtocol(asyncio.Protocol):
             self._send_last_response()
 
     def _send_last_response(self) -> None:
-        """Send the last response, if any, and close; all earlier requests have been answered."""
+        """Send the last response and close; all earlier requests have been answered."""
         if self._last_response is not None and not self.transport.is_closing():
             self.transport.write(self._last_response)
             self.transport.close()

@@ -24,14 +24,15 @@ _STREAM_LINES = (
 class EventStream:
     """A `gateway.race.context.Client` that forwards events."""
 
-    __slots__ = ("_api", "_request_id", "_response", "_terminator", "write")
+    __slots__ = ("_api", "_request_id", "_response", "_terminator", "finish", "write")
 
     def __init__(self, response: ResponseWriter, request_id: str, api: ClientApi) -> None:
         self._response = response
         self._request_id = request_id
         self._api = api
         self._terminator: StreamTerminator = ERROR_EVENT
-        self.write: Callable[[bytes], None] = response.write  # saves one call for every event
+        self.write: Callable[[bytes], None] = response.write
+        self.finish: Callable[[], None] = response.end
         if api.terminator is not None:
             self._terminator = api.terminator(request_id)
             if self._terminator.note is not None:
@@ -49,9 +50,6 @@ class EventStream:
     def keep_alive(self) -> None:
         self.begin([])
         self._response.write_keep_alive(self._api.keep_alive)
-
-    def finish(self) -> None:
-        self._response.end()
 
     def fail(self, error: GatewayError) -> None:
         if self._response.started:
@@ -78,11 +76,11 @@ class TellingStream(EventStream):
         super().__init__(response, request_id, api)
         self._forward = self.write
         self._told = False
-        self.write = self._write_telling
+        self.write, self.finish = self._write_telling, self._finish_telling
 
-    def finish(self) -> None:
+    def _finish_telling(self) -> None:
         self._tell()  # a stream may end without a closing event
-        super().finish()
+        self._response.end()
 
     def _write_telling(self, raw: bytes) -> None:
         if is_last(raw):

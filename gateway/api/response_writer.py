@@ -102,8 +102,8 @@ class ResponseWriter(ABC):
         self._burst = runtime.burst
         self._unsent_head = b""  # of the response
         self._pending: list[bytes] = []  # bytes to write, for which a flush is scheduled
-        self._last: list[bytes]  # the rest of an ended response
-        self._rest: list[memoryview] = []  # pieces of a long body, the last one first
+        self._last: list[bytes]  # bytes of an ended response that are not written yet
+        self._rest: list[memoryview] = []  # pieces of a long body, in reverse order
         self._is_chunked = False
         self._flows = False  # content was sent in chunks, and more may follow
         self._stalled = False  # the transport is above its limit for unsent bytes
@@ -183,7 +183,7 @@ class ResponseWriter(ABC):
             self._runtime.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write everything at once."""
+        """Write everything that is pending, in one call of the transport."""
         if self._flows:
             data = b"".join(self._pending)
             self._pending = []
@@ -210,7 +210,7 @@ class ResponseWriter(ABC):
             self._completed()
 
     def _is_long(self) -> bool:
-        """Return True if the rest of an ended response is written in several turns: the transport would copy it."""
+        """Return True if an ended response has many bytes, written in several turns: the transport would copy them."""
         if sum(map(len, self._last)) <= _LONG_BYTES:
             return False
         for piece in self._last:
@@ -221,9 +221,9 @@ class ResponseWriter(ABC):
         return True
 
     def _write_rest(self) -> None:
-        """Write the next piece of a long body, if the client has taken those before it."""
+        """Write the next piece of a long body, if the client has received the pieces before it."""
         if self._stalled or not self._rest:
-            return  # `go_on` continues, or the client is gone
+            return  # `go_on` continues, or the client has disconnected
         piece = self._rest.pop()
         if self._rest:
             self._write_after_head(piece)
@@ -253,7 +253,7 @@ class ResponseWriter(ABC):
                 self.race.pause()
 
     def go_on(self) -> None:
-        """Resume the race: the client has received what it was late with."""
+        """Resume the race: the client has caught up."""
         if self._stalled:
             self._stalled = False
             if self.started and self.race is not None:
@@ -268,7 +268,7 @@ class ResponseWriter(ABC):
 
     @abstractmethod
     def _completed(self) -> None:
-        """Go on after the whole response was written; called at most once."""
+        """Continue after the whole response was written; called at most once."""
 
     def _replace(self) -> None:
         """Fail the race of a response that cannot be sent, and close the connection if its error cannot be sent."""

@@ -37,9 +37,8 @@ from ttft_gateway.requests.request import Inbound, parse
 from ttft_gateway.routing.affinity import ID_CHARS_MAX
 from ttft_gateway.routing.replicas import Replica
 
-_ENGINE_PATHS = {"/rerank": Api.RERANK, "/v2/rerank": Api.RERANK, "/tokenize": Api.TOKENIZE}  # vLLM's further paths
+_ENGINE_PATHS = {"/rerank": Api.RERANK, "/v2/rerank": Api.RERANK, "/tokenize": Api.TOKENIZE}  # other paths of vLLM
 _NO_REPLICAS_RETRY_S = 5.0  # between two look-ups of replicas, by default
-_RESPONSES, _OFF = Api.RESPONSES, Denial.OFF  # Python 3.11 looks up a member in its class slowly
 _CLIENT_GONE = 499  # the status in logs of a client that disconnected
 
 
@@ -117,9 +116,9 @@ class RacedExchange(ClientExchange):
             permit = routes.admit(admission, caller, model, call, facts, entry)
             if permit is not None:
                 runtime = permit.runtime
-        race = self._race = self.race = Race(model, call, facts, client, caller, runtime)
         if not serving.keyring.has_keys:
             self._connection.admit(known=False)
+        race = self._race = self.race = Race(model, call, facts, client, caller, runtime)
         self._held_since_s = arrived_s
         self._permit = permit
         if permit is None:
@@ -163,7 +162,7 @@ class RacedRoutes:
         apis: the client APIs to serve.
 
     Attributes:
-        serving: the settings in force; a request keeps those it started with.
+        serving: the settings in force; a request uses the settings with which it started.
         apis: the client APIs to serve.
         runtime: clock and receiver of events.
         paths: the API of each path.
@@ -229,8 +228,8 @@ def _pinned(previous_id: str, model: Model, key_name: str) -> Replica | None:
     """Return the replica that has the stored answer to continue, None if it is unknown.
 
     Raises:
-        UpstreamFailed: the answer belongs to another key, or the id is too long to be one; the error is that of
-            OpenAI for an unknown id.
+        UpstreamFailed: the answer belongs to another key, or the id is too long to be one; OpenAI's error for an
+            unknown id.
     """
     stored = model.stored_answers.find(previous_id)
     if stored is None and len(previous_id) <= ID_CHARS_MAX:
@@ -262,7 +261,7 @@ def _facts(
         tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
     except Exception as error:  # a bug in an estimate must not fail the request
         runtime.report("estimates", error)
-    hedge_off = _OFF if inbound.stored and model.stores_by_default else inbound.hedge_off
+    hedge_off = Denial.OFF if inbound.stored and model.stores_by_default else inbound.hedge_off
     attempts_max = None
     if attempts is not None:
         attempts_max = attempts.attempts_max
@@ -288,7 +287,7 @@ def _facts(
 def _other_client(
     response: ResponseWriter, request_id: str, api: ClientApi, inbound: Inbound
 ) -> EventStream | JsonAnswer:
-    """Return the client of a race whose answer is not streamed, or reports usage."""
+    """Return the client of a race with an answer that is not streamed, or that reports usage."""
     if inbound.call.streaming:
         return TellingStream(response, request_id, api)
     answer = TellingAnswer if inbound.tells_usage else JsonAnswer

@@ -46,7 +46,7 @@ class Serving(msgspec.Struct, frozen=True):
         keyring: API keys and the models they may use.
         bodies: limits on request bodies.
         admission: gives permits to requests.
-        counts: the same for requests that only count tokens, whose limits are separate, as at Anthropic.
+        counts: gives permits to requests that only count tokens; their limits are separate, as at Anthropic.
         limits: limits on client requests.
         attempts: limits on attempts by name of the key, for keys that have some.
         traces: finds the place of each request in its trace; None without tracing.

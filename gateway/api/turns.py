@@ -1,7 +1,7 @@
 """Spreads the parsing of large bodies, so that one sender of many cannot keep the event loop from all others.
 
-A parse runs in one piece. After a long one, the next body waits, from any client, and the loop serves everything else.
-A large body that comes alone is parsed at once. Units: seconds, bytes.
+A parse runs in one piece. After a long parse, the next body waits, from any client, and the loop serves all others. A
+large body that comes alone is parsed immediately. Units: seconds, bytes.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ LARGE_MIN: Final = 256 * 1024
 """Size above which a body takes a turn: a smaller one is parsed within a millisecond."""
 
 _FREE_S: Final = 0.005  # time of a parse that needs no pause: bodies of some MB that are one text
-_PAUSES: Final = 7  # the pause after a longer parse, in durations of the rest of it
+_PAUSES: Final = 7  # pause after a parse over `_FREE_S`, as a multiple of the excess
 _PAUSE_S_MAX: Final = 0.5
 
 
@@ -51,7 +51,7 @@ class Turns:
         self._is_busy = False  # during a parse and the pause after it
 
     def take(self, parse: Callable[[], None]) -> Turn:
-        """Parse a body now or after those before it; `parse` must not raise."""
+        """Parse a body now or after the bodies in the queue; `parse` must not raise."""
         turn = Turn(parse)
         if self._is_busy:
             self._waiting.append(turn)
