@@ -1,10 +1,10 @@
 """Calls that a request and a token cost, held to recorded numbers, which are the same on any machine and in any run.
 
 Calls of the gateway, the HTTP server included, are held within 5 %, and so is their sum with the calls of the harness
-(pretended sockets, the loop). The bound finds work that was added by mistake; it is no target. A clear line of code that
-needs a call gets it, and a higher number is recorded here with the reason in the commit body; a contorted line that
-avoids the call is the worse change. Python versions count some calls differently; a version without recorded numbers is
-held within a third of the newest ones.
+(pretended sockets, the loop). The bound finds work that was added by mistake; it is no target. A clear line of code
+that needs a call gets it, and a higher number is recorded here with the reason in the commit body; a contorted line
+that avoids the call is the worse change. Python versions count some calls differently; a version without recorded
+numbers is held within a third of the newest ones.
 """
 
 import sys
