@@ -45,7 +45,7 @@ class HostCheck:
         self._accepted: set[bytes] = set()
 
     def check(self, headers: Headers) -> None:
-        """Check the host of a request; a request without one, which no browser sends, is accepted.
+        """Check the host of a request; a request without a host, which no browser sends, is accepted.
 
         Raises:
             UnknownHost: the host is neither an IP address nor a name of the gateway.

@@ -2,7 +2,7 @@
 
 Owns these routes and their access control. The state comes from a view and actions from callables, so that the routes
 do not depend on the object graph, or on the number of processes. With an admin key, every route except /healthz
-requires it; without one, a known host.
+requires it; without a key, a known host.
 
 The only importer of sse-starlette. Its first stream would start a task that checks twice a second, as long as the loop
 runs, for the end of a server; it is disabled here, so that only `Admin.close` ends the feed.
@@ -441,7 +441,7 @@ def _answer_errors(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:
-    """Return the methods of all routes with this path; the framework's own `Allow` has only those of the first."""
+    """Return the methods of all routes with this path; the framework's `Allow` has only the methods of the first."""
     matching = (
         route for route in app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
     )

@@ -69,7 +69,7 @@ class Gateway:
         tasks: owner of every long-lived task; its loop must be running.
         reread: reads the settings again for a reload; None if there is no file.
         tune: change of each model's hedging (`gateway.server.model_parts.Tune`); None for the settings as they are.
-        member: place of the process among those of the gateway.
+        member: place of the process among the processes of the gateway.
         engine: connection to the engine of shared limits; None for limits of this process.
 
     Attributes:
@@ -179,7 +179,7 @@ class Gateway:
             self.switches.publish = self._sharing.publish
 
     def build_admin(self) -> "Admin":
-        """Return the admin application, whose framework is imported only then."""
+        """Return the admin application; its framework is imported only then."""
         from gateway.server.admin import Admin, Controls
 
         controls = Controls(self.switches.switch_hedging, self.switches.switch_replica, self.reload)

@@ -47,7 +47,7 @@ class OwnState:
 
     Args:
         models: returns the models by name, which a reload replaces.
-        drop: receives the name of each pool whose state is damaged, and the reason.
+        drop: receives the name of each pool with damaged state, and the reason.
     """
 
     def __init__(self, models: Callable[[], Mapping[str, Model]], drop: Drop) -> None:

@@ -177,7 +177,7 @@ class PartsBuilder:
         return ModelParts(model, built, self._rows, self._clients, warm_pools)
 
     def _replica(self, model: config.ModelSettings, row: config.ReplicaSettings, old: ModelParts | None) -> Replica:
-        """Return the replica of the previous topology if its settings are unchanged, except those of routing."""
+        """Return the replica of the previous topology if its settings are unchanged, except its routing settings."""
         before, named = self._before, (model.name, row.name)
         old_row, origin = (None, None) if old is None else old.rows.get(row.name, (None, None))
         is_same = self._rows_only and row is old_row

@@ -13,7 +13,7 @@ STOPPING = "STOPPING=1"
 
 
 def notify(state: str) -> None:
-    """Send a state to the socket that NOTIFY_SOCKET names; do nothing without one, or if nothing receives there."""
+    """Send a state to the socket that NOTIFY_SOCKET names; do nothing if it is unset, or if nothing receives there."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return

@@ -1,8 +1,8 @@
 """Builds the objects that settings describe: models with pools and replicas, keys, limits; again at each reload.
 
-One half of the composition root (app.py is the other). A new topology takes over the objects whose settings are
-unchanged: replicas with breakers and connections, learned latencies of pools, ledgers, usage of keys. Models whose
-settings are the same object are taken over whole if nothing but models differs: replicas that come and go cost no more
+One half of the composition root (app.py is the other). A new topology takes over the objects with unchanged
+settings: replicas with breakers and connections, learned latencies of pools, ledgers, usage of keys. Models that
+have the same settings object are taken over whole if nothing but models differs: replicas that come and go cost no more
 than their own model. Running requests keep their old objects. No policy belongs here. Units: seconds, bytes.
 """
 
@@ -137,7 +137,7 @@ class Topology(msgspec.Struct, frozen=True):
                 built.backup_only, built.weight = replica.backup_only, replica.weight
 
     def close(self, keep: "Topology | None" = None) -> None:
-        """Close idle connections, except those of clients that `keep` has taken over."""
+        """Close idle connections, except connections of clients that `keep` has taken over."""
         kept = set() if keep is None else set(map(id, keep.clients.values()))
         for name, parts in self.parts.items():
             if keep is None or parts is not keep.parts.get(name):
@@ -301,7 +301,7 @@ def _with_aliases(models: Mapping[str, Model], settings: Sequence[config.ModelSe
 
 
 def _kept_queues(old: Topology, settings: Sequence[config.ModelSettings]) -> dict[str, ModelQueue]:
-    """Return the previous queues of the models whose concurrency is unchanged: their requests still count."""
+    """Return the previous queues of the models with unchanged concurrency: their requests still count."""
     before = {model.name: (model.concurrency, model.queue) for model in old.settings.models}
     return {
         model.name: old.model_queues[model.name]
@@ -313,7 +313,7 @@ def _kept_queues(old: Topology, settings: Sequence[config.ModelSettings]) -> dic
 def _kept(
     old: Mapping[str, _T], old_settings: Mapping[str, KeySettings], settings: Sequence[KeySettings]
 ) -> dict[str, _T]:
-    """Return the previous objects of the keys whose settings are unchanged except for their secrets, by name."""
+    """Return the previous objects of the keys with settings that are unchanged except for secrets, by name."""
     return {
         new.name: old[new.name]
         for new in settings
@@ -333,7 +333,7 @@ def _ledgers(
 
 
 def _rekey(ledgers: LedgerRegistry, old: config.Settings, new: config.Settings) -> None:
-    """Let the quotas of replicas go on whose key was replaced everywhere."""
+    """Carry over each quota of which all replicas have a new key."""
     before, now = _keyed(old), _keyed(new)
     in_use = set(now.values())
     for named, identity in now.items():

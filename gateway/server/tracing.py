@@ -35,7 +35,7 @@ class Tracing:
 
     Args:
         hub: receiver of all events.
-        loop: event loop, whose clock the events have.
+        loop: event loop; its clock gives the times of the events.
         find: returns the facts about a replica.
         version: version of the gateway.
         worker: number of the worker; None for a process that is no worker.

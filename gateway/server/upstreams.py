@@ -25,7 +25,7 @@ _SECRET_CHARS_MIN = 8
 
 
 class UpstreamClient(HttpClient, Protocol):
-    """A client whose connections are kept.
+    """A client that reuses its connections.
 
     Attributes:
         sent: number of requests so far.

@@ -161,7 +161,7 @@ def connected_to(open_exchange: OpenExchange) -> PretendedClient:
 
 
 class ScriptedExchange(ClientExchange):
-    """A request whose response is a script; its body is dropped."""
+    """A request with a script as its response; its body is dropped."""
 
     def __init__(
         self, connection: Connection, head: RequestHead, bodies: BodyLimits, begin: Callable[["ScriptedExchange"], None]

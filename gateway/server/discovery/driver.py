@@ -51,8 +51,8 @@ class _Followed:
     Attributes:
         listing: its replicas in use.
         fault: state of the last answer if it is not used; None if it is.
-        answered_s: time of the last answer that was used; None without one.
-        is_due: True if it must be asked at once.
+        answered_s: time of the last answer that was used; None if there was none.
+        is_due: True if it must be asked immediately.
     """
 
     place: PoolPlace

@@ -1,6 +1,6 @@
 """Asks a source for its replicas: the addresses of a name in DNS, or the rows of a file. Units: seconds.
 
-A name is looked up by the event loop, whose look-ups have threads of their own, with bounds. A file is read on a daemon
+A name is looked up by the event loop, on threads of its own, with bounds. A file is read on a daemon
 thread: a hanging disk delays neither the loop nor the end of the process, and while it hangs the source fails.
 """
 
