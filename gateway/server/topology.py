@@ -8,7 +8,7 @@ than their own model. Running requests keep their old objects. No policy belongs
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -18,25 +18,29 @@ from gateway.admission.admission import Admission, ModelQueue
 from gateway.admission.body_memory import BodyMemory
 from gateway.admission.caller_limits import CallerLimits, KeyLimiter
 from gateway.admission.fair_queue import FairQueue
+from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyLimits
-from gateway.api.serving import Serving
+from gateway.api.serving import AttemptLimits, RequestLimits, Serving
 from gateway.api.turns import Turns
+from gateway.api.web_pages import HostCheck, PageCheck
 from gateway.config import settings as config
 from gateway.config.settings import KeySettings
 from gateway.events import PreviousKeyUsed
 from gateway.race.context import Model, Runtime
-from gateway.server.callers import attempt_limits, keyring, request_limits
 from gateway.server.model_parts import Before, ModelParts, NewKey, PartsBuilder, Tune
 from gateway.server.upstreams import UpstreamClient
 from gateway.traces import TraceStart
 from providers.transport.origin import Origin
 from ttft_gateway.apis.base import Resource
+from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 from ttft_gateway.limits.bucket import Limit
 from ttft_gateway.limits.ledger import LedgerRegistry
 from ttft_gateway.limits.rates import LOCAL, LimitMaker
+from ttft_gateway.requests.parsed import NumberLimits
 from ttft_gateway.routing.affinity import Affinity
 from ttft_gateway.routing.replicas import Replica
 
+_PASSED_HEADERS = frozenset({b"anthropic-beta", b"openai-beta", b"traceparent", b"tracestate"})
 _DRAINED_S = 300.0  # time for which a removed replica stays in the metrics
 _T = TypeVar("_T")
 
@@ -222,8 +226,8 @@ class _Builder:
         bodies = BodyLimits(body_bytes_max, body_s, memory, self._runtime, turns)
         admission = Admission(key_limiters, model_queues, self._runtime)
         counts = Admission(count_limiters, {}, self._runtime)
-        limits, attempts = request_limits(settings), attempt_limits(settings.keys)
-        keys = keyring(settings, self._on_previous_key)
+        limits, attempts = _request_limits(settings), _attempt_limits(settings.keys)
+        keys = _keyring(settings, self._on_previous_key)
         named = _with_aliases(models, settings.models)
         serving = Serving(named, keys, bodies, admission, counts, limits, attempts, _trace_start(settings))
         return Topology(
@@ -375,3 +379,43 @@ def _model_queues(models: Sequence[config.ModelSettings], made: LimitMaker) -> d
             slots.serve(queue.waiting, queue.admit)
             queues[model.name] = queue
     return queues
+
+
+def _request_limits(settings: config.Settings) -> RequestLimits:
+    """Return the limits on requests and the headers to pass on."""
+    limits = settings.limits
+    passed_headers = _PASSED_HEADERS.union(map(str.encode, settings.pass_headers))
+    if settings.tracing is not None:
+        passed_headers -= {b"traceparent"}  # each attempt has its own
+    bounds = NumberLimits(n_max=limits.n_max, max_tokens_max=limits.max_tokens_max)
+    return RequestLimits(bounds, passed_headers, settings.default_model)
+
+
+def _keyring(settings: config.Settings, on_previous: Callable[[str], object]) -> Keyring:
+    """Return the keys; a key for a model may use its aliases, too.
+
+    Args:
+        on_previous: called with the name of a key for each use of its previous secret.
+    """
+    names = {key.key.get_secret_value(): key.name for key in settings.keys}
+    previous = {key.previous_key.get_secret_value(): key.name for key in settings.keys if key.previous_key is not None}
+    aliases = {model.name: model.aliases for model in settings.models}
+    return Keyring(
+        names,
+        {
+            key.name: frozenset(name for model in key.models for name in (model, *aliases[model]))
+            for key in settings.keys
+            if key.models is not None
+        },
+        HostCheck(settings.own_hosts),
+        previous,
+        on_previous,
+        PageCheck(settings.cors_origins, is_local=settings.listen.loopback),
+    )
+
+
+def _attempt_limits(keys: Sequence[KeySettings]) -> dict[str, AttemptLimits]:
+    """Return the limits on attempts by name of the key, for keys that have some."""
+    limits = {key.name: AttemptLimits(key.hedge and key.attempts_max > 1, key.attempts_max) for key in keys}
+    usual = AttemptLimits(hedge=True, attempts_max=ATTEMPTS_MAX)
+    return {name: given for name, given in limits.items() if given != usual}

@@ -128,7 +128,7 @@ def test_a_banned_word_is_found(plant: Plant, sentence: str, name: str, form: st
 @pytest.mark.parametrize("pronoun", ["those of", "That\nof", "without one", "whose"])
 def test_a_pronoun_for_a_noun_of_another_clause_is_found(plant: Plant, pronoun: str) -> None:
     """Clean pages are looked at, also across lines; a path of `UNCLEAN` is not looked at yet."""
-    plant("docs/architecture.md", f"A limit, {pronoun} a key.\n")
+    plant("CHANGELOG.md", f"A limit, {pronoun} a key.\n")
     [finding] = findings(plant("docs/guide.md", f"# Guide\n\nA limit, {pronoun} a key.\n"), "pronouns")
     assert finding.startswith(f"docs/guide.md:3: {' '.join(pronoun.lower().split())!r}; write: ")
 
