@@ -12,7 +12,7 @@ from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.scenario import load, names
 from ttft_gateway.routing.strategies import Routing
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def rows(workload: str, requests: int = 1_000, **plan: Any) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ from streaming_bench.research.published import python_port, sources, studies, th
 from streaming_bench.research.published.side_by_side import ReproducedRow, deviation, gains, grid
 from streaming_bench.research.published.studies import RetryRule, retried_s
 
-LAB = Path(__file__).parent / "golden" / "lab"
+LAB = Path(__file__).parents[1] / "golden" / "lab"
 
 attempts_ms = st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1, max_size=200)
 
