@@ -136,7 +136,7 @@ async def _replicas(
         await server.start()
         opened.push_async_callback(server.close)
         server.replica._rng.seed(f"{seed} {kind} {pool} {number}")  # the same texts for the same seed
-        server.replica._generator = MarkedTexts(server.replica._generator)  # type: ignore[assignment]
+        server.replica._generator = MarkedTexts(*server.replica._generator)
         rows.append({"name": f"{pool}-{number}", "base_url": server.url, **settings})
         servers[f"{kind} {pool}-{number}"] = server
     return rows, servers

@@ -9,9 +9,9 @@ import pytest
 import providers.response_stream
 from hostile_answers import STREAMS, event
 from openai_calls import STREAMED, WHOLE
-from played_http import Client, RecordingSink
+from played_http import Client, Exchange, RecordingSink
 from providers.openai.chat import OpenAIChat
-from providers.response_stream import Bounds
+from providers.response_stream import Bounds, ResponseStream
 from providers.upstream import HttpEndpoint
 from running import run_virtual
 from ttft_gateway.apis.base import Api, Call, FrameKind
@@ -22,14 +22,28 @@ SSE = [(b"content-type", b"text/event-stream")]
 _SIZE = 300_000
 
 
+class _CountedExchange(Exchange):
+    """The exchange of a request that records pauses and resumptions."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def pause(self) -> None:
+        """Record a pause."""
+        self.said.append("pause")
+
+    def resume(self) -> None:
+        """Record a resumption."""
+        self.said.append("resume")
+
+
 class _Play:
     """A response of one endpoint, with a client that counts pauses and resumptions."""
 
     def __init__(self, call: Call = STREAMED) -> None:
-        self.client, self.sink = Client(), RecordingSink()
-        self.said: list[str] = []
-        self.client.exchange.pause = lambda: self.said.append("pause")  # type: ignore[method-assign]
-        self.client.exchange.resume = lambda: self.said.append("resume")  # type: ignore[method-assign]
+        exchange = _CountedExchange()
+        self.said = exchange.said
+        self.client, self.sink = Client(exchange=exchange), RecordingSink()
         endpoint = HttpEndpoint(self.client, {Api.CHAT: OpenAIChat()}, "/v1", [(b"host", b"h")], "m", Bounds())
         self.stream = endpoint.open(call, self.sink)
         self.response = self.client.sinks[0]
@@ -170,7 +184,8 @@ def test_a_heavy_answer_is_forwarded_or_fails(call: Call) -> None:
     async def main() -> None:
         play = _Play(call)
         play.response.on_response(200, [(b"content-type", b"application/json")])
-        play.client.sinks[0]._reader = None  # type: ignore[attr-defined]
+        assert isinstance(play.response, ResponseStream)
+        play.response._reader = None
         play.response.on_body(body)
         play.response.on_close(None)
         await _until(lambda: play.sink.ends)

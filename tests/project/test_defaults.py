@@ -68,7 +68,7 @@ found |= {
 }
 print(json.dumps({name: repr(value) for name, value in found.items() if value is not None}))
 """
-OWN = {  # nobody else's, and names of enumerations, which the second test compares
+OWN = {  # defaults of one place only, and names of enumerations, which the second test compares
     *(f"HedgeConfig.{name}" for name in ("allow_billed_hedges", "min_delay", "policy")),
     *(f"HedgeSettings.{name}" for name in ("budget_unit", "policy", "routing")),
     "MeasureSettings.slo_s",
@@ -87,7 +87,7 @@ def test_every_default_follows_its_one_place() -> None:
     before, after = _defaults(), _defaults("changed")
     copies = {name for name, value in before.items() if after[name] == value} - OWN
     assert copies == set(), (
-        "take these from ttft_gateway/hedging/parameters.py, or add them to OWN if nobody else has them"
+        "take these from ttft_gateway/hedging/parameters.py, or add them to OWN if no other place has them"
     )
     assert {name for name in OWN if before[name] != after[name]} == set()
 

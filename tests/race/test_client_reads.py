@@ -24,7 +24,7 @@ Event = dict[str, Any]
 def body_of(asked: Asked, fault: str = "", seed: int = 0) -> tuple[int, bytes]:
     """Return the status and the body with which a replica answers."""
     replica = SimulatedReplica(parse_profile({}), random.Random(1), seed)
-    replica._generator = MarkedTexts(replica._generator)  # type: ignore[assignment]
+    replica._generator = MarkedTexts(*replica._generator)
     request = json.dumps(asked.marked.body(asked.api, "m", stream=asked.stream)).encode()
     script = replica.script(RawRequest(asked.api, request), parse_faults(fault) if fault else (), 0.0, 0.0)
     return script.status, b"".join(frame.raw for frame in (*script.prelude, *(step.frame for step in script.steps)))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -17,6 +18,11 @@ from gateway.share.messages import (
     SlotsAsk,
     SwitchesAsk,
 )
+
+
+def _returned(reply: Reply, _: bytes) -> Reply:
+    """Return a reply to any call."""
+    return reply
 
 
 class Channel:
@@ -68,7 +74,7 @@ def test_a_damaged_reply_is_a_lost_batch() -> None:
     dropped: list[str] = []
     replies: list[Reply | None] = []
     for reply in (Reply([SlotsAnswer(1, -2, 4)]), Reply([], 10**9), Reply([GaugeAnswer(-1, {})])):
-        engine = HubEngine(Channel(lambda _, reply=reply: reply))  # type: ignore[misc]
+        engine = HubEngine(Channel(partial(_returned, reply)))
         engine.drop = lambda name, _: dropped.append(name)
         engine.ask([], replies.append)
     assert replies == [None] * 3

@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import json
 import re
-import urllib.request
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import httpx
 
 from error_forms import DEAD, MISTAKES
 from raw_http import ASK, answer, request_bytes
@@ -92,8 +93,8 @@ async def blamed(folder: Path, *, mistakes: int, careful: int, every_s: float) -
                 tasks.create_task(make_mistakes(name))
             for name in DEAD:
                 tasks.create_task(ask_the_dead(name))
-        metrics = await asyncio.to_thread(_text, f"{served.admin_url}/metrics")
-        seen.named = set(_MISCONFIGURED.findall(metrics))
+        metrics = await asyncio.to_thread(httpx.get, f"{served.admin_url}/metrics")
+        seen.named = set(_MISCONFIGURED.findall(metrics.text))
         seen.changes.update(_CHANGED.findall((folder / "gateway.log").read_text(encoding="utf-8")))
     return seen
 
@@ -105,11 +106,6 @@ async def _ask(port: int, caller: str, model: str, prompt: str) -> tuple[int, st
     async with answer(port, request_bytes(body, headers=authorization)) as got:
         await got.body()
         return got.status, got.headers.get("x-ttft-replica", "error")
-
-
-def _text(url: str) -> str:
-    with urllib.request.urlopen(url) as response:  # noqa: S310
-        return bytes(response.read()).decode()
 
 
 def _config(port: int) -> dict[str, object]:

@@ -80,11 +80,10 @@ _TOOLS: Mapping[Api, Mapping[str, object]] = {
 }
 
 
-class MarkedTexts:
+class MarkedTexts(TextGenerator):
     """The `TextGenerator` of a replica that answers marked requests."""
 
-    def __init__(self, generator: TextGenerator) -> None:
-        self._generator = generator
+    __slots__ = ()
 
     def generate(
         self, api: Api, request: ParsedRequest, rng: random.Random, _lengths: Lengths, cached_tokens: int
@@ -102,7 +101,7 @@ class MarkedTexts:
             n=_CHOICES if form == "choices" else 1,
         )
         lengths = Lengths(tokens, tokens, _THINKING if form == "thinking" else 0)
-        completion = self._generator.generate(api, plain, rng, lengths, cached_tokens)
+        completion = super().generate(api, plain, rng, lengths, cached_tokens)
         if form != "tool":
             return completion
         return msgspec.structs.replace(completion, choices=tuple(map(_as_call, completion.choices)))
@@ -118,4 +117,4 @@ def answers(asked: Marked, seeds: Iterable[int]) -> Iterator[Completion]:
     """Yield the answers of replicas with these seeds."""
     request, lengths = ParsedRequest(messages=msgspec.Raw(asked.prompt.encode())), Lengths(1, 1, 0)
     for seed in seeds:
-        yield MarkedTexts(TextGenerator(seed, 0)).generate(Api.CHAT, request, random.Random(seed), lengths, 0)
+        yield MarkedTexts(seed, 0).generate(Api.CHAT, request, random.Random(seed), lengths, 0)

@@ -90,7 +90,7 @@ def test_it_is_built_once_for_connections_that_come_together(
 
 
 def test_it_ends_without_a_connection() -> None:
-    """An address that nobody has used is closed without being built."""
+    """An address without a connection is closed without being built."""
     site = _Site()
 
     async def main() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_new_gateway_takes_both_addresses_of_one_that_drains(workers: int, tmp
                 assert b" 200 " in await _got(*feed, "/admin/events")
                 old.process.send_signal(signal.SIGTERM)
                 for port in ports:
-                    await until(lambda port=port: refuses(port))  # type: ignore[misc]
+                    await until(partial(refuses, port))
                 assert old.process.returncode is None
                 async with started("serve", "--config", str(file)) as new:
                     await new.ready(new.process.stderr)
