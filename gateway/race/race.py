@@ -144,8 +144,8 @@ class Race:
         """Send the primary."""
         attempts, now_s = self._attempts, self._runtime.loop.time()
         start_s = now_s - attempts.caller.queued_s  # a client waits from its arrival on
-        primary = attempts.begin(self, start_s, now_s)
         deadlines = self._deadlines = request_deadlines(attempts.call, attempts.facts, self._model.timeouts, start_s)
+        primary = attempts.begin(self, start_s, now_s)
         if primary is None:
             self._next(Role.PRIMARY)
         else:
