@@ -149,12 +149,15 @@ class ResponseWriter(ABC):
         if self._pending:
             self._pending.append(data)
             return
+        burst = self._burst
+        if burst.is_last and self._flows and data:  # a token that arrives alone
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            return
         if not self._flows:
             if self.ended:
                 return  # an error replaced the response
             self.body_sent = True
         self._pending = [data]
-        burst = self._burst
         if burst.is_open:  # as in `end`: a call for each token is saved
             burst.at_end.append(self.flush)
         else:

@@ -13,8 +13,7 @@ from providers.openai.request import build
 from providers.openai.values import ToolCalls, Values, by_pieces, joined
 from ttft_gateway.apis.base import Api, Body, Call, FirstToken, Frame
 from ttft_gateway.apis.openai.errors import bad_status
-from ttft_gateway.apis.openai.events import ChunkReader, usage_of, whole_body
-from ttft_gateway.apis.openai.runs import LearnedEnds
+from ttft_gateway.apis.openai.events import ChunkReader, LearnedEnds, usage_of, whole_body
 
 _NULLS_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content")
 

@@ -12,8 +12,7 @@ from providers.openai.request import build
 from providers.openai.values import joined
 from ttft_gateway.apis.base import Api, Body, Call, Frame
 from ttft_gateway.apis.openai.errors import bad_status
-from ttft_gateway.apis.openai.events import ChunkReader, usage_of, whole_body
-from ttft_gateway.apis.openai.runs import LearnedEnds
+from ttft_gateway.apis.openai.events import ChunkReader, LearnedEnds, usage_of, whole_body
 
 
 class OpenAICompletions:

@@ -99,7 +99,7 @@ def played(play: Callable[[Play], Any], method: str = "POST", version: str = "1.
 
 def end_read(burst: Burst) -> None:
     """End a read of an upstream."""
-    burst.is_open = False
+    burst.is_open = burst.is_last = False
     at_end, burst.at_end = burst.at_end, []
     for send in at_end:
         send()
@@ -120,6 +120,29 @@ def test_what_a_read_brings_is_sent_at_its_end() -> None:
     scene = played(play)
     assert len(scene.transport.written) == 1
     assert not scene.race.said
+
+
+def test_the_last_piece_of_a_read_is_sent_at_once_if_it_is_alone() -> None:
+    """After the first content, a piece with nothing before or after it in its read does not wait for the read's end."""
+
+    async def play(scene: Play) -> None:
+        response, burst, written = scene.response, scene.burst, scene.transport.written
+        burst.is_open = burst.is_last = True
+        response.start(200, [])
+        response.write(b"first")
+        assert written == []
+        end_read(burst)
+        burst.is_open = burst.is_last = True
+        response.write(b"alone")
+        assert written[1:] == [b"5\r\nalone\r\n"]
+        burst.is_last = False
+        response.write(b"a")
+        burst.is_last = True
+        response.write(b"b")
+        end_read(burst)
+        assert written[2:] == [b"2\r\nab\r\n"]
+
+    played(play)
 
 
 def test_a_lone_event_is_one_write() -> None:
@@ -206,7 +229,8 @@ def test_a_large_body_is_not_copied_behind_its_head() -> None:
 
 
 @given(
-    steps=st.lists(st.sampled_from(["write", "read", "large", "slow", "on", "turn"]), max_size=30), ended=st.booleans()
+    steps=st.lists(st.sampled_from(["write", "read", "alone", "large", "slow", "on", "turn"]), max_size=30),
+    ended=st.booleans(),
 )
 def test_everything_is_sent_once_and_in_order(steps: list[str], *, ended: bool) -> None:
     """A client that is slow at any time gets all bytes in order, and a paused race is resumed."""
@@ -224,6 +248,11 @@ def test_everything_is_sent_once_and_in_order(steps: list[str], *, ended: bool) 
                 burst.is_open = True
                 given_.extend(data + data)
                 response.write(data)
+                response.write(data)
+                end_read(burst)
+            elif step == "alone":
+                burst.is_open = burst.is_last = True
+                given_.extend(data)
                 response.write(data)
                 end_read(burst)
             elif step == "slow":

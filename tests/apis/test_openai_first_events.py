@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from checkout import DOCS
 from openai_calls import call_of
 from ttft_gateway.apis.base import FIRST_CONTENT, Frame, FrameKind, Usage
-from ttft_gateway.apis.openai.events import ChunkReader
-from ttft_gateway.apis.openai.runs import usual_first
+from ttft_gateway.apis.openai.events import ChunkReader, usual_first
 
 CALL = call_of({"model": "m", "stream": True})
 UNUSUAL = b'data: {"choices":[],"usage":{}}\n\n'  # after which every event is decoded

@@ -48,9 +48,9 @@ class Recorded(NamedTuple):
 
 
 _RECORDED = {
-    (3, 13): Recorded(request=Calls(371.3, 559.4), token=Calls(15.35, 64.86), read=Calls(23.45, 66.00)),
-    (3, 12): Recorded(request=Calls(371.3, 565.9), token=Calls(15.35, 66.84), read=Calls(23.45, 68.06)),
-    (3, 11): Recorded(request=Calls(374.1, 568.7), token=Calls(15.35, 66.83), read=Calls(23.59, 68.21)),
+    (3, 13): Recorded(request=Calls(367.6, 555.6), token=Calls(12.34, 61.85), read=Calls(20.40, 62.95)),
+    (3, 12): Recorded(request=Calls(367.6, 562.1), token=Calls(12.34, 63.83), read=Calls(20.40, 65.02)),
+    (3, 11): Recorded(request=Calls(370.4, 564.9), token=Calls(12.34, 63.82), read=Calls(20.54, 65.15)),
 }
 _VERSION = sys.version_info[:2]
 _SHARE = 0.05 if _VERSION in _RECORDED else 1 / 3

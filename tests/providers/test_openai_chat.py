@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from openai_calls import STREAMED, WHOLE, call_of
 from providers.openai.chat import OpenAIChat
+from providers.response_stream import take_run
 from ttft_gateway.apis.base import FirstToken, Frame, FrameKind, Usage
-from ttft_gateway.apis.openai.runs import LearnedEnds
+from ttft_gateway.apis.openai.events import LearnedEnds
 
 
 def event(**chunk: Any) -> bytes:
@@ -172,7 +173,7 @@ def test_the_next_answer_is_known_from_its_first_event() -> None:
         assert reader.read(role).kind is FrameKind.PREAMBLE
         assert (reader.run is not None) == (name == "b")
         if reader.run is not None:
-            assert reader.run.take(content + finish) == (content, finish, 1)
+            assert take_run(reader.run, content + finish) == (content, finish, 1)
         assert reader.read(content) == Frame(FrameKind.CONTENT, content)
         assert not reader.complete
         assert reader.read(finish) == Frame(FrameKind.FINISH, finish)
@@ -266,7 +267,7 @@ def test_earlier_answers_change_no_result(
             )
             assert repr(reader.read(each)) == repr(fresh.read(each))
             assert (reader.complete, reader.unknown_keys) == (fresh.complete, fresh.unknown_keys)
-            if reader.run is not None and reader.run.take(each)[2]:
+            if reader.run is not None and take_run(reader.run, each)[2]:
                 assert fresh.read(each) == Frame(FrameKind.CONTENT, each, phase=reader.run.phase)
 
 

@@ -10,11 +10,11 @@ from anthropic_calls import CHAT_TO_MESSAGES
 from defaults import default_hedging, default_timeouts
 from gateway.race.race import Race
 from openai_calls import STREAMED
+from providers.response_stream import take_run
 from scripted import DONE, FINISH, RecordingClient, Scripted, Step, run_race
 from ttft_gateway.apis.anthropic.events import MessageReader
 from ttft_gateway.apis.base import EventReader, Frame, FrameKind, Phase
-from ttft_gateway.apis.openai.events import ChunkReader
-from ttft_gateway.apis.openai.runs import LearnedEnds
+from ttft_gateway.apis.openai.events import ChunkReader, LearnedEnds
 from ttft_gateway.apis.responses.events import ResponsesReader
 from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.hedging.plan import Policy
@@ -94,7 +94,7 @@ def test_a_run_of_events_has_the_phase_of_the_event_that_began_it() -> None:
     for name in ("thinking", "thinking", "text", "text", "tool", "text"):
         frame = reader.read(CHAT[name])
         run = reader.run
-        taken = run is not None and run.take(CHAT[name])[2] == 1
+        taken = run is not None and take_run(run, CHAT[name])[2] == 1
         phases.append((frame.phase, run.phase if run is not None and taken else None))
     thinking, text = (Phase.THINKING, Phase.THINKING), (None, None)
     assert phases == [thinking, thinking, text, text, (Phase.TOOL_CALL, None), text]

@@ -8,6 +8,7 @@ Units: seconds of the event loop's clock, bytes, tokens.
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -244,22 +245,25 @@ class Endpoint(Protocol):
         """Send the call without waiting; the response, errors included, reaches the sink from a later loop turn."""
 
 
-class ContentRun(Protocol):
-    """Recognises content events that equal an earlier one but for their text, so that they need no reading one by one.
+class ContentRun:
+    """The form of content events that differ in nothing but their text, which is plain and not empty.
 
-    Such events may be forwarded unchanged.
+    Such an event is the same JSON with another string in one place: content again, which may be forwarded unread.
+
+    Attributes:
+        prefix, suffix: the bytes of an event before and after its text.
+        phase: the phase of each of the events, as `Frame.phase`.
+        text_at: the place of the text in an event.
+        text_of_line: returns the text of an event's first line, line end included; the second one is blank.
     """
 
-    @property
-    def phase(self) -> Phase | None:
-        """The phase of each of these events, as `Frame.phase`."""
+    __slots__ = ("phase", "prefix", "suffix", "text_at", "text_of_line")
 
-    def take(self, data: bytes) -> tuple[bytes, bytes, int]:
-        """Take the run of such events at the start of data.
-
-        Returns:
-            The run, the bytes after it, and its number of events; 0 events if the next event must be read.
-        """
+    def __init__(self, prefix: bytes, suffix: bytes, phase: Phase | None = None) -> None:
+        start = len(prefix)
+        self.prefix, self.suffix, self.phase = prefix, suffix, phase
+        self.text_at = slice(start, -len(suffix))
+        self.text_of_line = itemgetter(slice(start, -suffix.index(b"\n") - 1))
 
 
 class EventReader(Protocol):
@@ -275,7 +279,7 @@ class EventReader(Protocol):
 
     @property
     def run(self) -> ContentRun | None:
-        """Recognises runs of the stream's content events; None while no run can be recognised."""
+        """The form of the stream's content events; None while no run of them can be recognised."""
 
     def read(self, event: bytes) -> Frame:
         """Classify one whole SSE event (its closing blank line included), and return the client's bytes for it."""
@@ -351,14 +355,15 @@ class Burst:
 
     Attributes:
         is_open: a read is being processed; code with bytes to send adds a callback to `at_end`.
+        is_last: nothing of the read follows the piece that is being pushed, so that its bytes need not wait.
         at_end: callbacks, each called once when the read is over, in order; must not raise.
         turns: shares the loop between streams with many bytes a read.
     """
 
-    __slots__ = ("at_end", "is_open", "turns")
+    __slots__ = ("at_end", "is_last", "is_open", "turns")
 
     def __init__(self) -> None:
-        self.is_open = False
+        self.is_open = self.is_last = False
         self.at_end: list[Callable[[], None]] = []
         self.turns = ReadTurns()
 

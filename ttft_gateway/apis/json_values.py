@@ -14,6 +14,9 @@ ITEMS_MAX: Final = 2_048
 
 VALUES_MIN: Final = 15_000  # values of a small document: 30 ms if each is translated
 _BYTES_PER_VALUE: Final = 64  # of a large document: an agent's messages have 100 to 1,000
+plain_text: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch
+"""Matches the text of a JSON string that has neither escapes nor bytes outside ASCII, and is not empty."""
+
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 # Where items of an array may end: after tokens with alternatives, objects in objects, and so on.
 _ENDS: Final = (b"}]},", b"}},", b"]},", b"},", b"],", b",")

@@ -1,11 +1,20 @@
-"""Classifies the events of OpenAI-compatible streams, for chat completions and completions alike.
+r"""Classifies the events of OpenAI-compatible streams, for chat completions and completions alike.
 
 Content is any truthy value under a choice's `delta` other than `role`, and any truthy `text`; unknown keys count. All
 events of the winner are read here too, so an ordinary event costs one typed decode of a few fields; an event with an
 unexpected type in a field is decoded again, leniently, before it counts as malformed.
 
-`[DONE]` ends a stream, but does not complete an answer. runs.py recognises the usual first events, most content events
-and the usual finish by their bytes; those are not decoded.
+`[DONE]` ends a stream, but does not complete an answer. The usual first events, most content events and the usual
+finish are recognised by their bytes and not decoded. Most content events equal the last one but for their text: a
+`ContentRun`, which the response's stream forwards unread. The events of one answer begin alike, and end like the events
+of the upstream's last answer, which had another id and date. So the first event, which has the role, is decoded, and
+the other events are derived from it:
+
+    first event    data: {"id":"c2","choices":[{"delta":{"role":"assistant"}}]}\n\n
+    envelope       data: {"id":"c2","choices":[{"delta":{
+    its end        "role":"assistant"}}]}\n\n         the same as in an answer before, where events ended thus:
+    content        "content":" ... "}}]}\n\n          (head and suffix)
+    finish         },"finish_reason":"stop"}]}\n\n
 
 Units: bytes, tokens.
 """
@@ -16,11 +25,11 @@ from typing import Final, Never
 
 import msgspec
 
-from ttft_gateway.apis.base import Call, FirstToken, Frame, FrameKind, Phase, Usage
+from ttft_gateway.apis.base import Call, ContentRun, FirstToken, Frame, FrameKind, Phase, Usage
 from ttft_gateway.apis.endings import frames_of_body, unreadable
 from ttft_gateway.apis.errors import ErrorFrame
+from ttft_gateway.apis.json_values import plain_text
 from ttft_gateway.apis.openai.errors import Problem, problem_of
-from ttft_gateway.apis.openai.runs import LearnedEnds, TextRun, UsualEnds, usual_first
 from ttft_gateway.apis.sse import data_of, fields, forwardable
 from ttft_gateway.apis.tolerant_json import as_count, dumps, loads
 
@@ -65,14 +74,72 @@ class _Chunk(msgspec.Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Chunk).decode
 
+# A member of an event that decides nothing: null, or a plain value under a key that no reader reads.
+_UNREAD: Final = (
+    rb'"(?:(?!choices")\w+": ?null'
+    rb'|(?!(?:choices|error|usage|x_groq)")\w+": ?(?:"[ !#-\[\]-~]*+"|(?:0|[1-9]\d*+)(?:\.\d++)?|true|false))'
+)
+_OF_CHOICE: Final = rb'"(?:index": ?\d|(?!delta")\w+": ?null)'  # the same of its only choice
+usual_first: Final = re.compile(
+    rb'data: \{(?:%b, ?)*+"choices": ?\[\{(?:%b, ?)*+"delta": ?\{(?:'
+    % (_UNREAD, _OF_CHOICE)
+    + rb'"role": ?"assistant"(?:, ?"\w+": ?(?:""|null))*+'
+    rb'|(?:"role": ?"assistant", ?)?"content": ?"([ !#-\[\]-~]++)"(?:, ?"(?!content")\w+": ?(?:""|null))*+'
+    rb")\}(?:, ?%b)*+\}\](?:, ?%b)*+\}\n\n" % (_OF_CHOICE, _UNREAD)
+).fullmatch
+"""Matches an event with the role alone, and one with plain text, which is the group; both are valid JSON."""
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"').search
 _FINISH_REASON: Final = re.compile(rb'"finish_reason": ?"').search
 _LEARN_MAX: Final = 4  # learned events; a server with events that differ in more than their text has no runs
 _LEARNED_BYTES_MAX: Final = 64 * 1024  # of an event that is learned
 _USUAL_BYTES_MAX: Final = 4096  # of an event with an end that later answers use
+_DELTA: Final = re.compile(rb'"choices": ?\[\{[^][{}]*"delta": ?\{').search
+_FIRST_ENDS_MAX: Final = 8  # of an upstream; more differ because something follows `delta` that is new in each answer
+_FIRST_END_BYTES_MAX: Final = 1024
 DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, DONE_EVENT)
+
+
+class UsualEnds:
+    """The ends of events, for all answers with one end of the first event; they follow the envelope, and have text.
+
+    An envelope ends in `delta` of the first of `choices`, and the same first end closes as many objects: another end
+    gives the same event with it as with the envelope after which it was learned.
+
+    Attributes:
+        head, suffix: the bytes before and after the text of a content event; empty if unknown.
+        finish: a finish_reason without content; empty if unknown.
+    """
+
+    __slots__ = ("finish", "head", "suffix")
+
+    def __init__(self) -> None:
+        self.head = self.suffix = self.finish = b""
+
+
+class LearnedEnds:
+    """The ends of events that one upstream's answers share."""
+
+    __slots__ = ("_of_first",)
+
+    def __init__(self) -> None:
+        self._of_first: dict[bytes, UsualEnds] = {}
+
+    def after(self, first: bytes) -> tuple[bytes, UsualEnds | None]:
+        """Return the envelope of an answer's first event, and the ends of its events; None if it has no `delta`."""
+        found = _DELTA(first)
+        if found is None:
+            return b"", None
+        envelope, end = first[: found.end()], first[found.end() :]
+        ends = self._of_first.get(end)
+        if ends is None:
+            ends = UsualEnds()
+            if len(end) <= _FIRST_END_BYTES_MAX:
+                if len(self._of_first) >= _FIRST_ENDS_MAX:
+                    self._of_first.clear()
+                self._of_first[end] = ends
+        return envelope, ends
 
 
 class ChunkReader:
@@ -130,7 +197,7 @@ class ChunkReader:
         self._strip_usage = strip_usage
         self._ignored = _REASONING if first_token == "answer" else _NONE
         self._chunks = chunks
-        self.run: TextRun | None = None  # of the event that was learned last
+        self.run: ContentRun | None = None  # of the event that was learned last
         self._learn_left = 0 if learned is None else _LEARN_MAX
         self._learned = learned if call.choices == 1 else None
         self._ends: UsualEnds | None = None  # of the answer's events, from its first one on
@@ -149,7 +216,7 @@ class ChunkReader:
         if event == self._usual_finish:
             self.complete = True
             return Frame(_FINISH, event)
-        if self.run is not None and self.run.has(event):
+        if self.run is not None and _is_of(self.run, event):
             return Frame(_CONTENT, event, None, None, self.run.phase)
         if self._begins:
             usual = usual_first(event)
@@ -204,7 +271,7 @@ class ChunkReader:
         if found is None or _FINISH_REASON(event) is not None:
             return
         start, end = found.span(1)
-        self.run = TextRun(event[:start], event[end:], phase)
+        self.run = ContentRun(event[:start], event[end:], phase)
         head_at = len(self._envelope)
         if self._ends is not None and phase is None and start > head_at and self._is_usual(event):
             self._ends.head, self._ends.suffix = event[head_at:start], event[end:]
@@ -219,7 +286,7 @@ class ChunkReader:
             self._envelope, self._ends = envelope, ends = learned.after(event)
             if ends is not None:
                 if ends.suffix:
-                    self.run = TextRun(envelope + ends.head, ends.suffix)
+                    self.run = ContentRun(envelope + ends.head, ends.suffix)
                 if ends.finish:
                     self._usual_finish = envelope + ends.finish
 
@@ -366,6 +433,11 @@ def whole_body(reader: ChunkReader, body: bytes) -> Frame:
         return first
     answer = loads(body)
     return Frame(_CONTENT, body, usage_of(answer.get("usage")) if isinstance(answer, dict) else None)
+
+
+def _is_of(run: ContentRun, event: bytes) -> bool:
+    """Return True if one event has the form of a run."""
+    return event.startswith(run.prefix) and event.endswith(run.suffix) and plain_text(event[run.text_at]) is not None
 
 
 def _is_given_up(reason: object) -> bool:
