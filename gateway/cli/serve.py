@@ -21,6 +21,7 @@ from gateway.cli.kinds import UNKNOWN, detect_kinds
 from gateway.cli.parser import PROGRAM, ExitCode, parse
 from gateway.cli.process import run_until_end, stderr_off_loop
 from gateway.cli.terminal import bold, fail, warn
+from gateway.cli.workers import serve_with_workers, worker_count
 from gateway.config.discovered import expected, name_of
 from gateway.config.discovered import pools as listing_pools
 from gateway.config.errors import ConfigError, ConfigProblem
@@ -32,7 +33,6 @@ from gateway.server.process import Addresses, run
 from gateway.server.redis_share import missing_client
 from gateway.server.tracing import missing_exporter
 from gateway.version import VERSION
-from gateway.workers.cores import worker_count
 
 _CONNECT_S_MAX = 1.0
 _CONNECTS_MAX = 50  # concurrent ones
@@ -81,8 +81,6 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
             if sys.platform != "linux":
                 fail(f"workers is {count}, but several workers need Linux; write `workers: 1`")
                 return ExitCode.BAD_CONFIG
-            from gateway.cli.workers import serve_with_workers
-
             return serve_with_workers(count, settings, on_ready, meanwhile, reread)
         return run_until_end(run(settings, on_ready, meanwhile, reread))
     except ListenError as error:

@@ -1,8 +1,15 @@
-"""Starts a gateway with several workers: the top process, and what its children run. No units."""
+"""Several workers: how many there are, and the start of a gateway with them.
+
+The number comes from the cores that this process may use: its affinity, and the quota of its control group. What
+workers need is imported when there are several. Units: cores.
+"""
 
 import importlib
+import os
 import socket
+import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path, PurePosixPath
 
 from gateway.cli.parser import ExitCode
 from gateway.cli.process import run_until_end
@@ -12,9 +19,8 @@ from gateway.observe.process import Member, shared_memory_reader
 from gateway.server.admin_address import import_framework
 from gateway.server.process import Addresses
 from gateway.server.reloads import Reread
-from gateway.workers.supervisor import Given, StartFailed, supervise
-from gateway.workers.top import Children, Top, bind, lock_file
-from gateway.workers.worker import Sockets, work
+
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def serve_with_workers(
@@ -34,6 +40,10 @@ def serve_with_workers(
     Raises:
         ListenError: an address is in use or not local.
     """
+    from gateway.workers.supervisor import Given, StartFailed, supervise
+    from gateway.workers.top import Children, Top, bind, lock_file
+    from gateway.workers.worker import Sockets, work
+
     import_framework()  # once here, instead of once in each process
     if settings.share is not None:
         importlib.import_module("gateway.share.redis")  # the same
@@ -57,3 +67,70 @@ def serve_with_workers(
 
     code = Top(count, Children(supervisor, worker), sockets, settings.drain_timeout_s).run()
     return ExitCode(code) if code in set(ExitCode) else ExitCode.FAILED
+
+
+def worker_count(configured: int | None) -> int:
+    """Return the number of workers on this machine.
+
+    Args:
+        configured: the setting; None for one for each core.
+    """
+    if configured is not None:
+        return configured
+    return usable_cores() if sys.platform == "linux" else 1
+
+
+def usable_cores() -> int:
+    """Return the number of cores, at least 1.
+
+    A part of a core does not count: a worker that the quota stops in every period delays its streams.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = quota_cores(_own_groups(), _CGROUPS)
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def quota_cores(groups: str, root: Path) -> float | None:
+    """Return the smallest quota, in cores, of a process's control group and its parents; None without a quota.
+
+    Args:
+        groups: content of /proc/self/cgroup.
+        root: folder of the control groups.
+    """
+    quotas = []
+    for line in groups.splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers == "":
+            quotas += [_quota(_read(folder / "cpu.max").split()) for folder in _folders(root, path)]
+        elif "cpu" in controllers.split(","):
+            quotas += [
+                _quota([_read(folder / f"cpu.cfs_{part}_us").strip() for part in ("quota", "period")])
+                for folder in _folders(root / "cpu", path)
+            ]
+    known = [quota for quota in quotas if quota is not None]
+    return min(known, default=None)
+
+
+def _folders(root: Path, path: str) -> list[Path]:
+    """Return the folder of a group and its parents; in a container, only the root may be visible."""
+    parts = PurePosixPath(path.lstrip("/")).parts
+    return [root.joinpath(*parts[:count]) for count in range(len(parts), -1, -1) if ".." not in parts[:count]]
+
+
+def _quota(values: list[str]) -> float | None:
+    try:
+        quota, period = map(int, values)
+    except ValueError:  # "max", or no file
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _own_groups() -> str:
+    return _read(Path("/proc/self/cgroup"))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

@@ -4,10 +4,10 @@ Independent of where it is kept (gateway/server/learned_file.py). Units: seconds
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-from gateway.race.context import Model
+from gateway.server.topology import InForce
 from ttft_gateway.pool.learned import Drop, LearnedModel, LearnedPool, learned_pool, restore_pool, sound_pool
 
 _SLICE_PARTS: Final = 8  # replicas read between two turns of the event loop, about 1 ms
@@ -46,19 +46,19 @@ class OwnState:
     """The learned state of this process.
 
     Args:
-        models: returns the models by name, which a reload replaces.
+        in_force: the topology in force.
         drop: receives the name of each pool with damaged state, and the reason.
     """
 
-    def __init__(self, models: Callable[[], Mapping[str, Model]], drop: Drop) -> None:
-        self._models = models
+    def __init__(self, in_force: InForce, drop: Drop) -> None:
+        self._in_force = in_force
         self._drop = drop
         self._loop = asyncio.get_running_loop()
 
     async def collect(self) -> dict[str, LearnedModel]:
         """Read the state in slices that do not block the event loop for long."""
         learned, parts = {}, 0
-        for name, model in self._models().items():
+        for name, model in self._in_force.topology.models.items():
             pools: dict[str, LearnedPool] = {}
             for pool in model.pools:
                 for state in learned_pool(pool, self._loop.time()):
@@ -73,7 +73,7 @@ class OwnState:
 
     def restore(self, models: Mapping[str, LearnedModel], elapsed_s: float) -> Restored:
         restored, every, now_s = 0, 0, self._loop.time()
-        for name, model in self._models().items():
+        for name, model in self._in_force.topology.models.items():
             state = models.get(name)
             for pool in model.pools:
                 every += 1

@@ -38,6 +38,7 @@ from ttft_gateway.estimation.tokens import TokenScale
 from ttft_gateway.hedging.parameters import HedgeParameters
 from ttft_gateway.limits.budget import RetryBudget
 from ttft_gateway.limits.ledger import LedgerRegistry
+from ttft_gateway.limits.rates import LOCAL, LimitMaker
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.affinity import Affinity, StoredAnswer
 from ttft_gateway.routing.replicas import Replica
@@ -47,6 +48,22 @@ _PARAMS_MAX = 16  # dropped parameters that are reported for one request
 _PARAM_CHARS_MAX = 100
 Tune = Callable[[HedgeParameters], HedgeParameters]
 """Changes the hedging of every pool beyond the settings; for measurements."""
+
+
+class Foundation(NamedTuple):
+    """Objects of the process on which every topology is built.
+
+    Attributes:
+        tasks: owner of connecting tasks.
+        runtime: clock and receiver of events.
+        limits: makes the limits of keys, models and quotas.
+        tune: change of each model's hedging; None for the settings as they are.
+    """
+
+    tasks: asyncio.TaskGroup
+    runtime: Runtime
+    limits: LimitMaker = LOCAL
+    tune: Tune | None = None
 
 
 class ModelParts(msgspec.Struct, frozen=True):
@@ -99,11 +116,9 @@ class PartsBuilder:
     """Builds the parts of models.
 
     Args:
-        tasks: owner of connecting tasks.
         before: objects to take over; None at the start.
         ledgers: ledgers by quota.
         kept: stored answers of all models.
-        tune: change of each model's hedging; None for the settings as they are.
 
     Attributes:
         replicas: replicas of the models that were built, by names of model and replica.
@@ -113,21 +128,17 @@ class PartsBuilder:
     def __init__(
         self,
         settings: config.Settings,
-        tasks: asyncio.TaskGroup,
-        runtime: Runtime,
+        foundation: Foundation,
         before: Before | None,
         ledgers: LedgerRegistry,
         kept: Affinity,
-        tune: Tune | None,
     ) -> None:
         self._settings = settings
-        self._tasks = tasks
-        self._runtime = runtime
+        self._tasks, self._runtime, _, self._tune = foundation
         self._before = before
         self._ledgers = ledgers
         self._kept = kept
-        self._tune = tune
-        self._now_s = runtime.loop.time()
+        self._now_s = self._runtime.loop.time()
         self._rows_only = before is not None and before.rows_only
         self._clients: dict[Origin, UpstreamClient] = {}  # of the model that is built
         self._rows: dict[str, tuple[config.ReplicaSettings, Origin]] = {}  # the same

@@ -91,7 +91,7 @@ async def run(
         async with asyncio.TaskGroup() as tasks:
             engine = None if settings.share is None else open_redis(settings.share, tasks)
             gateway = Gateway(settings, tasks, reread, tune, engine=engine)
-            await gateway.discover()
+            await gateway.reloads.discover()
             await gateway.learned.restore()
             asyncio.get_running_loop().set_exception_handler(gateway.on_loop_error)
             admin = None
@@ -128,7 +128,7 @@ async def _drain(
     gateway: Gateway, server: HttpServer, admin: AdminAddress | None, timeout_s: float, *, patient: bool
 ) -> int:
     """Stop accepting, then wait for running requests; return the number of requests ended with an error."""
-    gateway.draining = True
+    gateway.public.draining = True
     server.drain()
     if patient:
         await asyncio.sleep(READINESS_LEAD_S)
@@ -195,7 +195,7 @@ def _public_server(gateway: Gateway, sock: socket.socket, admin: AdminAddress | 
     waiting = waiting_connections()
     on_many_files = (lambda: None) if admin is None else admin.serve
     accept_with = accept_from(sock, waiting, gateway.on_accepting, on_many_files)
-    return HttpServer(waiting, gateway.client_idle_s, gateway.exchange, accept_with, sock)
+    return HttpServer(waiting, gateway.client_idle_s, gateway.public.open, accept_with, sock)
 
 
 async def _bind(address: Address) -> socket.socket:
@@ -219,7 +219,7 @@ def _reload_on_sighup(gateway: Gateway, tasks: asyncio.TaskGroup) -> Iterator[No
     async def reload() -> None:
         notify(reloading())
         with contextlib.suppress(ReloadFailed):  # the log contains the reason
-            await gateway.reload()
+            await gateway.reloads.reload()
         notify(READY)
 
     loop.add_signal_handler(signal.SIGHUP, lambda: tasks.create_task(reload()))

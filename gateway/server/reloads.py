@@ -1,20 +1,139 @@
-"""Rules of a reload: reading the settings again, settings that need a restart, and the text of a failure.
+"""Changes of the settings in force: a reload (read, prepare, commit, emit), and replicas that come and go.
 
-Units: none.
+A topology is prepared beside the one in force. It is then committed, or given up without an effect. Running requests
+keep their old objects. Part of the composition root. Units: seconds of the loop's clock.
 """
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 
 from gateway.config.errors import ConfigError
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
+from gateway.events import Event
+from gateway.process_events import ConfigReloaded, ReplicaSwitched
+from gateway.server.discovery.driver import Discovery
+from gateway.server.model_parts import Foundation
+from gateway.server.switches import Switches
+from gateway.server.topology import InForce, Topology, build_topology
+from gateway.server.tracing import missing_exporter
 
 _FIXED = ("listen", "admin_listen", "learned_file", "share", "workers")  # what the start opens, reads and forks once
 
 Reread = Callable[[], Settings]
 """Reads the settings again, in a thread; raises `ConfigError`."""
+
+
+class Reloads:
+    """Replaces the topology in force.
+
+    Args:
+        in_force: the topology to replace.
+        foundation: objects on which topologies are built.
+        reread: reads the settings again; None if there is no file.
+        switches: take a model's replicas in if no other replica is left.
+        use_new: called when another topology is in force.
+        emit: receives events.
+
+    Attributes:
+        discovery: sources of replicas.
+    """
+
+    def __init__(
+        self,
+        in_force: InForce,
+        foundation: Foundation,
+        reread: Reread | None,
+        switches: Switches,
+        use_new: Callable[[], None],
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._in_force = in_force
+        self._foundation = foundation
+        self._reread = reread
+        self._switches = switches
+        self._use_new = use_new
+        self._emit = emit
+        self._loop = foundation.runtime.loop
+        self._lock = asyncio.Lock()
+        self.discovery = Discovery(foundation.tasks, foundation.runtime, self._apply_rows, os.environ)
+
+    async def discover(self) -> None:
+        """Find the replicas of models with a source, once before the first request; then follow the sources."""
+        found = await self.discovery.prepare(self._in_force.topology.settings)
+        if found.followed:
+            await self._apply_rows(found.settings)
+            self.discovery.commit(found)
+
+    async def _apply_rows(self, settings: Settings, _model: str = "") -> None:
+        """Put settings in force that differ only in replicas that were found at run time."""
+        for each in self._replace(self.prepare(settings, rows_only=True)):
+            self._emit(each)
+
+    async def reload(self) -> ConfigReloaded:
+        """Read the settings again and apply them to new requests; running requests keep the old ones.
+
+        Raises:
+            ReloadFailed: the settings are invalid or need a restart; the old ones remain in force.
+        """
+        async with self._lock:
+            try:
+                found = await self.discovery.prepare(await read_again(self._reread))
+                event, switched = self.commit(self.prepare(found.settings))
+                self.discovery.commit(found)
+            except Exception as error:
+                text, old = reload_fault(error), self._in_force.topology
+                self._emit(ConfigReloaded(self._loop.time(), len(old.models), len(old.replicas), 0, text))
+                raise ReloadFailed(text) from error
+            for each in switched:
+                self._emit(each)
+            self._emit(event)
+            return event
+
+    def prepare(self, settings: Settings, *, rows_only: bool = False) -> Topology:
+        """Return a new topology, which is then used with `commit` or given up with `abandon`.
+
+        Args:
+            rows_only: True if the settings differ only in replicas that were found at run time.
+
+        Raises:
+            ReloadFailed: the settings need a restart.
+        """
+        old = self._in_force.topology
+        check_reload(old.settings, settings)
+        if fault := missing_exporter(settings.tracing):
+            raise ReloadFailed(fault)
+        try:
+            return build_topology(settings, self._foundation, old, rows_only=rows_only)
+        except BaseException:
+            old.set_kept()
+            raise
+
+    def abandon(self, topology: Topology) -> None:
+        """Give up a new topology."""
+        self._in_force.topology.set_kept()
+        topology.close(keep=self._in_force.topology)
+
+    def commit(self, topology: Topology) -> tuple[ConfigReloaded, list[ReplicaSwitched]]:
+        """Use a new topology for new requests; return the events to emit."""
+        old = self._in_force.topology
+        switched = self._replace(topology)
+        kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
+        new, rekeyed = len(topology.replicas) - kept, len(topology.new_keys)
+        return ConfigReloaded(self._loop.time(), len(topology.models), kept, new, rekeyed=rekeyed), switched
+
+    def _replace(self, topology: Topology) -> list[ReplicaSwitched]:
+        """Replace the topology; return an event for each replica that was taken in."""
+        old, self._in_force.topology = self._in_force.topology, topology
+        switched = []
+        for model in topology.take_over(old, self._loop.time()):
+            if all(replica.out for replica in model.replicas):
+                switched += self._switches.take_in(model)  # the rest is gone
+        self._use_new()
+        old.close(keep=topology)
+        return switched
 
 
 async def read_again(reread: Reread | None) -> Settings:

@@ -6,8 +6,8 @@ Units: seconds of the loop's clock.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol, get_args
 
 from gateway.observe.instruments import Instruments
 from gateway.observe.process import ProcessValue
@@ -30,6 +30,12 @@ _REACH_S: Final = 2.0  # longest wait for the other processes to have a switch
 _LOOK_S: Final = 0.05
 
 
+class FollowSwitch(Protocol):
+    """Switches hedging of a model, or of every model if None, as another host did."""
+
+    def __call__(self, model: str | None, /, *, on: bool) -> None: ...
+
+
 class Sharing:
     """The part of one process in a fleet.
 
@@ -37,7 +43,6 @@ class Sharing:
         engine: connection to the engine.
         when_away: the part of each limit to use while the engine is away.
         runtime: clock, random numbers and receiver of events.
-        switch: switches hedging of a model, or of every model if None, on (True) or off as another host did.
         drop: receives what other processes have sent and is out of range.
 
     Attributes:
@@ -45,18 +50,11 @@ class Sharing:
         sync: the timer of the exchange.
     """
 
-    def __init__(
-        self,
-        engine: NamedEngine,
-        when_away: WhenAway,
-        runtime: Runtime,
-        switch: Callable[[str | None, bool], None],
-        drop: Drop,
-    ) -> None:
+    def __init__(self, engine: NamedEngine, when_away: WhenAway, runtime: Runtime, drop: Drop) -> None:
         engine.drop = drop
         self._engine = engine
         self._runtime = runtime
-        self._switch = switch
+        self._follow_switch: FollowSwitch | None = None
         self._drop = drop
         self._reason = ""
         self._away_since_s = 0.0
@@ -74,8 +72,9 @@ class Sharing:
         switches: list[Exchange] = [self._switches] if self.carries_switches else []
         self.sync.exchanges = [*switches, *exchanges_of(pools, ledgers, self.sync.exchanges, self._drop)]
 
-    async def start(self) -> None:
+    async def start(self, follow_switch: FollowSwitch) -> None:
         """Ask for the first time, begin to exchange, and return after the reply, at most 100 ms later."""
+        self._follow_switch = follow_switch
         await self._asker.start()
         self.sync.start()
 
@@ -145,8 +144,8 @@ class Sharing:
 
     def _apply(self, name: str, value: str) -> None:
         kind, _, model = name.partition(" ")
-        if kind == _HEDGING and value in ("on", "off"):
-            self._switch(model or None, value == "on")
+        if kind == _HEDGING and value in ("on", "off") and self._follow_switch is not None:
+            self._follow_switch(model or None, on=value == "on")
 
     def _on_away(self) -> None:
         self._away_since_s = self._runtime.loop.time()

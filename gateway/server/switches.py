@@ -3,13 +3,14 @@
 Part of the composition root; works on the models in force. Units: seconds of the loop's clock.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.errors import LastReplica, UnknownReplica
 from gateway.events import Event
 from gateway.process_events import HedgingSwitched, ReplicaSwitched
 from gateway.race.context import Model
+from gateway.server.topology import InForce
 from gateway.share.sync import Reach
 
 
@@ -21,7 +22,7 @@ class Switches:
     """The switches of one process.
 
     Args:
-        models: returns the models by name, which a reload replaces.
+        in_force: the topology in force.
         emit: receives an event for each change.
         time: returns the time of the loop.
 
@@ -31,10 +32,8 @@ class Switches:
         on_switch: called after another process has switched hedging.
     """
 
-    def __init__(
-        self, models: Callable[[], Mapping[str, Model]], emit: Callable[[Event], None], time: Callable[[], float]
-    ) -> None:
-        self._models = models
+    def __init__(self, in_force: InForce, emit: Callable[[Event], None], time: Callable[[], float]) -> None:
+        self._in_force = in_force
         self._emit = emit
         self._time = time
         self.publish: _Publish | None = None
@@ -42,7 +41,7 @@ class Switches:
 
     def set_hedging(self, name: str | None, /, *, on: bool) -> bool:
         """Switch hedging of a model, or of every model if None, without an event; return True after a change."""
-        models = [model for model in self._models().values() if name in (None, model.name)]
+        models = self._models(name)
         changed = [pool for model in models for pool in model.pools if pool.hedging_on is not on]
         for pool in changed:
             pool.hedging_on = on
@@ -76,8 +75,7 @@ class Switches:
             UnknownReplica: no replica has this name.
             LastReplica: a model would have no replica left; nothing was changed.
         """
-        models = [model for model in self._models().values() if model_name in (None, model.name)]
-        models = [model for model in models if model.replica(name) is not None]
+        models = [model for model in self._models(model_name) if model.replica(name) is not None]
         if not models:
             raise UnknownReplica(
                 f"replica {name[:80]!r} does not exist; GET /admin/replicas lists the replicas", param="replica"
@@ -92,6 +90,9 @@ class Switches:
     def take_in(self, model: Model) -> list[ReplicaSwitched]:
         """Take every replica of a model in, and return the events to emit."""
         return self._set(model, [replica.name for replica in model.replicas], out=False)
+
+    def _models(self, name: str | None) -> list[Model]:
+        return [model for model in self._in_force.topology.models.values() if name in (None, model.name)]
 
     def _set(self, model: Model, names: Sequence[str], *, out: bool) -> list[ReplicaSwitched]:
         now_s, switched = self._time(), []

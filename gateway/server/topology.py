@@ -1,12 +1,11 @@
 """Builds the objects that settings describe: models with pools and replicas, keys, limits; again at each reload.
 
-One half of the composition root (app.py is the other). A new topology takes over the objects with unchanged
+Part of the composition root. A new topology takes over the objects with unchanged
 settings: replicas with breakers and connections, learned latencies of pools, ledgers, usage of keys. Models that
 have the same settings object are taken over whole if nothing but models differs: replicas that come and go cost no more
 than their own model. Running requests keep their old objects. No policy belongs here. Units: seconds, bytes.
 """
 
-import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -26,8 +25,8 @@ from gateway.api.web_pages import HostCheck, PageCheck
 from gateway.config import settings as config
 from gateway.config.settings import KeySettings
 from gateway.events import PreviousKeyUsed
-from gateway.race.context import Model, Runtime
-from gateway.server.model_parts import Before, ModelParts, NewKey, PartsBuilder, Tune
+from gateway.race.context import Model
+from gateway.server.model_parts import Before, Foundation, ModelParts, NewKey, PartsBuilder
 from gateway.server.upstreams import UpstreamClient
 from gateway.traces import TraceStart
 from providers.transport.origin import Origin
@@ -35,7 +34,7 @@ from ttft_gateway.apis.base import Resource
 from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 from ttft_gateway.limits.bucket import Limit
 from ttft_gateway.limits.ledger import LedgerRegistry
-from ttft_gateway.limits.rates import LOCAL, LimitMaker
+from ttft_gateway.limits.rates import LimitMaker
 from ttft_gateway.requests.parsed import NumberLimits
 from ttft_gateway.routing.affinity import Affinity
 from ttft_gateway.routing.replicas import Replica
@@ -93,15 +92,21 @@ class Topology(msgspec.Struct, frozen=True):
     drained: dict[tuple[str, str], Drained]
     new_keys: list[NewKey]
 
-    def use_keys(self, now_s: float) -> None:
-        """Use the new keys of replicas."""
-        for each in self.new_keys:
-            each.replica.use_key(each.endpoint, each.secrets, now_s)
+    def take_over(self, old: "Topology", now_s: float) -> list[Model]:
+        """Go on as the previous topology: replicas stay out, keys change; return the models that are other objects.
 
-    def start_draining(self) -> None:
-        """Give removed replicas no new attempts, not even of requests that have the previous pools."""
-        for each in self.drained.values():
-            each.replica.out = True
+        Removed replicas get no new attempts, not even of requests that have the previous pools.
+        """
+        changed = [self.models[name] for name, parts in self.parts.items() if parts is not old.parts.get(name)]
+        for model in changed:
+            for replica in model.replicas:  # one with new settings stays out, too
+                if replica is not old.replicas.get((model.name, replica.name)):
+                    replica.out = old.is_out((model.name, replica.name))
+        for new_key in self.new_keys:
+            new_key.replica.use_key(new_key.endpoint, new_key.secrets, now_s)
+        for drained in self.drained.values():
+            drained.replica.out = True
+        return changed
 
     def is_out(self, named: tuple[str, str]) -> bool:
         """Return True if an operator has taken a replica out, also if it was removed since then."""
@@ -150,50 +155,42 @@ class Topology(msgspec.Struct, frozen=True):
                         client.close()
 
 
+class InForce:
+    """The settings in force: objects that live as long as the process read the topology here at every use.
+
+    Attributes:
+        topology: objects that the settings describe; only a reload replaces it.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+
+
 def build_topology(
-    settings: config.Settings,
-    tasks: asyncio.TaskGroup,
-    runtime: Runtime,
-    previous: Topology | None = None,
-    tune: Tune | None = None,
-    limits: LimitMaker = LOCAL,
-    *,
-    rows_only: bool = False,
+    settings: config.Settings, foundation: Foundation, previous: Topology | None = None, *, rows_only: bool = False
 ) -> Topology:
     """Build all objects that depend on the settings; must be called on the running loop.
 
     Args:
-        tasks: owner of connecting tasks.
         previous: topology to replace; None at the start.
-        tune: change of each model's hedging; None for the settings as they are.
-        limits: makes the limits of keys, models and quotas.
         rows_only: True if the settings differ from the previous ones only in replicas that were found at run time.
     """
-    return _Builder(settings, tasks, runtime, previous, tune, limits, rows_only=rows_only).build()
+    return _Builder(settings, foundation, previous, rows_only=rows_only).build()
 
 
 class _Builder:
     def __init__(
-        self,
-        settings: config.Settings,
-        tasks: asyncio.TaskGroup,
-        runtime: Runtime,
-        previous: Topology | None,
-        tune: Tune | None,
-        limits: LimitMaker,
-        *,
-        rows_only: bool,
+        self, settings: config.Settings, foundation: Foundation, previous: Topology | None, *, rows_only: bool
     ) -> None:
-        self._limits = limits
+        self._limits, self._runtime = foundation.limits, foundation.runtime
         self._settings = settings
-        self._runtime = runtime
         self._previous = previous
         self._rows_only = rows_only
-        self._now_s = runtime.loop.time()
+        self._now_s = self._runtime.loop.time()
         if previous is not None and self._rows_only:
             self._ledgers = previous.ledgers
         else:
-            self._ledgers = _ledgers(settings.quotas, None if previous is None else previous.ledgers, limits)
+            self._ledgers = _ledgers(settings.quotas, None if previous is None else previous.ledgers, self._limits)
         models = () if previous is None else previous.models.values()
         stored = next((model.stored_answers for model in models), None) or Affinity()  # one for all models
         before = None
@@ -201,7 +198,7 @@ class _Builder:
             before = Before(previous.settings, previous.parts, previous.clients, previous.replicas, self._rows_only)
             if not rows_only:
                 _rekey(self._ledgers, previous.settings, settings)
-        self._builder = PartsBuilder(settings, tasks, runtime, before, self._ledgers, stored, tune)
+        self._builder = PartsBuilder(settings, foundation, before, self._ledgers, stored)
 
     def build(self) -> Topology:
         settings, previous = self._settings, self._previous

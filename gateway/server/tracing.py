@@ -10,7 +10,8 @@ from gateway.config.settings import TracingSettings
 from gateway.events import Event, RequestEnded, RequestRejected
 from gateway.observe.hub import Hub
 from gateway.observe.span_queue import Exporter, SpanCounts, SpanQueue
-from gateway.observe.spans import FindFacts, rejected_span, spans_of
+from gateway.observe.spans import ReplicaFacts, rejected_span, spans_of
+from gateway.server.topology import InForce
 
 _TRACED: Final = (RequestEnded, RequestRejected)
 _CLOSE_S_MAX: Final = 2.0  # a receiver that does not answer must not delay the end of the process
@@ -36,7 +37,7 @@ class Tracing:
     Args:
         hub: receiver of all events.
         loop: event loop; its clock gives the times of the events.
-        find: returns the facts about a replica.
+        in_force: the topology in force, for facts about the replicas.
         version: version of the gateway.
         worker: number of the worker; None for a process that is no worker.
 
@@ -45,11 +46,11 @@ class Tracing:
     """
 
     def __init__(
-        self, hub: Hub, loop: asyncio.AbstractEventLoop, find: FindFacts, version: str, worker: int | None
+        self, hub: Hub, loop: asyncio.AbstractEventLoop, in_force: InForce, version: str, worker: int | None
     ) -> None:
         self._hub = hub
         self._loop = loop
-        self._find = find
+        self._in_force = in_force
         self._version = version
         self._instance = socket.gethostname() if worker is None else f"{socket.gethostname()}-{worker}"
         self.counts = SpanCounts()
@@ -95,6 +96,14 @@ class Tracing:
             self._queue.put(spans_of(event, trace, epoch_s, self._find))
         else:
             self._queue.put([rejected_span(event, trace, epoch_s)])
+
+    def _find(self, model: str, replica: str) -> ReplicaFacts | None:
+        parts = self._in_force.topology.parts.get(model)
+        row, origin = (None, None) if parts is None else parts.rows.get(replica, (None, None))
+        if row is None or origin is None:
+            return None
+        port = None if origin.socket else origin.port
+        return ReplicaFacts(row.kind, row.model or model, origin.socket or origin.host, port)
 
 
 class _Receiver(NamedTuple):

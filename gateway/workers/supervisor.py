@@ -12,16 +12,19 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final, NamedTuple
 
+from gateway.api.acceptor import Acceptor
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
+from gateway.events import Event
 from gateway.observe.feed import Feed
 from gateway.observe.hub import Observers
 from gateway.observe.process import Member
+from gateway.process_events import AcceptingChanged
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.server.admin import Admin, Controls
 from gateway.server.admin_address import AdminAddress
-from gateway.server.http_server import freeze_startup_objects, name_of
+from gateway.server.http_server import freeze_startup_objects, name_of, waiting_connections
 from gateway.server.learned_file import LearnedFile
 from gateway.server.learned_state import Restored
 from gateway.server.notify import READY, STOPPING, reloading
@@ -29,7 +32,6 @@ from gateway.server.process import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S, Addres
 from gateway.server.reloads import Reread
 from gateway.version import VERSION
 from gateway.workers.channel import Control
-from gateway.workers.front import Front
 from gateway.workers.group import Worker, WorkerGroup
 from gateway.workers.group_view import GroupView
 from gateway.workers.merging import merged_learned
@@ -143,7 +145,7 @@ class Supervisor:
             self._learned.describe,
             self._in_force.discovered,
         )
-        self._front = Front(given.listen, self._group, emit)
+        self._front = _Front(given.listen, self._group, emit)
         controls = Controls(
             self._switches.switch_hedging, self._switches.switch_replica, self._in_force.reload, self._describe_workers
         )
@@ -368,3 +370,60 @@ class Supervisor:
             for worker in sorted(self._group.workers, key=lambda worker: worker.number)
         ]
         return {"workers": shown, "configured": self._given.member.workers, "restarts": self._group.restarts}
+
+
+class _Front:
+    """The public address, which accepts connections while a worker can take them.
+
+    Args:
+        sock: its listening socket.
+        group: takes the connections.
+        emit: receives events.
+    """
+
+    def __init__(self, sock: socket.socket, group: WorkerGroup, emit: Callable[[Event], object]) -> None:
+        self._sock = sock
+        self._group = group
+        self._is_open = False
+        self._is_accepting = False
+        self._emit = emit
+        self._loop = asyncio.get_running_loop()
+        accepted_max = waiting_connections().accepted_max
+        self._acceptor = Acceptor(sock, self._take, accepted_max, lambda: None, self._on_accepting)
+        self._address = str(name_of(sock))
+
+    def open(self) -> None:
+        """Accept from now on."""
+        self._is_open = True
+        self.update()
+
+    def update(self) -> None:
+        """Accept while a worker can take connections; until then the system queues them."""
+        wanted = self._is_open and self._group.has_room
+        if wanted is not self._is_accepting:
+            self._is_accepting = wanted
+            if wanted:
+                self._acceptor.start()
+            else:
+                self._acceptor.close()
+
+    def check(self) -> None:
+        """Report changes, also while nothing is accepted; must be called every second."""
+        self._acceptor.check()
+        self.update()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._is_open = self._is_accepting = False
+        if self._sock.fileno() >= 0:
+            self._acceptor.close()
+            self._sock.close()
+
+    def _take(self, connection: socket.socket) -> None:
+        self._group.take(connection)
+        self.update()
+
+    def _on_accepting(self, error: OSError | None) -> None:
+        """Report that accepting fails, or with None that it works again."""
+        reason = None if error is None else error.strerror or type(error).__name__
+        self._emit(AcceptingChanged(self._loop.time(), self._address, error is None, reason))

@@ -166,7 +166,7 @@ class _Worker:
         server = HttpServer(
             waiting_connections(self._workers),
             gateway.client_idle_s,
-            gateway.exchange,
+            gateway.public.open,
             self._accept_with,
             on_closed=self._receiver.closed,
         )
@@ -198,7 +198,7 @@ class _Worker:
 
     async def _drain(self, commands: _Commands, server: HttpServer) -> int:
         await commands.draining.wait()
-        self._gateway.draining = True
+        self._gateway.public.draining = True
         server.drain()
         await commands.finishing.wait()
         return await finish(self._gateway, server, self._drain_timeout_s)
@@ -282,12 +282,12 @@ class _Worker:
             prepare = msgspec.msgpack.decode(payload, type=Prepare)
             if prepare.settings is not None:
                 settings = share_of(unpacked(prepare.settings, Settings), self._workers)
-                self._prepared = self._gateway.prepare(settings)
+                self._prepared = self._gateway.reloads.prepare(settings)
             elif prepare.model is not None:
-                model, settings = unpacked(prepare.model, ModelSettings), self._gateway.settings
+                model, settings = unpacked(prepare.model, ModelSettings), self._gateway.in_force.topology.settings
                 models = tuple(model if each.name == model.name else each for each in settings.models)
                 settings = settings.model_copy(update={"models": models})
-                self._prepared = self._gateway.prepare(settings, rows_only=True)
+                self._prepared = self._gateway.reloads.prepare(settings, rows_only=True)
         except Exception as error:
             return Prepared(reload_fault(error))
         return Prepared()
@@ -297,9 +297,9 @@ class _Worker:
         if prepared is None:
             raise RuntimeError("no configuration was prepared")
         self._drain_timeout_s = prepared.settings.drain_timeout_s
-        return Committed(*self._gateway.commit(prepared))
+        return Committed(*self._gateway.reloads.commit(prepared))
 
     def _abandon(self) -> None:
         if self._prepared is not None:
-            self._gateway.abandon(self._prepared)
+            self._gateway.reloads.abandon(self._prepared)
             self._prepared = None

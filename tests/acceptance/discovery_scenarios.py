@@ -46,9 +46,9 @@ async def _blocked(models: int, replicas: int, changes: int) -> Blocked:
     settings = Settings.model_validate({"admin_listen": "off", "models": rows})
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(settings, tasks)
-        gateway._hub.listeners.clear()  # the log would be in the table
-        await gateway.discover()
-        discovery = gateway.discovery
+        gateway.hub.listeners.clear()  # the log would be in the table
+        await gateway.reloads.discover()
+        discovery = gateway.reloads.discovery
         apply, ask = discovery._apply, discovery._ask
 
         async def timed_apply(new: Settings, model: str) -> None:

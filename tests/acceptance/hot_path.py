@@ -127,7 +127,7 @@ def longest_slice(fleet: Fleet, asked: int, *, timed: bool = False) -> Cost:
 
 
 async def _scraped(gateway: Gateway) -> bytes:
-    return await render(await gateway._metrics.scrape())
+    return await render(await gateway.view.metrics.scrape())
 
 
 def _slices(gateway: Gateway, *, timed: bool = False) -> Iterator[float]:

@@ -20,7 +20,8 @@ from gateway.errors import GatewayError, Limit, MethodNotAllowed, UnsupportedUpg
 from gateway.events import Result
 from gateway.pages.files import REFERENCE
 from gateway.race import report
-from gateway.server.app import Gateway, client_apis
+from gateway.server.app import Gateway
+from gateway.server.public_routes import client_apis
 from running import run_virtual
 from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 from ttft_gateway.hedging.outcomes import Denial
@@ -68,9 +69,9 @@ def _served() -> set[tuple[str, str]]:
     async def main() -> set[tuple[str, str]]:
         async with asyncio.TaskGroup() as tasks:
             gateway = Gateway(settings, tasks)
-            reads = {(path, "GET") for path in gateway._plain.paths if path not in set(REFERENCE) - {"/docs"}}
+            reads = {(path, "GET") for path in gateway.public.plain.paths if path not in set(REFERENCE) - {"/docs"}}
             azure = {f"/openai/deployments/{{model}}/{api}" for api in AZURE_APIS}
-            posts = {(path, "POST") for path in {*gateway._routes.paths, *azure, COUNT_PATH}}
+            posts = {(path, "POST") for path in {*gateway.public.raced.paths, *azure, COUNT_PATH}}
             gateway.close()
         return reads | posts
 

@@ -27,7 +27,7 @@ def _answers(*requests: bytes, draining: bool = False) -> list[Response]:
     async def main() -> list[Response]:
         async with asyncio.TaskGroup() as tasks:
             gateway = Gateway(_SETTINGS, tasks)
-            gateway.draining = draining
+            gateway.public.draining = draining
             events: list[Event] = []
             gateway.hub.listeners.append(events.append)
             client = connected(gateway)

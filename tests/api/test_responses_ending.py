@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api.dialects.responses import ResponsesTerminator
+from gateway.api.dialects.endings import ResponsesTerminator
 from gateway.errors import ShuttingDown, UpstreamFailed
 from ttft_gateway.apis.responses.writer import EventWriter
 

@@ -27,7 +27,7 @@ from gateway.api.turns import Turns
 from gateway.events import ComponentFailed, Event
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
-from gateway.server.app import client_apis
+from gateway.server.public_routes import client_apis
 from gateway.share import leases
 from gateway.share.asker import Asker
 from gateway.share.fleet import Fleet

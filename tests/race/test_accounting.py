@@ -228,7 +228,7 @@ def test_prices_and_the_consent_to_bills_reach_the_replicas() -> None:
         async with asyncio.TaskGroup() as tasks:
             gateway = Gateway(checked, tasks)
             gateway.close()
-            return gateway._topology.models["m"].pools[0]
+            return gateway.in_force.topology.models["m"].pools[0]
 
     pool = run_virtual(built())
     assert [replica.prices for replica in pool.replicas] == [

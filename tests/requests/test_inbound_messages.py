@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api.dialects.messages import MessagesTerminator, error_body
+from gateway.api.dialects.endings import MessagesTerminator, messages_error_body
 from gateway.errors import BadRequest, GatewayError, RequestTimeout, ShuttingDown, UnknownModel, UpstreamFailed
 from ttft_gateway.apis.base import Api
 from ttft_gateway.hedging.outcomes import Denial
@@ -101,7 +101,7 @@ def test_what_is_counted() -> None:
 )
 def test_errors_of_the_messages_api(error: GatewayError, kind: str) -> None:
     """Every error has Anthropic's form and type, in a body and as the end of a stream."""
-    assert json.loads(error_body(error)) == {
+    assert json.loads(messages_error_body(error)) == {
         "type": "error",
         "error": {
             "type": kind,
@@ -110,4 +110,4 @@ def test_errors_of_the_messages_api(error: GatewayError, kind: str) -> None:
         },
     }
     ended = MessagesTerminator("req_1").error(error)
-    assert ended == b"event: error\ndata: " + error_body(error)[:-1] + b',"request_id":"req_1"}\n\n'
+    assert ended == b"event: error\ndata: " + messages_error_body(error)[:-1] + b',"request_id":"req_1"}\n\n'

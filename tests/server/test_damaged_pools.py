@@ -27,14 +27,14 @@ def test_a_pool_that_cannot_be_described_is_left_out() -> None:
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
             gateway = Gateway(checked, tasks)
-            gateway._hub.listeners.append(events.append)
-            gateway._topology.models["m"].pools[0].learning.ttft.clear()
+            gateway.hub.listeners.append(events.append)
+            gateway.in_force.topology.models["m"].pools[0].learning.ttft.clear()
             view = gateway.view
             await view.scrape()
             text = (await render(await view.scrape())).decode()
             names = {(pool.model, pool.pool) for pool in await view.pools()}
             described = await view.describe("m", ())
-            gateway._hub.flush()
+            gateway.hub.flush()
             gateway.close()
         assert names == {("m", "m/fallback-1"), ("n", "n")}
         assert f'{METRIC}_total{{source="pool"}} 2.0' in text

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from gateway.process_events import LearnedFileFailed, LearnedRestored
 from gateway.race.context import Model
 from gateway.server.learned_file import LearnedFile
 from gateway.server.learned_state import OwnState
+from gateway.server.topology import InForce
 from gateway_fixture import until
 from pooled import pool, send
 from running import run_real
@@ -35,12 +37,13 @@ class Process:
         for each in self.pools.values():
             self._use(each, contents)
         built = {name: Model(name, [each], default_timeouts()) for name, each in self.pools.items()}
+        topology: Any = SimpleNamespace(models=built)
         self.dropped: list[tuple[str, str]] = []
 
         def drop(name: str, reason: str) -> None:
             self.dropped.append((name, reason))
 
-        state = OwnState(lambda: built, drop)
+        state = OwnState(InForce(topology), drop)
         self.learned = LearnedFile(None if file is None else str(file), state, self.events.append, drop)
 
     @staticmethod

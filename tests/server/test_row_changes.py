@@ -13,6 +13,7 @@ from gateway.config.discovered import PoolPlace, address_rows, sources, with_mod
 from gateway.config.settings import Settings
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
+from gateway.server.model_parts import Foundation
 from gateway.server.topology import Topology, build_topology
 from running import run_virtual
 from ttft_gateway.hedging.contract import RequestFacts
@@ -29,13 +30,13 @@ class Site:
         source = {"dns": "vllm.svc", "port": 8000, "kind": "vllm"}
         rows = [{"name": f"m{number}", "discover": source, **changes} for number in range(models)]
         self.base = Settings.model_validate({"models": rows})
-        self.tasks = tasks
         self.runtime = Runtime(
             asyncio.get_running_loop(), lambda _: None, lambda: 0.5, TimerQueue(asyncio.get_running_loop())
         )
         self.rows = {place: address_rows(each, addresses, ()) for place, each in sources(self.base).items()}
         self.settings = with_rows(self.base, self.rows)
-        self.topology = build_topology(self.settings, tasks, self.runtime)
+        self.foundation = Foundation(tasks, self.runtime)
+        self.topology = build_topology(self.settings, self.foundation)
 
     @property
     def pool(self) -> Pool:
@@ -48,8 +49,8 @@ class Site:
         self.rows[PLACE] = address_rows(source, addresses, self.rows[PLACE])
         self.settings = with_model(self.settings, self.base, "m0", {PLACE: self.rows[PLACE]})
         old = self.topology
-        self.topology = build_topology(self.settings, self.tasks, self.runtime, old, rows_only=True)
-        self.topology.start_draining()
+        self.topology = build_topology(self.settings, self.foundation, old, rows_only=True)
+        self.topology.take_over(old, self.runtime.loop.time())
         return old
 
 

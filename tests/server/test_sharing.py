@@ -34,10 +34,10 @@ def test_the_state_of_sharing() -> None:
         loop, events = asyncio.get_running_loop(), list[Event]()
         host = EngineHost(loop)
         runtime = Runtime(loop, events.append, random.Random(1).random, TimerQueue(loop))
-        shared = Sharing(HostedEngine(host, "me"), WhenAway.SHARE, runtime, lambda *_: None, keep_silent)
+        shared = Sharing(HostedEngine(host, "me"), WhenAway.SHARE, runtime, keep_silent)
         instruments = Instruments()
         shared.count_in(instruments)
-        await shared.start()
+        await shared.start(_ignore)
         host.hub.answer(loop.time(), "other", [BucketAsk("key:a:requests", 500.0, 60.0)])
         rate = shared.limits.rate("key:a:requests", 600)
         assert rate.wait_s(1.0, loop.time()) == ASK_WAIT_S
@@ -87,8 +87,8 @@ def test_a_bug_in_a_lease_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         loop, events = asyncio.get_running_loop(), list[Event]()
         runtime = Runtime(loop, events.append, random.Random(1).random, TimerQueue(loop))
-        shared = Sharing(HostedEngine(EngineHost(loop), "me"), WhenAway.SHARE, runtime, lambda *_: None, keep_silent)
-        await shared.start()
+        shared = Sharing(HostedEngine(EngineHost(loop), "me"), WhenAway.SHARE, runtime, keep_silent)
+        await shared.start(_ignore)
         monkeypatch.setattr(Lease, "ask", lambda *_: 1 / 0)
         shared.limits.rate("key:a:requests", 600).wait_s(1.0, loop.time())
         await asyncio.sleep(0.1)
@@ -122,6 +122,10 @@ class Engine:
         """Nothing is open."""
 
 
+def _ignore(_model: str | None, /, *, on: bool) -> None:
+    """Switch nothing."""
+
+
 class Process:
     """A process with one model."""
 
@@ -136,10 +140,13 @@ class Process:
             self.engine,
             WhenAway.SHARE,
             runtime,
-            lambda name, on: self.switched.append((name, on)),
             keep_silent,
         )
         self.use(self.pool)
+
+    def follow_switch(self, model: str | None, /, *, on: bool) -> None:
+        """Note a switch of another process."""
+        self.switched.append((model, on))
 
     def use(self, pool: Pool) -> None:
         """Exchange another pool of the same model."""
@@ -151,7 +158,7 @@ async def started(hub: SwitchingHub, *names: str) -> list[Process]:
     """Return processes that exchange."""
     processes = [Process(hub, name) for name in names]
     for process in processes:
-        await process.shared.start()
+        await process.shared.start(process.follow_switch)
     return processes
 
 

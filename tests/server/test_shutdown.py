@@ -28,7 +28,7 @@ def test_a_body_that_comes_after_the_end_is_not_sent_on() -> None:
             loop.call_later(1.0, client.send, whole[-9:])
             assert (await client.receive()).status == 503
             assert gateway.active == 0
-            assert gateway._topology.memory.held == 0
+            assert gateway.in_force.topology.memory.held == 0
             client.leave()
             gateway.close()
 
@@ -48,7 +48,7 @@ def test_a_failing_callback_is_logged_once_a_minute(caplog: pytest.LogCaptureFix
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
             gateway = Gateway(checked, tasks)
-            gateway._hub.listeners.append(events.append)
+            gateway.hub.listeners.append(events.append)
             loop = asyncio.get_running_loop()
             usual = loop.get_exception_handler()
             loop.set_exception_handler(gateway.on_loop_error)

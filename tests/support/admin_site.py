@@ -11,12 +11,13 @@ import msgspec
 
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
-from gateway.observe.metrics import Metrics
+from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.proof import ProofCounts
-from gateway.observe.state import PoolState
-from gateway.observe.usage import UsageTable
-from gateway.observe.view import OwnView
+from gateway.observe.state import AdmissionState, PoolState, ShareState
+from gateway.observe.usage import UsageReport, UsageTable
 from gateway.process_events import ConfigReloaded, HedgingSwitched
+from gateway.proof.blocks import Block
+from gateway.proof.tally import Tally
 from gateway.server.admin import Admin, Controls
 from running import run_virtual
 from sample_events import pool
@@ -84,6 +85,40 @@ class Answer:
         return msgspec.json.decode(self.body)
 
 
+class PretendedView:
+    """The state of the gateway of an `AdminUnderTest`."""
+
+    def __init__(self, site: "AdminUnderTest") -> None:
+        self._site = site
+
+    async def scrape(self) -> Scrape:
+        return await self._site.metrics.scrape()
+
+    async def pools(self) -> list[PoolState]:
+        return list(self._site.state())
+
+    async def admission(self) -> AdmissionState:
+        return AdmissionState()
+
+    async def usage(self, key: str | None, model: str | None) -> UsageReport:
+        return self._site.usage.report(key, model)
+
+    async def proof(self, hours: int | None) -> Mapping[str, Tally]:
+        return self._site.proof.tallies(hours)
+
+    async def share(self) -> ShareState | None:
+        return None
+
+    async def blocks(self, begin: str) -> list[Block]:
+        return []
+
+    async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
+        return self._site.describe(model, quantiles)
+
+    def serves(self, model: str) -> bool:
+        return model in self._site.models
+
+
 @dataclass
 class AdminUnderTest:
     """An admin app over two models; switching is stored, and sent to the feed as by the gateway."""
@@ -99,7 +134,7 @@ class AdminUnderTest:
         self.usage = UsageTable(lambda: SINCE)
         self.metrics = Metrics(self.state, usage=self.usage)
         self.proof = ProofCounts(lambda _: None)
-        view = OwnView(self.metrics, self.state, self.describe, self.usage.report, proof=self.proof.tallies)
+        view = PretendedView(self)
         replica = {"name": "a", "kind": "vllm", "base_url": "http://127.0.0.1:1/v1"}
         settings = Settings.model_validate(
             {"models": [{"name": "m", "replicas": [replica]}], "admin_key": self.key, "hosts": self.hosts}

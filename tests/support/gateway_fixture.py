@@ -50,7 +50,7 @@ class Site:
     def events(self) -> list[Event]:
         """Every event of its core so far; of a process of its own none."""
         if self.gateway is not None:
-            self.gateway._hub.flush()
+            self.gateway.hub.flush()
         return self._events
 
     @property
@@ -179,7 +179,7 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
             sweeping = tasks.create_task(serve.sweep(server, gateway))
             server.acceptor.start()
             site = Site(name_of(sock).port, gateway=gateway)
-            gateway._hub.listeners.append(site._events.append)
+            gateway.hub.listeners.append(site._events.append)
             try:
                 yield site
             finally:

@@ -150,7 +150,7 @@ def request(body: bytes, path: str = "/v1/chat/completions", headers: Mapping[st
 
 def connected(gateway: Gateway) -> PretendedClient:
     """Connect to the public address of a gateway; its loop must be running."""
-    connections = OpenConnections(gateway.exchange, waiting_connections())
+    connections = OpenConnections(gateway.public.open, waiting_connections())
     connections.own_headers = ((b"date", b"Thu, 01 Jan 2026 00:00:00 GMT"),)
     return PretendedClient(HttpProtocol(connections))
 

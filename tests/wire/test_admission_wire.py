@@ -35,7 +35,7 @@ async def _json(got: Answer) -> dict[str, object]:
 def _gate(site: Site) -> tuple[int, int]:
     """Requests inside and waiting."""
     assert site.gateway is not None
-    [model] = site.gateway._admission_state().models
+    [model] = site.gateway.view._admission().models
     return model.in_flight, model.waiting
 
 
@@ -215,7 +215,7 @@ def test_no_more_bodies_than_there_is_room(*, expects: bool) -> None:
         limits = {"request_body_max": f"{_BODY}B", "buffered_bodies_max": f"{2 * _BODY}B"}
         async with serving({"a": _SILENT}, limits=limits) as site:
             assert site.gateway is not None
-            held = site.gateway._topology.memory
+            held = site.gateway.in_force.topology.memory
             body = json.dumps({**ASK, "user": "x" * (_BODY - 100)}).encode()
             body += b" " * (_BODY - len(body))
             start = request_bytes(b"", headers={"content-length": str(_BODY)})
@@ -248,7 +248,7 @@ def test_bodies_of_one_key_refuse_no_other_key() -> None:
         limits = {"request_body_max": f"{_BODY}B", "buffered_bodies_max": f"{2 * _BODY}B"}
         async with serving({"a": {"ttft": "1ms", "tokens": 3}}, limits=limits, keys=keys) as site:
             assert site.gateway is not None
-            held = site.gateway._topology.memory
+            held = site.gateway.in_force.topology.memory
             pairs = [await connect(site.port) for _ in range(40)]
             for number, (_, writer) in enumerate(pairs):
                 key = "sk-a" if number % 2 else "sk-b"

@@ -49,7 +49,7 @@ def test_a_prompt_that_a_firewall_rejects_harms_nobody_else() -> None:
                     error = json.loads(await got.body())["error"]
                 assert (got.status, error["code"]) == (502, "upstream_rejected")
             assert site.gateway is not None
-            pools = [pool for model in site.gateway._topology.models.values() for pool in model.pools]
+            pools = [pool for model in site.gateway.in_force.topology.models.values() for pool in model.pools]
             return [replica.breaker.state.value for pool in pools for replica in pool.replicas]
 
     assert run_real(main()) == ["closed", "closed"]

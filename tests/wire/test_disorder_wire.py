@@ -92,9 +92,9 @@ def _is_idle(site: Site) -> bool:
     """The gateway is as it was before its first request, but for idle connections."""
     gateway = site.gateway
     assert gateway is not None
-    assert gateway._hub.failures == 0
-    clients = [client for client in gateway._topology.clients.values() if isinstance(client, WireClient)]
-    pools = [pool for model in gateway._topology.models.values() for pool in model.pools]
+    assert gateway.hub.failures == 0
+    clients = [client for client in gateway.in_force.topology.clients.values() if isinstance(client, WireClient)]
+    pools = [pool for model in gateway.in_force.topology.models.values() for pool in model.pools]
     return (
         gateway.active == 0
         and all(client.connections == len(client._idle) for client in clients)

@@ -252,7 +252,9 @@ def test_trailers_are_never_headers(given: str) -> None:
                 head = _POST + given.encode() + _CHUNKED
                 writer.write(head + b"\r\n%x\r\n%b\r\n" % (len(_BODY), _BODY))
                 if apart:
-                    await until(lambda: bool(site.gateway and site.gateway._topology.memory.arriving) or not given)
+                    await until(
+                        lambda: bool(site.gateway and site.gateway.in_force.topology.memory.arriving) or not given
+                    )
                 writer.write(b"0\r\n" + trailer + b"\r\n" + _POST + _LENGTH + b"connection: close\r\n\r\n" + _BODY)
                 said = await reader.read()
                 assert _statuses(said) == [200 if given else 401, 401]

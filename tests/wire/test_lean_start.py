@@ -11,8 +11,8 @@ from spawned import Gateway, spawn, stream
 _LATER = (
     "email.parser",  # reading the metadata of a distribution imports it
     *("anyio", "fastapi", "h11", "h2", "httpcore", "httpx", "prometheus_client", "redis", "sse_starlette", "starlette"),
-    *("uvicorn", "gateway.server.admin", "gateway.server.admin_server", "gateway.cli.demo", "gateway.cli.workers"),
-    *("gateway.workers.worker", "gateway.simulated"),
+    *("uvicorn", "gateway.server.admin", "gateway.server.admin_server", "gateway.cli.demo"),
+    *("gateway.workers.supervisor", "gateway.workers.top", "gateway.workers.worker", "gateway.simulated"),
 )
 _PROGRAM = (
     "import sys; from gateway.__main__ import main; code = main(sys.argv[1:]); "

@@ -139,11 +139,11 @@ def test_a_reload_does_not_wait_for_name_lookups(names: Names, tmp_path: Path) -
             settings = await asyncio.to_thread(load, file, {})
             async with asyncio.TaskGroup() as tasks:
                 gateway = Gateway(settings, tasks, lambda: load(file, {}))
-                live, dead = gateway._topology.clients.values()
+                live, dead = gateway.in_force.topology.clients.values()
                 waiting = [dead.send(ASK, Recorder()) for _ in range(REQUESTS)]
                 checking = tasks.create_task(_warn_of_unreachable(settings))
                 await until(lambda: names.threads["dead.example"] > 0)
-                assert (await gateway.reload()).kept == 2
+                assert (await gateway.reloads.reload()).kept == 2
                 assert (await exchange(live)).body == b"hi"
                 for stream in waiting:
                     stream.abort()

@@ -72,7 +72,7 @@ def test_a_silent_replica_is_not_waited_for() -> None:
             async with answer(site.port, request_bytes(body, "/v1/rerank")) as got:
                 assert (got.status, got.headers["x-ttft-replica"]) == (200, "b")
             assert site.gateway is not None
-            (pool,) = site.gateway._topology.models["m"].pools
+            (pool,) = site.gateway.in_force.topology.models["m"].pools
             assert [pool.learning.predictor.predict(name, 0.0, 0.0, 0.0) for name in "ab"] == [None, None]
 
     run_real(main())

@@ -49,7 +49,7 @@ class House:
 
     def replica(self, name: str) -> Any:
         """Return the current state of a replica."""
-        return self.gateway._topology.replicas["m", name]
+        return self.gateway.in_force.topology.replicas["m", name]
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +63,7 @@ async def house(folder: Path) -> AsyncIterator[House]:
         made = House(folder / "gateway.yaml", {"a": first.url, "b": second.url})
         made.write()
         made.gateway = Gateway(await asyncio.to_thread(made.read), tasks, made.read)
-        made.gateway._hub.listeners.append(made.events.append)
+        made.gateway.hub.listeners.append(made.events.append)
         yield made
         made.gateway.close()
 
@@ -74,15 +74,15 @@ def test_a_configuration_that_is_given_up_changes_nothing(tmp_path: Path) -> Non
     async def main() -> None:
         async with house(tmp_path) as home:
             gateway, replica = home.gateway, home.replica("a")
-            serving, memory = gateway._routes.serving, gateway._topology.memory
+            serving, memory = gateway.public.raced.serving, gateway.in_force.topology.memory
             before = (replica.weight, replica.backup_only, memory.bytes_max)
             rows = [{"name": "a", "kind": "simulated", "base_url": home.urls["a"], "weight": 7}]
             home.write(models=[{"name": "m", "replicas": rows}], limits={"buffered_bodies_max": "20MB"})
-            prepared = gateway.prepare(await asyncio.to_thread(home.read))
+            prepared = gateway.reloads.prepare(await asyncio.to_thread(home.read))
             assert (replica.weight, memory.bytes_max) == (7, 20_000_000)
-            gateway.abandon(prepared)
+            gateway.reloads.abandon(prepared)
             assert (replica.weight, replica.backup_only, memory.bytes_max) == before
-            assert gateway._routes.serving is serving
+            assert gateway.public.raced.serving is serving
             assert home.replica("b") is not None
 
     run_real(main())
@@ -93,7 +93,7 @@ def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with house(tmp_path) as home:
-            pool = home.gateway._topology.models["m"].pools[0]
+            pool = home.gateway.in_force.topology.models["m"].pools[0]
             kept, changed = home.replica("a"), home.replica("b")
             kept.breaker.trip(0.0)
             pool.learning.add_content("a", 0.5, None, 0.0)
@@ -103,13 +103,13 @@ def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
             ]
             rows[1]["headers"] = {"x-team": "new"}
             home.write(models=[{"name": "m", "replicas": rows}, {"name": "n", "replicas": rows[:1]}])
-            done = await home.gateway.reload()
+            done = await home.gateway.reloads.reload()
             assert (done.models, done.kept, done.new) == (2, 1, 2)
             assert home.replica("a") is kept
             assert home.replica("b") is not changed
-            learned = home.gateway._topology.models["m"].pools[0].learning
+            learned = home.gateway.in_force.topology.models["m"].pools[0].learning
             assert [learned.ttft[name].event_count(0.0) for name in "ab"] == [1, 0]
-            assert home.gateway._routes.serving.models.keys() == {"m", "n"}
+            assert home.gateway.public.raced.serving.models.keys() == {"m", "n"}
 
     run_real(main())
 
@@ -124,9 +124,9 @@ def test_a_change_of_routing_keeps_the_replica(tmp_path: Path) -> None:
                 rows = [{"name": name, "kind": "simulated", "base_url": url} for name, url in home.urls.items()]
                 models = [{"name": "m", "replicas": [rows[0], {**rows[1], "weight": 3, "backup_only": backup_only}]}]
                 home.write(models=models, hedge={"routing": "round_robin"})
-                done = await home.gateway.reload()
+                done = await home.gateway.reloads.reload()
                 assert (done.kept, done.new, home.replica("b") is changed, changed.weight) == (2, 0, True, 3)
-                picker = home.gateway._topology.models["m"].pools[0].picker
+                picker = home.gateway.in_force.topology.models["m"].pools[0].picker
                 picks = {picker.pick(RequestFacts(), (), 0.0, rand / 10) for rand in range(10)}
                 assert (changed in picks) is not backup_only
 
@@ -140,7 +140,7 @@ def test_a_replica_stays_out(tmp_path: Path, kept: str) -> None:
     async def main() -> None:
         async with house(tmp_path) as home:
             await home.gateway.switches.switch_replica("a", None, out=True)
-            await home.gateway.reload()
+            await home.gateway.reloads.reload()
             assert [home.replica(name).out for name in "ab"] == [True, False]
             urls = {name: home.urls[name] for name in kept}
             rows = [
@@ -148,7 +148,7 @@ def test_a_replica_stays_out(tmp_path: Path, kept: str) -> None:
                 for name, url in urls.items()
             ]
             home.write(models=[{"name": "m", "replicas": rows}])
-            assert (await home.gateway.reload()).new == len(kept)
+            assert (await home.gateway.reloads.reload()).new == len(kept)
             assert [home.replica(name).out for name in kept] == ([True, False] if kept == "ab" else [False])
             changes = [event.out for event in home.events if isinstance(event, ReplicaSwitched)]
             assert changes == ([True] if kept == "ab" else [True, False])
@@ -162,14 +162,14 @@ def test_a_reload_without_changes_changes_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path) as home:
             await home.gateway.switches.switch_hedging(None, on=False)
-            clients = dict(home.gateway._topology.clients)
-            budget = home.gateway._topology.models["m"].pools[0].budget
-            done = await home.gateway.reload()
+            clients = dict(home.gateway.in_force.topology.clients)
+            budget = home.gateway.in_force.topology.models["m"].pools[0].budget
+            done = await home.gateway.reloads.reload()
             assert (done.kept, done.new) == (2, 0)
-            pool = home.gateway._topology.models["m"].pools[0]
+            pool = home.gateway.in_force.topology.models["m"].pools[0]
             assert not pool.hedging_on
             assert pool.budget is budget
-            assert home.gateway._topology.clients == clients
+            assert home.gateway.in_force.topology.clients == clients
 
     run_real(main())
 
@@ -189,11 +189,11 @@ def test_a_bad_configuration_is_refused(tmp_path: Path, change: dict[str, Any], 
 
     async def main() -> None:
         async with house(tmp_path) as home:
-            site = home.gateway._topology
+            site = home.gateway.in_force.topology
             home.write(**change)
             with pytest.raises(ReloadFailed, match=why):
-                await home.gateway.reload()
-            assert home.gateway._topology is site
+                await home.gateway.reloads.reload()
+            assert home.gateway.in_force.topology is site
             reloads = [event for event in home.events if isinstance(event, ConfigReloaded)]
             assert len(reloads) == 1
             assert why in (reloads[0].error or "")
@@ -210,8 +210,8 @@ def test_keys_are_read_again(tmp_path: Path) -> None:
             for key in ("first", "second"):
                 secret.write_text(key + "-key-of-the-team\n", encoding="utf-8")
                 home.write(keys=[{"name": "team-a", "key_file": "team-a"}])
-                await home.gateway.reload()
-                keyring = home.gateway._routes.serving.keyring
+                await home.gateway.reloads.reload()
+                keyring = home.gateway.public.raced.serving.keyring
                 given = [(b"authorization", f"Bearer {key}-key-of-the-team".encode())]
                 assert keyring.name(given) == "team-a"
 
@@ -227,7 +227,7 @@ def test_origins_are_read_again(tmp_path: Path) -> None:
             client = connected(home.gateway)
             for origins in (["https://app.example"], []):
                 home.write(cors_origins=origins)
-                await home.gateway.reload()
+                await home.gateway.reloads.reload()
                 client.send(request)
                 headers = (await client.receive()).headers
                 assert headers.get("access-control-allow-origin") == (origins[0] if origins else None)

@@ -145,7 +145,7 @@ async def held(file: Path) -> AsyncIterator[tuple[Gateway, list[Event]]]:
 
 def replica(gateway: Gateway) -> Replica:
     """The only replica."""
-    return gateway._topology.replicas["m", "a"]
+    return gateway.in_force.topology.replicas["m", "a"]
 
 
 def test_a_new_key_keeps_what_was_learned(tmp_path: Path) -> None:
@@ -155,20 +155,20 @@ def test_a_new_key_keeps_what_was_learned(tmp_path: Path) -> None:
         (tmp_path / "provider").write_text("sk-old-key-1\n")
         async with held(written(tmp_path, 9)) as (gateway, _):
             kept = replica(gateway)
-            gateway._topology.models["m"].pools[0].learning.add_content("a", 0.5, None, 0.0)
+            gateway.in_force.topology.models["m"].pools[0].learning.add_content("a", 0.5, None, 0.0)
             kept.breaker.trip(0.0)
-            ledger = gateway._topology.ledgers["127.0.0.1/m"]
+            ledger = gateway.in_force.topology.ledgers["127.0.0.1/m"]
             for key in ("sk-new-key-2", "sk-new-key-3"):
                 (tmp_path / "provider").write_text(key)
-                done = await gateway.reload()
+                done = await gateway.reloads.reload()
                 assert (done.kept, done.new, done.rekeyed) == (1, 0, 1)
-            learned = gateway._topology.models["m"].pools[0].learning
+            learned = gateway.in_force.topology.models["m"].pools[0].learning
             assert replica(gateway) is kept
             assert learned.ttft["a"].event_count(0.0) == 1
             assert (kept.breaker.state, kept.quota) == (BreakerState.CLOSED, "127.0.0.1/m")
-            assert gateway._topology.ledgers["127.0.0.1/m"] is ledger
+            assert gateway.in_force.topology.ledgers["127.0.0.1/m"] is ledger
             assert kept.secrets == ("sk-new-key-3", "sk-new-key-2", "sk-old-key-1")  # also of attempts under way
-            assert (await gateway.reload()).rekeyed == 0
+            assert (await gateway.reloads.reload()).rekeyed == 0
 
     run_real(main())
 
@@ -182,7 +182,7 @@ def test_a_key_that_is_given_up_is_not_used(tmp_path: Path) -> None:
         async with held(file) as (gateway, _):
             endpoint = replica(gateway).endpoint
             (tmp_path / "provider").write_text("sk-new-key-2\n")
-            gateway.abandon(gateway.prepare(await asyncio.to_thread(load, file, {})))
+            gateway.reloads.abandon(gateway.reloads.prepare(await asyncio.to_thread(load, file, {})))
             assert replica(gateway).endpoint is endpoint
 
     run_real(main())
@@ -199,17 +199,17 @@ def test_two_secrets_of_a_caller_are_valid_for_a_time(tmp_path: Path) -> None:
         async with held(file) as (gateway, events):
 
             def name(secret: str) -> str:
-                return gateway._routes.serving.keyring.name([(b"authorization", f"Bearer {secret}".encode())])
+                return gateway.public.raced.serving.keyring.name([(b"authorization", f"Bearer {secret}".encode())])
 
-            limiter = gateway._topology.key_limiters["team-a"]
+            limiter = gateway.in_force.topology.key_limiters["team-a"]
             team.write_text("new-secret\nold-secret\n")
-            await gateway.reload()
+            await gateway.reloads.reload()
             assert [name("old-secret"), name("new-secret")] == ["team-a", "team-a"]
             gateway.hub.flush()
             assert [event.key for event in events if isinstance(event, PreviousKeyUsed)] == ["team-a"]
             team.write_text("new-secret\n")
-            await gateway.reload()
-            assert gateway._topology.key_limiters["team-a"] is limiter
+            await gateway.reloads.reload()
+            assert gateway.in_force.topology.key_limiters["team-a"] is limiter
             assert name("new-secret") == "team-a"
             with pytest.raises(Unauthorized, match="the API key is unknown"):
                 name("old-secret")

@@ -86,7 +86,7 @@ def test_every_failure_has_its_class(
             async_client(site.url) as client,
         ):
             assert site.gateway is not None
-            for upstream in site.gateway._topology.clients.values():
+            for upstream in site.gateway.in_force.topology.clients.values():
                 upstream.close()  # no spare stands ready: each case meets its own connections
             for number, case in enumerate(cases):  # each asks a model of its own, with a closed breaker
                 site.replicas["a"].configure(faults=[case.fault])

@@ -182,11 +182,11 @@ def test_a_dead_receiver_costs_no_request(monkeypatch: pytest.MonkeyPatch, caplo
             counts = site.gateway._tracing.counts
             for receiver.status, lost in ((503, 2), (404, 4)):
                 await _ask(site)
-                site.gateway._hub.flush()
+                site.gateway.hub.flush()
                 await until(partial(_is, counts, lost))
             receiver.status = 200
             await _ask(site)
-            site.gateway._hub.flush()
+            site.gateway.hub.flush()
             await until(lambda: counts.exported > 0)
             values = {value.name: value.value for value in counts.values()}
             assert values == {"ttft_gateway_spans_exported": 2, "ttft_gateway_spans_lost": 4}
@@ -212,7 +212,7 @@ def test_a_receiver_that_is_not_there(monkeypatch: pytest.MonkeyPatch, caplog: p
             assert site.gateway is not None
             counts = site.gateway._tracing.counts
             await _ask(site)
-            site.gateway._hub.flush()
+            site.gateway.hub.flush()
             await until(lambda: counts.lost == 2)
 
     run_real(main())
@@ -260,7 +260,7 @@ def test_an_answer_without_end(
                 assert site.gateway is not None
                 counts = site.gateway._tracing.counts
                 await _ask(site)
-                site.gateway._hub.flush()
+                site.gateway.hub.flush()
                 await until(partial(_is, counts, 2))
 
     run_real(main())
@@ -277,17 +277,17 @@ def test_a_reload_changes_the_receiver(tmp_path: Path) -> None:
         async with serving({"a": {}}, tracing={"endpoint": first.url, "sample": "100%"}) as site:
             gateway = site.gateway
             assert gateway is not None
-            base = {"listen": str(gateway.settings.listen), "admin_listen": "off"}
+            base = {"listen": str(gateway.in_force.topology.settings.listen), "admin_listen": "off"}
             rows = [{"name": "a", "kind": "simulated", "base_url": site.replicas["a"].url}]
             model = {"name": "m", "replicas": rows, "recovery": "off"}
-            gateway._reread = lambda: load(file, {})
+            gateway.reloads._reread = lambda: load(file, {})
 
             async def reload(**tracing: str) -> None:
                 config = {**base, "models": [model], **({"tracing": tracing} if tracing else {})}
                 file.write_text(json.dumps(config), encoding="utf-8")
-                await gateway.reload()
+                await gateway.reloads.reload()
 
-            listeners = len(gateway._hub.listeners)
+            listeners = len(gateway.hub.listeners)
             await _ask(site)
             await reload(endpoint=second.url, sample="100%")
             await until(lambda: len(first.spans) == 2)
@@ -297,7 +297,7 @@ def test_a_reload_changes_the_receiver(tmp_path: Path) -> None:
             await _ask(site)
             await reload()
             await _ask(site, traceparent=_PARENT)
-            assert len(gateway._hub.listeners) == listeners - 1
+            assert len(gateway.hub.listeners) == listeners - 1
             assert [event.trace is None for event in site.events if isinstance(event, RequestEnded)] == [False] * 3 + [
                 True
             ]

@@ -53,7 +53,7 @@ def test_a_raced_request_says_what_it_cost_if_asked() -> None:
         profiles = {"a": REPLICA, "b": REPLICA}
         async with serving(profiles, alike=True, hedge=RACED, keys=[{"name": "team-a", "key": KEY}]) as site:
             assert site.gateway is not None
-            for replica in site.gateway._topology.models["m"].pools[0].replicas:
+            for replica in site.gateway.in_force.topology.models["m"].pools[0].replicas:
                 replica.prices = Prices(2.0, 1.0, 8.0)
             got, body = await ask(site, asked(ON))
             *events, note, done, end = body.split(b"\n\n")
@@ -76,10 +76,10 @@ def test_a_raced_request_says_what_it_cost_if_asked() -> None:
                     model="m", messages=HELLO, stream=True, extra_headers={"x-ttft-usage": "on"}
                 )
                 assert len(words_of([chunk async for chunk in stream])) == 8
-            told = msgspec.json.encode(site.gateway._report_usage())
+            told = msgspec.json.encode(await site.gateway.view.usage(None, None))
             assert json.loads(told)["total"]["requests"] == 5
             assert json.loads(told)["total"]["loser"]["attempts"] == 5
-            assert KEY.encode() not in told + await render(await site.gateway._metrics.scrape())
+            assert KEY.encode() not in told + await render(await site.gateway.view.metrics.scrape())
 
     run_real(scenario())
 

@@ -30,7 +30,7 @@ async def status_of(port: int) -> tuple[HTTPStatus, float]:
 def replicas_of(gateway: Gateway | None) -> list[Replica]:
     """Return the replicas of a gateway in this process."""
     assert gateway is not None
-    return list(gateway._topology.replicas.values())
+    return list(gateway.in_force.topology.replicas.values())
 
 
 def test_one_request_probes_an_open_breaker() -> None:
@@ -83,7 +83,7 @@ def test_an_absurd_wait_is_bounded_and_a_reload_ends_it() -> None:
             assert status == HTTPStatus.TOO_MANY_REQUESTS
             assert 0 < wait_s <= COOL_DOWN_S_MAX
             assert site.gateway is not None
-            assert (await site.gateway.reload()).kept == 1
+            assert (await site.gateway.reloads.reload()).kept == 1
             assert await status_of(site.port) == (HTTPStatus.OK, 0)
 
     run_real(main())

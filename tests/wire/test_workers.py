@@ -161,8 +161,8 @@ def test_a_worker_that_cannot_start_fails_the_start(tmp_path: Path) -> None:
         file = tmp_path / "gateway.yaml"
         write(file, "http://127.0.0.1:9/v1", 2)
         code = (
-            "import os, sys, gateway.cli.workers as workers; from gateway.__main__ import main; "
-            "workers.work = lambda *_: os._exit(7); sys.exit(main(sys.argv[1:]))"
+            "import os, sys, gateway.workers.worker as worker; from gateway.__main__ import main; "
+            "worker.work = lambda *_: os._exit(7); sys.exit(main(sys.argv[1:]))"
         )
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", code, "serve", "--config", str(file), stderr=asyncio.subprocess.PIPE

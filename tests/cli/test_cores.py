@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.workers.cores import quota_cores, worker_count
+from gateway.cli.workers import quota_cores, worker_count
 
 
 @pytest.mark.parametrize(

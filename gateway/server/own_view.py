@@ -1,0 +1,92 @@
+"""The state of one process, read from the topology in force, for the admin address and the metrics.
+
+Units: seconds.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from gateway.observe.describe import admission_state, describe, pool_state
+from gateway.observe.hub import Observers
+from gateway.observe.metrics import Scrape
+from gateway.observe.state import AdmissionState, PoolState, ShareState, read_pools
+from gateway.observe.usage import UsageReport
+from gateway.proof.blocks import Block
+from gateway.proof.tally import Tally
+from gateway.race.context import Runtime
+from gateway.server.discovery.driver import Discovery
+from gateway.server.learned_file import LearnedFile
+from gateway.server.sharing import Sharing
+from gateway.server.topology import InForce
+
+
+class OwnView:
+    """The `gateway.observe.view.View` of one process.
+
+    Attributes:
+        metrics: counters and histograms.
+    """
+
+    def __init__(
+        self,
+        in_force: InForce,
+        runtime: Runtime,
+        observers: Observers,
+        discovery: Discovery,
+        learned: LearnedFile,
+        sharing: Sharing | None,
+    ) -> None:
+        self._in_force = in_force
+        self._runtime = runtime
+        self._observers = observers
+        self._discovery = discovery
+        self._learned = learned
+        self._sharing = sharing
+        self._leave_out = partial(observers.dropped.leaving_out, "pool")
+        self.metrics = observers.metrics(self._pools, self._admission, discovery.states)
+
+    async def scrape(self) -> Scrape:
+        return await self.metrics.scrape()
+
+    async def pools(self) -> list[PoolState]:
+        return await read_pools(self._pools)
+
+    async def admission(self) -> AdmissionState:
+        return self._admission()
+
+    async def usage(self, key: str | None, model: str | None) -> UsageReport:
+        self._observers.hub.flush()
+        return self._observers.usage.report(key, model)
+
+    async def proof(self, hours: int | None) -> Mapping[str, Tally]:
+        return self._observers.proof(hours)
+
+    async def share(self) -> ShareState | None:
+        return None if self._sharing is None else self._sharing.state()
+
+    async def blocks(self, begin: str) -> list[Block]:
+        return self._observers.blocks(begin)
+
+    async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
+        found = self._in_force.topology.models.get(model)
+        if found is None:
+            return None
+        described = describe(found, self._runtime.loop.time(), quantiles, self._leave_out)
+        sources = [source for source in self._discovery.states() if source.model == model]
+        return {**described, "discovery": sources, "learned_file": self._learned.describe()}
+
+    def serves(self, model: str) -> bool:
+        return model in self._in_force.topology.models
+
+    def _pools(self) -> Iterator[PoolState | None]:
+        self._observers.hub.flush()  # what was emitted before is in the metrics beside this state
+        now_s, topology = self._runtime.loop.time(), self._in_force.topology
+        for model in topology.models.values():
+            for pool in model.pools:
+                with self._leave_out(pool.name):
+                    yield from pool_state(model.name, pool, now_s, topology.draining(model.name, pool.name))
+
+    def _admission(self) -> AdmissionState:
+        topology = self._in_force.topology
+        fair_queues = {name: queue.fair_queue for name, queue in topology.model_queues.items()}
+        return admission_state(fair_queues, topology.key_limiters, topology.memory, self._runtime.loop.time())
