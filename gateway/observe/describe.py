@@ -21,11 +21,10 @@ from gateway.observe.state import (
     ReplicaState,
 )
 from gateway.race.context import Model
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import Window
 from ttft_gateway.hedging.budget import BudgetUnit
 from ttft_gateway.hedging.contract import RequestFacts
-from ttft_gateway.hedging.plan import Plan
+from ttft_gateway.hedging.plan import Plan, Survival
 from ttft_gateway.limits.budget import CreditBudget
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica

@@ -20,9 +20,8 @@ from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario, load, with_load
 from streaming_bench.simulation.summary import Subset, figures
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import Bins
-from ttft_gateway.hedging.plan import plan_adaptive
+from ttft_gateway.hedging.plan import Survival, plan_adaptive
 
 TWO_HEDGES: Final = "two hedges, adaptive"
 POLICIES: Final = ("adaptive", TWO_HEDGES, "quantile", "library", "off")

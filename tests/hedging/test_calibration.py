@@ -2,9 +2,9 @@
 
 import pytest
 
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import Window
 from ttft_gateway.hedging.calibration import NO_CORRECTION, NOT_NOW, Calibration, Expectation, Guard
+from ttft_gateway.hedging.plan import Survival
 
 TRIAL, GUARDED_OUT = 0.02 / 1024, 0.5 / 1024  # coins of a request that ignores corrections, and of most others
 CURVE_S = 10.0  # the wait that half of the requests have

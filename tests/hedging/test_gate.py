@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import Window
 from ttft_gateway.hedging.calibration import NO_CORRECTION, NOT_NOW, Correction
 from ttft_gateway.hedging.gate import Allow, Candidate, Deny, WaitingAttempt, decide
 from ttft_gateway.hedging.outcomes import Denial
-from ttft_gateway.hedging.plan import Plan, Policy, plan_fixed
+from ttft_gateway.hedging.plan import Plan, Policy, Survival, plan_fixed
 
 
 def slow_tail() -> Survival:

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import RELATIVE_ACCURACY, Window
-from ttft_gateway.hedging.plan import Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
+from ttft_gateway.hedging.plan import Plan, Policy, Survival, plan_adaptive, plan_fixed
 
 Sample = tuple[float, bool]
 few = st.lists(st.tuples(st.floats(0.1, 30.0), st.booleans()), min_size=1, max_size=40)
@@ -109,16 +108,3 @@ def test_off_never_asks() -> None:
 def test_policy_names() -> None:
     """The names equal the names of the settings."""
     assert [policy.value for policy in Policy] == ["adaptive", "quantile", "static", "shadow", "off"]
-
-
-def test_the_first_share_leaves_room_for_second_hedges() -> None:
-    """B' is B with one hedge, else 0.97 B / (1 + (n2+1)/(n1+10)), the counts decaying with each first hedge."""
-    hedges = SecondHedges()
-    assert hedges.first_share(0.1, 1) == 0.1
-    assert hedges.first_share(0.1, 2) == pytest.approx(0.097 / 1.1)
-    for n in range(20_000):
-        hedges.count(second=False)
-        if n % 4 == 0:
-            hedges.count(second=True)
-    assert hedges.first_share(0.1, 2) == pytest.approx(0.097 / 1.25, rel=0.01)
-    assert hedges.first_share(0.1, 1) == 0.1

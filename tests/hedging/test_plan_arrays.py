@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import RELATIVE_ACCURACY, Bins, Window
-from ttft_gateway.hedging.plan import plan_adaptive
+from ttft_gateway.hedging.plan import Survival, plan_adaptive
 
 _PLANS = 2_000
 _DELAYS = 32

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import Window
-from ttft_gateway.hedging.plan import Plan, Policy, plan_adaptive, plan_fixed
+from ttft_gateway.hedging.plan import Plan, Policy, Survival, plan_adaptive, plan_fixed
 
 few = st.lists(st.tuples(st.floats(0.1, 30.0), st.booleans()), min_size=1, max_size=40)
 

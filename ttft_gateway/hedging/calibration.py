@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ttft_gateway.estimation.survival import Survival
+from ttft_gateway.hedging.plan import Survival
 
 _DECAY: Final = 0.998  # with each hedge: the last 500 count
 _PRIOR: Final = 10.0  # hedges that saved what was expected: a few losses prove nothing

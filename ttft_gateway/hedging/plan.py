@@ -1,23 +1,29 @@
-"""Computes when to start a backup: a policy's plan, read by every request and renewed from time to time.
+"""Computes when to start a backup: the survival curve of waits, and a policy's plan from it.
 
-Owns the choice of the delay (docs/design/0004). Does not decide whether a hedge is allowed once its time has come
-(gate.py), and does not learn the curve. All policies produce the same kind of plan, so the race depends on none.
+Owns the curve with a backup's gains under it (docs/design/0003), and the choice of the delay (docs/design/0004). A plan
+is read by every request and renewed from time to time; all policies produce the same kind of plan, so the race depends
+on none. Does not decide whether a hedge is allowed once its time has come (gate.py), and does not collect the waits.
 
-Units: the adaptive plan's delays are multiples of the prediction; all other delays are seconds. Shares are fractions of
-1.
+A wait x and a backup's wait y are independent draws from the same curve, in units of their own predictions. A wait that
+was given up shows only that it is longer than its observation: the mass after the largest observation cannot be
+estimated and is placed at twice that observation. Otherwise a tail that is always hedged, hence always censored, would
+disappear from the curve.
+
+Units: the curve's waits and the adaptive plan's delays are ratios (observed / predicted); all other delays, and
+arguments ending in `_s`, are seconds. Shares are fractions of 1.
 """
 
 import enum
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import pairwise
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from operator import neg
 from typing import Final
 
 import msgspec
 
-from ttft_gateway.estimation.survival import Survival
-from ttft_gateway.estimation.window import RELATIVE_ACCURACY
+from ttft_gateway.estimation.window import RELATIVE_ACCURACY, Bins
 
 _DELAY_MIN: Final = 1.0  # a request within its prediction is not hedged
 _CANDIDATES_MAX: Final = 32  # delays tried; the gain is flat around its maximum
@@ -25,14 +31,15 @@ _COARSE: Final = 4  # every fourth delay is tried first
 _LATE_MIN: Final = 1.5
 _LATE_MAX: Final = 8.0  # bounds the wait of requests that lose the coin toss, and of curves without a tail
 _LATE_SHARE: Final = 0.25  # of the budget: so few requests are later than this that all can be afforded
-_SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; 3 % is reserved for their variance
-_DECAY: Final = 0.999  # of the counts with each first hedge
 _ROUNDING: Final = 1.0 + 1e-12
 _TARGET_SHARE: Final = (
     0.98  # of the backups that would be in time for a TTFT target if they were sent at the usual delay
 )
 _SHARE_MIN: Final = 1e-9  # below any survival that samples can show; avoids a division by 0
 _BIN_EDGE: Final = 1.0 + RELATIVE_ACCURACY  # a delay is the upper edge of a bin, after all waits in the bin
+
+_UNKNOWN_AT: Final = 2.0  # times the largest observation (docs/design/0003)
+_SHARE_ROUNDING: Final = 1e-9  # rounding error of a product of thousands of factors, when it is compared with a share
 
 
 class Policy(enum.Enum):
@@ -54,6 +61,100 @@ class FirstEvent(enum.Enum):
 
     CONTENT = "content"
     HEADERS = "headers"
+
+
+class Survival:
+    """S(d) = P(x > d), estimated by the product limit (Kaplan and Meier); immutable.
+
+    Args:
+        bins: histogram with at least one sample; in a bin, events come before censored waits.
+
+    Attributes:
+        points: positions of the mass, ascending; the last one is artificial if the longest waits were given up.
+        mass: probability at each point; sums to 1.
+        survival: S just after each point; ends with 0.
+        observed_max: largest observation, censored or not; the curve is unknown beyond it.
+        mean: E[x].
+    """
+
+    __slots__ = ("_below", "_below_sum", "mass", "mean", "observed_max", "points", "survival")
+
+    def __init__(self, bins: Bins) -> None:
+        at_risk = sum(bins.events) + sum(bins.censored)
+        left = 1.0
+        self.points = list(bins.values)
+        self.survival: list[float] = []
+        for events, censored in zip(bins.events, bins.censored, strict=True):
+            left *= 1.0 - events / at_risk
+            at_risk -= events + censored
+            self.survival.append(left)
+        self.observed_max = self.points[-1]
+        if left > 0.0:
+            self.points.append(_UNKNOWN_AT * self.observed_max)
+            self.survival.append(0.0)
+        self.mass = [before - after for before, after in pairwise((1.0, *self.survival))]
+        # E[(t - y)+] = t * P(y <= t) - E[y; y <= t]: both as running sums, with a 0 in front for "no point below t".
+        self._below = [0.0, *(1.0 - share for share in self.survival)]
+        self._below_sum = [0.0, *accumulate(_products(self.mass, self.points))]
+        self.mean = self._below_sum[-1]
+
+    def at(self, delay: float) -> float:
+        """Return S(delay), the share of waits that last longer."""
+        index = bisect_right(self.points, delay)
+        return self.survival[index - 1] if index else 1.0
+
+    def quantile(self, q: float) -> float | None:
+        """Return the q-quantile of the waits; None if censored waits hide it."""
+        point = self.points[self.first_at_most(1.0 - q + _SHARE_ROUNDING)]
+        return point if point <= self.observed_max else None
+
+    def first_at_most(self, share: float) -> int:
+        """Return the index of the first point after which S <= share."""
+        return bisect_left(self.survival, -share, key=neg)
+
+    def gain(self, delay: float) -> float:
+        """Return E[(x - delay - y)+]: the mean saving, over all requests, by a backup sent after a delay."""
+        first_late = bisect_right(self.points, delay)
+        return self._saved(first_late, [point - delay for point in self.points[first_late:]])
+
+    def gain_s(self, *, predicted_s: float, waited_s: float, backup_s: float) -> float:
+        """Return E[(x * predicted - waited - y * backup)+ | x > waited / predicted]: seconds saved by a backup now.
+
+        Beyond the largest observation, where the curve is unknown, a wait is expected to last as long again.
+
+        Args:
+            predicted_s: predicted TTFT of the waiting attempt.
+            waited_s: time for which it has waited.
+            backup_s: predicted TTFT of the backup.
+        """
+        waited = waited_s / predicted_s
+        if waited >= self.observed_max:
+            return waited_s - self.mean * backup_s
+        first_late = bisect_right(self.points, waited)
+        remaining = [(point * predicted_s - waited_s) / backup_s for point in self.points[first_late:]]
+        return self._saved(first_late, remaining) / sum(self.mass[first_late:]) * backup_s
+
+    def remaining_s(self, *, predicted_s: float, waited_s: float) -> float:
+        """Return E[x * predicted - waited | x > waited / predicted]: the time that an attempt still had to wait.
+
+        As in `gain_s`, a wait beyond the largest observation is expected to last as long again.
+        """
+        waited = waited_s / predicted_s
+        if waited >= self.observed_max:
+            return waited_s
+        first_late = bisect_right(self.points, waited)
+        late = self.mass[first_late:]
+        return sum(_products(self.points[first_late:], late)) / sum(late) * predicted_s - waited_s
+
+    def _saved(self, first_late: int, remaining: list[float]) -> float:
+        """Return the sum of mass * E[(t - y)+] over the late points, of each of which t remains."""
+        points, below, below_sum = self.points, self._below, self._below_sum
+        saved, index, last = 0.0, 0, len(points)
+        for t, mass in zip(remaining, self.mass[first_late:], strict=True):
+            while index < last and points[index] <= t:  # t ascends
+                index += 1
+            saved += mass * (t * below[index] - below_sum[index])
+        return saved
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -124,7 +225,7 @@ def plan_adaptive(curve: Survival, *, budget: float, first_share: float) -> Plan
     Args:
         curve: survival of the ratios observed / predicted.
         budget: B, hedges per request; above 0.
-        first_share: B', the part of it for first hedges (`SecondHedges.first_share`); above 0.
+        first_share: B', the part of it for first hedges (`pool.learning.SecondHedges`); above 0.
     """
     # Once all remaining requests can be hedged, a longer delay only loses: the maximum is not after that delay.
     indices = _spread(bisect_right(curve.points, _DELAY_MIN), curve.first_at_most(first_share))
@@ -161,23 +262,5 @@ def _best(curve: Survival, delays: Sequence[float], shares: Sequence[float]) -> 
     return -best[1]
 
 
-class SecondHedges:
-    """Learns from the last thousand first hedges how often a second hedge follows."""
-
-    def __init__(self) -> None:
-        self._first = 0.0
-        self._second = 0.0
-
-    def count(self, *, second: bool) -> None:
-        """Count a sent hedge: the first of its request, or a later one."""
-        if second:
-            self._second += 1.0
-        else:
-            self._first = self._first * _DECAY + 1.0
-            self._second *= _DECAY
-
-    def first_share(self, budget: float, hedges_max: int) -> float:
-        """Return B', the share of the budget for first hedges; the remaining share is for second hedges."""
-        if hedges_max <= 1:
-            return budget
-        return _SECOND_RESERVE * budget / (1.0 + (self._second + 1.0) / (self._first + 10.0))
+def _products(left: Sequence[float], right: Sequence[float]) -> Iterator[float]:
+    return (one * other for one, other in zip(left, right, strict=True))

@@ -11,17 +11,18 @@ from typing import Annotated, Final
 import msgspec
 
 from ttft_gateway.estimation.predictor import Predictor, PredictorState
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import Window, WindowState
 from ttft_gateway.hedging.calibration import Calibration, Expectation, Guard
 from ttft_gateway.hedging.parameters import HedgeParameters
-from ttft_gateway.hedging.plan import FirstEvent, Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
+from ttft_gateway.hedging.plan import FirstEvent, Plan, Policy, Survival, plan_adaptive, plan_fixed
 
 _SLICES: Final = 6  # of a window of TTFT samples
 _RENEW_S: Final = 0.5  # shortest time between two plans
 _RENEW_SHARE: Final = 0.05  # new samples that a new plan needs, as a share of the window
 _ANSWER_TOKENS: Final = 500.0  # a typical chat answer's p90, until there are answers
 _ANSWERS_RENEW_S: Final = 5.0
+_SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; 3 % is reserved for their variance
+_HEDGE_DECAY: Final = 0.999  # of the counts with each first hedge
 Counts = Mapping[int, int]
 """Numbers of samples by bin."""
 
@@ -49,6 +50,28 @@ class ReplicaWindows(msgspec.Struct, frozen=True):
 
     ttft: WindowState | None
     ttfb: WindowState | None
+
+
+class SecondHedges:
+    """Learns from the last thousand first hedges how often a second one follows."""
+
+    def __init__(self) -> None:
+        self._first = 0.0
+        self._second = 0.0
+
+    def count(self, *, second: bool) -> None:
+        """Count a sent hedge: the first of its request, or a later one."""
+        if second:
+            self._second += 1.0
+        else:
+            self._first = self._first * _HEDGE_DECAY + 1.0
+            self._second *= _HEDGE_DECAY
+
+    def first_share(self, budget: float, hedges_max: int) -> float:
+        """Return B', the share of the budget for first hedges; the remaining share is for second hedges."""
+        if hedges_max <= 1:
+            return budget
+        return _SECOND_RESERVE * budget / (1.0 + (self._second + 1.0) / (self._first + 10.0))
 
 
 class Learning:

@@ -22,9 +22,8 @@ from streaming_bench.research import parallel_calls
 from streaming_bench.research.published import diagrams, drawings, python_port, sources, studies, threshold_lab
 from streaming_bench.research.published.side_by_side import ReproducedRow, gains, grid
 from streaming_bench.simulation.runner import SimulatedRun
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import Window
-from ttft_gateway.hedging.plan import plan_adaptive
+from ttft_gateway.hedging.plan import Survival, plan_adaptive
 from ttft_gateway.limits.budget import CreditBudget
 
 _Parts = Sequence[Grid | str]

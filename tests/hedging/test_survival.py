@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ttft_gateway.estimation.survival import Survival
 from ttft_gateway.estimation.window import Window
+from ttft_gateway.hedging.plan import Survival
 
 Sample = tuple[float, bool]
 
