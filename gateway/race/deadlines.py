@@ -7,6 +7,7 @@ Units: seconds of the loop's clock.
 
 import enum
 import math
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -85,10 +86,6 @@ class AttemptDeadlines(msgspec.Struct, eq=False, gc=False):
         self.failover_s += late_s
         self.give_up_s += late_s
 
-    def next_due_s(self) -> float:
-        """Return the loop time at which something is due next."""
-        return min(self.hedge_s, self.failover_s, self.give_up_s)
-
     def due(self, now_s: float) -> Due | None:
         """Return what is due now, most final first."""
         if now_s >= self.give_up_s:
@@ -125,9 +122,12 @@ class RequestDeadlines(msgspec.Struct, eq=False, gc=False):
         """Send the next keep-alive one interval after the last bytes to the client, if it reads a stream."""
         self.keep_alive_s = sent_s + self.interval_s
 
-    def next_due_s(self, attempt_s: float = math.inf) -> float:
-        """Return the loop time at which something is due next; `attempt_s` is the next due time of the attempts."""
-        return min(attempt_s, self.total_s, self.content_s, self.keep_alive_s, self.retry_s)
+    def next_due_s(self, attempts: Iterable[AttemptDeadlines] = ()) -> float:
+        """Return the loop time at which something of the request or of these attempts is due next."""
+        due_s = min(self.total_s, self.content_s, self.keep_alive_s, self.retry_s)
+        for attempt in attempts:
+            due_s = min(due_s, attempt.hedge_s, attempt.failover_s, attempt.give_up_s)
+        return due_s
 
 
 def request_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start_s: float) -> RequestDeadlines:

@@ -149,7 +149,7 @@ class Race:
         if primary is None:
             self._next(Role.PRIMARY)
         else:
-            self._wakeup.at(deadlines.next_due_s(primary.deadlines.next_due_s()))
+            self._wakeup.at(deadlines.next_due_s((primary.deadlines,)))
 
     def client_gone(self) -> None:
         """Cancel everything: the client has disconnected."""
@@ -337,7 +337,7 @@ class Race:
         attempts, recovery = self._attempts, self._recovery
         step = attempts.next(self, role) if recovery is None else attempts.recover(self, recovery)
         if isinstance(step, Attempt):
-            self._wakeup.no_later_than(self._deadlines.next_due_s(step.deadlines.next_due_s()))
+            self._wakeup.no_later_than(self._deadlines.next_due_s((step.deadlines,)))
             return True
         if isinstance(step, WaitUntil):
             self._deadlines.retry_s = step.until_s
@@ -454,8 +454,7 @@ class Race:
                 content_check_s = now_s + half_s if self._paused else self._content_due_s(winner)
             stall_check_s = winner.stall_check_s(self._model.timeouts, now_s)
             return min(stall_check_s, content_check_s, deadlines.total_s, deadlines.keep_alive_s)
-        times_s = [attempt.deadlines.next_due_s() for attempt in self._attempts.sent if attempt.live]
-        return deadlines.next_due_s(min(times_s, default=math.inf))
+        return deadlines.next_due_s(attempt.deadlines for attempt in self._attempts.sent if attempt.live)
 
     # the end
 
