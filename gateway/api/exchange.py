@@ -17,8 +17,7 @@ from gateway.admission.body_memory import HeldBody
 from gateway.api.body_reader import Arrival, BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.request_head import RequestHead
-from gateway.api.response import respond_error
-from gateway.api.response_writer import ResponseWriter
+from gateway.api.response import ResponseWriter, respond_error
 from gateway.api.turns import LARGE_MIN, Turn
 from gateway.errors import BadRequest, GatewayError, Internal
 from gateway.race.context import Runtime

@@ -13,8 +13,7 @@ from gateway.admission.admission import Admission, Entry, Permit, RequestSize
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead, deployment_of, is_handshake
-from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error
-from gateway.api.response_writer import ResponseWriter
+from gateway.api.response import EventStream, JsonAnswer, ResponseWriter, TellingAnswer, TellingStream, respond_error
 from gateway.api.serving import AttemptLimits, Serving
 from gateway.errors import (
     GatewayError,

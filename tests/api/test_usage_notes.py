@@ -7,8 +7,7 @@ import pytest
 
 from gateway.api.dialects.base import ClientApi, is_last
 from gateway.api.request_head import RequestHead
-from gateway.api.response import JsonAnswer, TellingAnswer, TellingStream
-from gateway.api.response_writer import ResponseWriter
+from gateway.api.response import JsonAnswer, ResponseWriter, TellingAnswer, TellingStream
 from gateway.errors import GatewayError
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue

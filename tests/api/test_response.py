@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.request_head import RequestHead
-from gateway.api.response import respond
-from gateway.api.response_writer import JOINED_BYTES_MAX, ResponseWriter
+from gateway.api.response import JOINED_BYTES_MAX, ResponseWriter, respond
 from gateway.errors import GatewayError
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
