@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.web_pages import HostCheck, is_foreign
+from gateway.api.auth import HostCheck, is_foreign
 from gateway.config.settings import Settings
 from gateway.errors import (
     BadRequest,

@@ -16,8 +16,7 @@ from email.utils import formatdate
 from typing import Any, Protocol
 
 from gateway.api.acceptor import Acceptor, Connecting
-from gateway.api.connections import WaitingConnections
-from gateway.api.http_protocol import HttpProtocol, OpenConnections, OpenExchange
+from gateway.api.http_protocol import HttpProtocol, OpenConnections, OpenExchange, WaitingConnections
 from gateway.config.values import Address
 
 _BACKLOG = 4096

@@ -5,6 +5,7 @@ Part of the composition root: names the protocol of each API. Units: Unix second
 
 from datetime import UTC, datetime
 
+from gateway.api.auth import CrossOrigin
 from gateway.api.count_tokens import TokenCounts
 from gateway.api.dialects.base import ClientApi
 from gateway.api.dialects.endings import PING, MessagesTerminator, ResponsesTerminator, messages_error_body
@@ -12,7 +13,6 @@ from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.plain_routes import PlainRoutes
 from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
-from gateway.api.web_pages import CrossOrigin
 from gateway.race.context import Runtime
 from gateway.server.topology import InForce
 from providers.anthropic.protocol import MessageAssembler

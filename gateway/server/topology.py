@@ -17,11 +17,10 @@ from gateway.admission.admission import Admission, ModelQueue
 from gateway.admission.body_memory import BodyMemory
 from gateway.admission.caller_limits import CallerLimits, KeyLimiter
 from gateway.admission.fair_queue import FairQueue
-from gateway.api.auth import Keyring
+from gateway.api.auth import HostCheck, Keyring, PageCheck
 from gateway.api.body_reader import BodyLimits
 from gateway.api.serving import AttemptLimits, RequestLimits, Serving
 from gateway.api.turns import Turns
-from gateway.api.web_pages import HostCheck, PageCheck
 from gateway.config import settings as config
 from gateway.config.settings import KeySettings
 from gateway.events import PreviousKeyUsed

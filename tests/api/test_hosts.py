@@ -2,8 +2,7 @@
 
 import pytest
 
-from gateway.api.auth import Keyring
-from gateway.api.web_pages import HostCheck
+from gateway.api.auth import HostCheck, Keyring
 from gateway.errors import UnknownHost
 
 _NAMES = ("gateway.internal", "Upper.Example")

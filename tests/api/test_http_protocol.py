@@ -5,7 +5,6 @@ import socket
 
 import pytest
 
-from gateway.api.connections import WaitingConnections
 from gateway.api.http_protocol import (
     HEAD_BYTES_MAX,
     HEAD_S_MAX,
@@ -13,6 +12,7 @@ from gateway.api.http_protocol import (
     UNREAD_S_MAX,
     HttpProtocol,
     OpenConnections,
+    WaitingConnections,
 )
 from gateway.api.response import respond
 from pretended_client import ScriptedExchange, answering

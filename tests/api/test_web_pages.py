@@ -2,9 +2,8 @@
 
 import pytest
 
-from gateway.api.auth import Keyring
+from gateway.api.auth import Keyring, PageCheck, is_foreign
 from gateway.api.request_head import RequestHead
-from gateway.api.web_pages import PageCheck, is_foreign
 from gateway.errors import Forbidden
 
 _APP = "https://app.example"
