@@ -9,7 +9,7 @@ import pytest
 
 from gateway.api import acceptor
 from gateway.api.acceptor import Acceptor, Connecting
-from gateway.api.connections import ClientConnection, WaitingConnections
+from gateway.api.http_protocol import ClientConnection, WaitingConnections
 from running import run_real
 
 _FILES = 16  # 4 connections of unknown callers, 4 of known ones

@@ -11,7 +11,7 @@ import pytest
 
 import simulated_sockets
 from admin_site import AdminUnderTest
-from gateway.api.connections import WaitingConnections
+from gateway.api.http_protocol import WaitingConnections
 from gateway.cli.event_loop import new_loop
 from gateway.observe.hub import Hub
 from gateway.race.context import Runtime
