@@ -8,7 +8,6 @@ Units: seconds of the event loop's clock, bytes, tokens.
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -245,7 +244,7 @@ class Endpoint(Protocol):
         """Send the call without waiting; the response, errors included, reaches the sink from a later loop turn."""
 
 
-class ContentRun:
+class ContentRun(msgspec.Struct, frozen=True):
     """The form of content events that differ in nothing but their text, which is plain and not empty.
 
     Such an event is the same JSON with another string in one place: content again, which may be forwarded unread.
@@ -257,13 +256,11 @@ class ContentRun:
         text_of_line: returns the text of an event's first line, line end included; the second one is blank.
     """
 
-    __slots__ = ("phase", "prefix", "suffix", "text_at", "text_of_line")
-
-    def __init__(self, prefix: bytes, suffix: bytes, phase: Phase | None = None) -> None:
-        start = len(prefix)
-        self.prefix, self.suffix, self.phase = prefix, suffix, phase
-        self.text_at = slice(start, -len(suffix))
-        self.text_of_line = itemgetter(slice(start, -suffix.index(b"\n") - 1))
+    prefix: bytes
+    suffix: bytes
+    text_at: slice
+    text_of_line: Callable[[bytes], bytes]
+    phase: Phase | None = None
 
 
 class EventReader(Protocol):

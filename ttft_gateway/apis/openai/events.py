@@ -21,6 +21,7 @@ Units: bytes, tokens.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, Never
 
 import msgspec
@@ -271,7 +272,7 @@ class ChunkReader:
         if found is None or _FINISH_REASON(event) is not None:
             return
         start, end = found.span(1)
-        self.run = ContentRun(event[:start], event[end:], phase)
+        self.run = _run_of(event[:start], event[end:], phase)
         head_at = len(self._envelope)
         if self._ends is not None and phase is None and start > head_at and self._is_usual(event):
             self._ends.head, self._ends.suffix = event[head_at:start], event[end:]
@@ -286,7 +287,7 @@ class ChunkReader:
             self._envelope, self._ends = envelope, ends = learned.after(event)
             if ends is not None:
                 if ends.suffix:
-                    self.run = ContentRun(envelope + ends.head, ends.suffix)
+                    self.run = _run_of(envelope + ends.head, ends.suffix)
                 if ends.finish:
                     self._usual_finish = envelope + ends.finish
 
@@ -433,6 +434,13 @@ def whole_body(reader: ChunkReader, body: bytes) -> Frame:
         return first
     answer = loads(body)
     return Frame(_CONTENT, body, usage_of(answer.get("usage")) if isinstance(answer, dict) else None)
+
+
+def _run_of(prefix: bytes, suffix: bytes, phase: Phase | None = None) -> ContentRun:
+    """Return the form of the events with this beginning and end."""
+    start = len(prefix)
+    text_of_line = itemgetter(slice(start, -suffix.index(b"\n") - 1))
+    return ContentRun(prefix, suffix, slice(start, -len(suffix)), text_of_line, phase)
 
 
 def _is_of(run: ContentRun, event: bytes) -> bool:
