@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.events import Role
-from gateway.race.context import Timeouts
-from gateway.race.deadlines import AttemptDeadlines
+from gateway.race.deadlines import AttemptDeadlines, Timeouts
 from gateway.race.sent_events import PACK_BYTES, SentEvents
 from ttft_gateway.apis.base import Call, Frame, FrameKind, Headers, Phase, Stream, Usage
 from ttft_gateway.apis.errors import EmptyAnswer, ProtocolError, TimedOut, UpstreamError, shown_id

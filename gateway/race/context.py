@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.errors import GatewayError
 from gateway.events import ComponentFailed, Event
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import Timeouts, TimerQueue
 from gateway.traces import Trace
 from providers.recovery import Recoverer
 from ttft_gateway.apis.base import Api, Burst
@@ -25,34 +25,6 @@ from ttft_gateway.routing.replicas import Replica
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _D = TypeVar("_D")
-
-
-class Timeouts(msgspec.Struct, frozen=True):
-    """Time limits of a request, in seconds.
-
-    Attributes:
-        ttft_failover_s: time without first content after which another attempt is started.
-        ttft_failover_per_token_s: addition to `ttft_failover_s` per prompt token.
-        ttft_max_s: time without first content after which an attempt is given up.
-        stall_s: longest silence in a stream of text, after first content.
-        stall_thinking_s: the same while the model sends reasoning.
-        stall_tool_call_s: the same within a tool call.
-        total_s: longest duration of the whole request.
-        commit_status_after_s: time after which a streaming client gets its 200 even without content.
-        keepalive_interval_s: longest silence towards a streaming client from then on; a keep-alive ends it.
-        retry_after_s_max: longest Retry-After that is waited out before a fallback is used.
-    """
-
-    ttft_failover_s: float
-    ttft_failover_per_token_s: float
-    ttft_max_s: float
-    stall_s: float
-    stall_thinking_s: float
-    stall_tool_call_s: float
-    total_s: float
-    commit_status_after_s: float
-    keepalive_interval_s: float
-    retry_after_s_max: float
 
 
 class RecoveryMode(enum.Enum):

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from gateway.events import Role
 from gateway.race.attempt import Attempt
 from gateway.race.context import Runtime
-from gateway.race.timers import Wakeup
+from gateway.race.deadlines import Wakeup
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.apis.errors import UpstreamError
 from ttft_gateway.hedging.contract import Hedge, RequestFacts

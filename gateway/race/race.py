@@ -32,12 +32,11 @@ from gateway.events import RecoveryResult, Role
 from gateway.race.attempt import Attempt
 from gateway.race.attempts import Attempts
 from gateway.race.context import Caller, Client, Model, Runtime
-from gateway.race.deadlines import Due, request_deadlines
+from gateway.race.deadlines import Due, Wakeup, request_deadlines
 from gateway.race.failures import NextStep, Standing, client_error, final_error, next_step, unusable
 from gateway.race.recovery import Recovery, recorded
 from gateway.race.report import ended, no_charge, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
-from gateway.race.timers import Wakeup
 from ttft_gateway.apis.base import Call, Headers, Usage
 from ttft_gateway.apis.errors import Diverged, TimedOut, UpstreamError
 from ttft_gateway.hedging.contract import RequestFacts

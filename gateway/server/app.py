@@ -19,7 +19,7 @@ from gateway.observe.usage import UsageDump
 from gateway.process_events import AcceptingChanged
 from gateway.proof.tally import Tally
 from gateway.race.context import Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from gateway.server.learned_file import LearnedFile
 from gateway.server.learned_state import OwnState
 from gateway.server.model_parts import Foundation, Tune

@@ -16,7 +16,8 @@ import msgspec
 from gateway.config import settings as config
 from gateway.config.discovered import pool_name
 from gateway.events import ParamsDropped
-from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
+from gateway.race.context import Model, RecoveryMode, Runtime
+from gateway.race.deadlines import Timeouts
 from gateway.server.upstreams import (
     UpstreamClient,
     WarmPool,

@@ -21,7 +21,7 @@ from gateway.observe.hub import Observers
 from gateway.observe.process import Member
 from gateway.process_events import AcceptingChanged
 from gateway.race.context import Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from gateway.server.admin import Admin, Controls
 from gateway.server.admin_address import AdminAddress
 from gateway.server.http_server import freeze_startup_objects, name_of, waiting_connections

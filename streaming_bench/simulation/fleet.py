@@ -9,7 +9,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.race.context import Model, Timeouts
+from gateway.race.context import Model
+from gateway.race.deadlines import Timeouts
 from gateway.share.hub import ShareHub
 from gateway.share.messages import Answered, Ask
 from gateway.share.pools import exchanges_of

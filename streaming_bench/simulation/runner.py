@@ -22,8 +22,8 @@ from gateway.config.settings import TimeoutSettings
 from gateway.errors import GatewayError
 from gateway.events import AttemptReport, ComponentFailed, Event, Listener, RequestEnded, Result, Role
 from gateway.race.context import Caller, Runtime
+from gateway.race.deadlines import TimerQueue
 from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from gateway.server.model_parts import timeouts
 from streaming_bench.simulation.fleet import FleetPlan, Gateways
 from streaming_bench.simulation.law_scenario import Clients

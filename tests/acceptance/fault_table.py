@@ -16,8 +16,8 @@ from defaults import default_hedging, default_timeouts
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
 from gateway.race.context import Caller, Model, RecoveryMode, Runtime
+from gateway.race.deadlines import TimerQueue
 from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from gateway.simulated.profile import parse_profile
 from gateway.simulated.replica import SimulatedReplica
 from providers.openai.transcript import OpenAIRecoverer

@@ -13,8 +13,8 @@ from defaults import default_hedging, default_timeouts
 from gateway.errors import GatewayError
 from gateway.events import ComponentFailed, Event, RequestEnded, Role
 from gateway.race.context import Caller, Model, Runtime
+from gateway.race.deadlines import TimerQueue
 from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from running import run_virtual
 from scripted import FINISH, Scripted, ScriptedStream, Step, answer, status, text
 from streaming_bench.simulation.comparison import ComparisonPlan, compare

@@ -12,7 +12,7 @@ from gateway.api.body_reader import Arrival, BodyLimits
 from gateway.api.turns import Turns
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
 from gateway.race.context import Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from running import run_virtual
 from ttft_gateway.apis.base import Headers
 

@@ -13,7 +13,7 @@ from gateway.api.request_head import RequestHead
 from gateway.api.response import JOINED_BYTES_MAX, ResponseWriter, respond
 from gateway.errors import GatewayError
 from gateway.race.context import Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from pretended_client import PretendedTransport
 from running import run_virtual
 from ttft_gateway.apis.base import Burst, Headers

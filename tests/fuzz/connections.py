@@ -22,7 +22,7 @@ from gateway.api.response import respond
 from gateway.api.turns import Turns
 from gateway.errors import GatewayError
 from gateway.race.context import Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from pretended_client import connected_to
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 

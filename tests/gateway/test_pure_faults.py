@@ -26,7 +26,7 @@ from gateway.api.serving import RequestLimits, Serving
 from gateway.api.turns import Turns
 from gateway.events import ComponentFailed, Event
 from gateway.race.context import Model, Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from gateway.server.public_routes import client_apis
 from gateway.share import leases
 from gateway.share.asker import Asker

@@ -8,8 +8,8 @@ import pytest
 
 from defaults import default_hedging, default_timeouts
 from gateway.race.context import Caller, Model, Runtime
+from gateway.race.deadlines import TimerQueue
 from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from running import run_virtual
 from scripted import RecordingClient, Scripted, ScriptedStream, Step, answer, bare_status, run_race, status
 from ttft_gateway.apis.base import Api, Call, Sink

@@ -6,8 +6,8 @@ import random
 from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
 from gateway.race.context import Caller, Model, Runtime
+from gateway.race.deadlines import TimerQueue
 from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from running import run_virtual
 from scripted import ROLE, RecordingClient, Scripted, ScriptedStream, Step, answer
 from ttft_gateway.apis.base import Api, Call, Sink

@@ -6,8 +6,8 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.race import timers
-from gateway.race.timers import TimerQueue, Wakeup
+from gateway.race import deadlines
+from gateway.race.deadlines import TimerQueue, Wakeup
 from running import run_virtual
 
 _STEPS = st.lists(
@@ -105,7 +105,7 @@ def test_what_is_taken_back_is_forgotten() -> None:
             taken_back = Wakeup(all_alarms, rung.clear)
             taken_back.at(loop.time() + 100)
             taken_back.cancel()
-        assert all_alarms.stale <= timers._STALE_MAX + 1
+        assert all_alarms.stale <= deadlines._STALE_MAX + 1
         await rung.wait()
 
     run_virtual(main())

@@ -12,7 +12,7 @@ import gateway.server.model_parts
 from gateway.config.discovered import PoolPlace, address_rows, sources, with_model, with_rows
 from gateway.config.settings import Settings
 from gateway.race.context import Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from gateway.server.model_parts import Foundation
 from gateway.server.topology import Topology, build_topology
 from running import run_virtual

@@ -12,7 +12,7 @@ from gateway.observe.instruments import Instruments
 from gateway.observe.state import LeaseState, MismatchState, ShareState
 from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Model, Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from gateway.server.sharing import Sharing
 from gateway.share.fleet import ASK_WAIT_S, WhenAway
 from gateway.share.leases import Lease

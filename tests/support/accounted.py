@@ -19,8 +19,8 @@ from gateway.observe.logs import RequestLog
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
 from gateway.race.context import Caller, Model, Runtime
+from gateway.race.deadlines import TimerQueue
 from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from running import run_virtual
 from scripted import DONE, FINISH, RecordingClient, Scripted, ScriptedStream, Step, answer, status, text
 from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Sink, Usage

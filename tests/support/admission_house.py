@@ -11,7 +11,7 @@ from gateway.admission.fair_queue import FairQueue
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestRejected
 from gateway.race.context import Caller, Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from sample_events import REQUEST
 from ttft_gateway.apis.base import Usage
 

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.config.settings import HedgeSettings, TimeoutSettings
-from gateway.race.context import Timeouts
+from gateway.race.deadlines import Timeouts
 from gateway.server.model_parts import hedge_parameters, timeouts
 from ttft_gateway.hedging.parameters import HedgeParameters
 from ttft_gateway.routing.strategies import Crossing

@@ -15,7 +15,7 @@ from gateway.api.turns import Turns
 from gateway.errors import BadRequest, BodyTooLarge, GatewayError
 from gateway.events import Event
 from gateway.race.context import Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from pretended_client import PretendedClient, connected_to, request
 from running import run_virtual
 

@@ -11,7 +11,7 @@ from gateway.admission.caller_limits import CallerLimits, KeyLimiter
 from gateway.errors import GatewayError
 from gateway.events import Event
 from gateway.race.context import Caller, Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from gateway.share.asker import Asker
 from gateway.share.fleet import Fleet, WhenAway
 from gateway.share.leases import Leases

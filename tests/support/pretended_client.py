@@ -19,7 +19,7 @@ from gateway.api.request_head import RequestHead
 from gateway.api.turns import Turns
 from gateway.errors import GatewayError
 from gateway.race.context import Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from gateway.server.app import Gateway
 from gateway.server.http_server import waiting_connections
 

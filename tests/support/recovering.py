@@ -12,7 +12,8 @@ from typing import Any
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
-from gateway.race.context import Caller, Model, RecoveryMode, Timeouts
+from gateway.race.context import Caller, Model, RecoveryMode
+from gateway.race.deadlines import Timeouts
 from gateway.race.race import Race
 from gateway.simulated.profile import parse_profile
 from gateway.simulated.replica import SimulatedReplica

@@ -9,9 +9,9 @@ import msgspec
 from defaults import default_hedging, default_timeouts
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
-from gateway.race.context import Caller, Model, RecoveryMode, Runtime, Timeouts
+from gateway.race.context import Caller, Model, RecoveryMode, Runtime
+from gateway.race.deadlines import Timeouts, TimerQueue
 from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from providers.openai.transcript import OpenAIRecoverer
 from running import run_virtual
 from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Sink

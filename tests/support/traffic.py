@@ -6,8 +6,8 @@ import random
 from defaults import default_timeouts
 from gateway.events import Event, RequestEnded
 from gateway.race.context import Caller, Model, Runtime
+from gateway.race.deadlines import TimerQueue
 from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from scripted import RecordingClient
 from ttft_gateway.apis.base import Api, Call
 from ttft_gateway.hedging.contract import RequestFacts

@@ -10,8 +10,8 @@ from error_forms import Form
 from gateway.errors import GatewayError
 from gateway.events import BreakerChanged, Event, RequestEnded
 from gateway.race.context import Caller, Model, Runtime
+from gateway.race.deadlines import TimerQueue
 from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from providers.openai.chat import OpenAIChat
 from running import run_virtual
 from scripted import RecordingClient, Scripted, ScriptedStream, Step, answer

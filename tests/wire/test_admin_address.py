@@ -15,7 +15,7 @@ from gateway.api.http_protocol import WaitingConnections
 from gateway.cli.event_loop import new_loop
 from gateway.observe.hub import Hub
 from gateway.race.context import Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from gateway.server import admin_address, admin_server
 from gateway.server.admin import Admin
 from gateway.server.admin_address import AdminAddress

@@ -9,7 +9,7 @@ from gateway.config.settings import Settings
 from gateway.events import ComponentFailed, Event
 from gateway.process_events import DiscoveryChanged, ReplicasFound
 from gateway.race.context import Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.deadlines import TimerQueue
 from gateway.server.discovery.driver import Discovery
 from running import run_virtual
 
