@@ -26,10 +26,10 @@ COMMANDS: Final = {
     "report": "rebuild the tables and plots of a result folder, or compare two folders",
     "replay": "compute from a log of real requests what hedging would have saved and cost",
     "simulate": "compare hedging policies on a simulated workload, in virtual time",
-    "judge": "check that hedging does no harm on simulated workloads",
 }
 """Summary of each command; the module in `commands` has the command's name with underscores."""
 RESEARCH: Final = {
+    "judge": "check that hedging does no harm on simulated workloads",
     "peers": "compare the default policy with other published rules for hedging, in virtual time",
     "reproduce": "rerun published tables and print them next to the published figures",
     "sweep": "simulate a range of budgets, windows, accuracies and a changing load",

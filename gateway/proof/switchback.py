@@ -186,11 +186,7 @@ def _mixed(own: _Arm, other: _Arm, swaps: Sequence[bool]) -> _Arm:
 
 
 class _Curves:
-    """The figures of weighted pairs.
-
-    Attributes:
-        off, on: the two arms.
-    """
+    """The figures of weighted pairs."""
 
     def __init__(self, pairs: Sequence[Pair], limit_s: float) -> None:
         self._limit_s = limit_s

@@ -40,12 +40,14 @@ from gateway.errors import (
 )
 from gateway.observe.exposition import CONTENT_TYPE, render
 from gateway.observe.feed import Feed, Subscription
-from gateway.observe.state import PoolState
-from gateway.observe.view import View
+from gateway.observe.metrics import Scrape
+from gateway.observe.state import AdmissionState, PoolState, ShareState
+from gateway.observe.usage import UsageReport
 from gateway.pages.files import HEADERS, LIVE, page
 from gateway.process_events import ConfigReloaded
-from gateway.proof.blocks import reports
+from gateway.proof.blocks import Block, reports
 from gateway.proof.shadow import proof_document
+from gateway.proof.tally import Tally
 from gateway.share.sync import Reach
 
 _BODY_BYTES_MAX = 4096  # the request bodies have two or three fields
@@ -103,6 +105,41 @@ class _BlockRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /admin/blocks."""
 
     block: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+
+
+class View(Protocol):
+    """The state of a gateway: of one process, or added over several."""
+
+    async def scrape(self) -> Scrape:
+        """Return the values of all metrics."""
+
+    async def pools(self) -> list[PoolState]:
+        """Return the state of every pool, the pools of a model in a row."""
+
+    async def admission(self) -> AdmissionState:
+        """Return the state of queues, key limits and body memory."""
+
+    async def usage(self, key: str | None, model: str | None) -> UsageReport:
+        """Return the usage of a key, None for all, and of a model, None for all."""
+
+    async def proof(self, hours: int | None) -> Mapping[str, Tally]:
+        """Return the counts of each measured model, on the last hours, None for all."""
+
+    async def share(self) -> ShareState | None:
+        """Return the state of the exchange with others; None if there is no exchange."""
+
+    async def blocks(self, begin: str) -> list[Block]:
+        """Begin a block of an experiment, unless it has begun; return the counts of the last ones."""
+
+    async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
+        """Return the state of a model as JSON-ready values; None if it does not exist.
+
+        Args:
+            quantiles: quantiles of the estimates; none for the default ones.
+        """
+
+    def serves(self, model: str) -> bool:
+        """Return True if a model has this name."""
 
 
 class Switch(Protocol):

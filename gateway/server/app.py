@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING
 
 from gateway.config.settings import Settings
 from gateway.observe.hub import Observers
-from gateway.observe.instruments import Dump
 from gateway.observe.process import ALONE, Member
 from gateway.observe.proof import every_goal, goals
-from gateway.observe.usage import UsageDump
 from gateway.process_events import AcceptingChanged
-from gateway.proof.tally import Tally
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
 from gateway.server.learned_file import LearnedFile
@@ -105,11 +102,6 @@ class Gateway:
         if self._sharing is not None:
             self._sharing.use(topology.models.values(), topology.ledgers)
 
-    def counts(self) -> tuple[Dump, UsageDump, dict[str, Tally]]:
-        """Return what the metrics, the usage table and the measurement of hedging have counted."""
-        self.hub.flush()
-        return self.view.metrics.instruments.dump(), self._observers.usage.dump(), self._observers.proof(None)
-
     async def start_sharing(self) -> None:
         """Ask the engine for the first time, at most 100 ms, and exchange with the other processes until `close`."""
         if self._sharing is None:
@@ -125,19 +117,6 @@ class Gateway:
 
         controls = Controls(self.switches.switch_hedging, self.switches.switch_replica, self.reloads.reload)
         return Admin(self.view, controls, lambda: self.in_force.topology.settings)
-
-    @property
-    def active(self) -> int:
-        """Number of running requests."""
-        return len(self.public.raced.active)
-
-    def end_streams(self) -> None:
-        """End every running request with an error, and reject new requests."""
-        self.public.raced.refusing = True
-        for race in tuple(self.public.raced.active):
-            race.shut_down()
-        for loser in tuple(self.runtime.losers):
-            loser.stop()
 
     def close(self) -> None:
         """Close idle connections, and flush the log."""

@@ -8,9 +8,10 @@ from functools import partial
 
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.hub import Observers
+from gateway.observe.instruments import Dump
 from gateway.observe.metrics import Scrape
 from gateway.observe.state import AdmissionState, PoolState, ShareState, read_pools
-from gateway.observe.usage import UsageReport
+from gateway.observe.usage import UsageDump, UsageReport
 from gateway.proof.blocks import Block
 from gateway.proof.tally import Tally
 from gateway.race.context import Runtime
@@ -21,7 +22,14 @@ from gateway.server.topology import InForce
 
 
 class OwnView:
-    """The `gateway.observe.view.View` of one process.
+    """The `gateway.server.admin.View` of one process.
+
+    Args:
+        in_force: the topology in force.
+        observers: metrics, usage table and measurements of the process.
+        discovery: sources of replicas.
+        learned: file of the learned state.
+        sharing: the part of the process in a fleet; None without one.
 
     Attributes:
         metrics: counters and histograms.
@@ -44,6 +52,12 @@ class OwnView:
         self._sharing = sharing
         self._leave_out = partial(observers.dropped.leaving_out, "pool")
         self.metrics = observers.metrics(self._pools, self._admission, discovery.states)
+
+    def counts(self) -> tuple[Dump, UsageDump, dict[str, Tally]]:
+        """Return what the metrics, the usage table and the measurement of hedging have counted."""
+        observers = self._observers
+        observers.hub.flush()
+        return self.metrics.instruments.dump(), observers.usage.dump(), observers.proof(None)
 
     async def scrape(self) -> Scrape:
         return await self.metrics.scrape()

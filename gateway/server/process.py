@@ -142,8 +142,8 @@ async def finish(gateway: Gateway, server: HttpServer, timeout_s: float) -> int:
     """Close idle connections, and wait for running requests; return the number of requests ended with an error."""
     if await _finished(server, timeout_s):
         return 0
-    cut = gateway.active
-    gateway.end_streams()
+    cut = gateway.public.active
+    gateway.public.end_streams()
     await _finished(server, DRAIN_ERROR_FLUSH_S)
     return cut
 
@@ -167,12 +167,12 @@ async def _drained_or_second(
         second.cancel()
         return ExitReport(draining.result(), None)
     draining.cancel()
-    return ExitReport(gateway.active, second.result())
+    return ExitReport(gateway.public.active, second.result())
 
 
 async def end(gateway: Gateway, server: HttpServer, admin: AdminAddress | None = None) -> None:
     """End all running requests with an error event, then close the connections."""
-    gateway.end_streams()
+    gateway.public.end_streams()
     async with asyncio.TaskGroup() as closing:
         if admin is not None:
             closing.create_task(admin.close())

@@ -39,6 +39,10 @@ def client_apis() -> dict[Api, ClientApi]:
 class PublicRoutes:
     """The routes of the public address.
 
+    Args:
+        in_force: the topology in force.
+        runtime: clock and receiver of events.
+
     Attributes:
         raced: routes that a replica answers.
         plain: routes that need no replica.
@@ -48,6 +52,7 @@ class PublicRoutes:
     def __init__(self, in_force: InForce, runtime: Runtime) -> None:
         self._in_force = in_force
         self.draining = False
+        self._runtime = runtime
         apis, serving = client_apis(), in_force.topology.serving
         self.raced = RacedRoutes(serving, apis, runtime)
         self._counts = TokenCounts(serving, apis[Api.MESSAGES], runtime)
@@ -74,6 +79,19 @@ class PublicRoutes:
         if cors is not None:
             exchange.own_headers = (*connection.own_headers, *cors.added(head.by_name))
         return exchange
+
+    @property
+    def active(self) -> int:
+        """Number of running requests."""
+        return len(self.raced.active)
+
+    def end_streams(self) -> None:
+        """End every running request with an error, and reject new requests."""
+        self.raced.refusing = True
+        for race in tuple(self.raced.active):
+            race.shut_down()
+        for loser in tuple(self._runtime.losers):
+            loser.stop()
 
     def _models_of(self, headers: Headers) -> list[str]:
         topology = self._in_force.topology

@@ -196,13 +196,7 @@ def _ending_in(script: Script, args: FaultArgs, last: Callable[[Sequence[Frame]]
 
 
 def _error_event(api: Api, message: str, before: Sequence[Frame]) -> Frame:
-    """Return an event named error.
-
-    Args:
-        api: API of the request.
-        message: message of the error.
-        before: all earlier events.
-    """
+    """Return an event named error."""
     error = ErrorFrame(message, kind=_CODE, code="internal_error")
     if api is Api.RESPONSES:
         fields = {"code": error.code, "message": message, "param": None}
@@ -215,11 +209,6 @@ def _failed_event(api: Api, status: str, before: Sequence[Frame]) -> Frame:
     """Return the event of a response that failed or was cancelled.
 
     In the Responses API it has the response as it was created; elsewhere it is a chunk with an error.
-
-    Args:
-        api: API of the request.
-        status: "failed" or "cancelled".
-        before: all earlier events.
     """
     error = _status_error(status)
     if api is not Api.RESPONSES:

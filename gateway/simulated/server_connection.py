@@ -65,7 +65,6 @@ class ServerConnection(asyncio.Protocol):
         self._reset_request()
 
     def _reset_request(self) -> None:
-        """Reset the state of the request."""
         self._target = ""
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
@@ -119,7 +118,6 @@ class ServerConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _cancel(self) -> None:
-        """Cancel the response of a lost connection."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.cancel()

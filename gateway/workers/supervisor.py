@@ -373,13 +373,7 @@ class Supervisor:
 
 
 class _Front:
-    """The public address, which accepts connections while a worker can take them.
-
-    Args:
-        sock: its listening socket.
-        group: takes the connections.
-        emit: receives events.
-    """
+    """The public address, which accepts connections while a worker can take them."""
 
     def __init__(self, sock: socket.socket, group: WorkerGroup, emit: Callable[[Event], object]) -> None:
         self._sock = sock

@@ -182,7 +182,7 @@ class _Worker:
         cut = await self._run(commands, server)
         sweeping.cancel()
         if commands.ending.is_set():
-            cut = gateway.active
+            cut = gateway.public.active
         await end(gateway, server)
         self._channel.send("ended", WorkerEnded(cut, self._counts(), await gateway.learned_state.collect()))
         return ExitReport(0, signal.SIGTERM if commands.ending.is_set() else None)
@@ -233,8 +233,7 @@ class _Worker:
         }
 
     def _counts(self) -> Counts:
-        self._gateway.hub.flush()
-        return Counts(*self._gateway.counts())
+        return Counts(*self._gateway.view.counts())
 
     async def _scrape(self) -> WorkerScrape:
         scrape = await self._gateway.view.scrape()

@@ -1,7 +1,7 @@
 """The wire protocol of chat completions on OpenAI-compatible servers, and the assembling of a message from deltas.
 
-Handles `message` and `delta`: content in parts, tool calls, audio. Legacy completions share the code of requests,
-events and errors, and most of the assembling. Independent of HTTP, keys and providers. Sans-I/O.
+Handles `message` and `delta`: content in parts, tool calls, audio. Legacy completions share the rest.
+Independent of HTTP, keys and providers. Sans-I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +30,7 @@ class OpenAIChat:
         self._ask_usage = ask_usage
         self._first_token = first_token
         self._learned = LearnedEnds()
+        self._chunks = _chunks  # events of a whole answer
 
     def path(self, api: Api) -> str:
         return "/" + api.value
@@ -40,7 +41,7 @@ class OpenAIChat:
     def reader(self, call: Call) -> ChunkReader:
         strip = self._ask_usage and call.streaming and not call.include_usage
         return ChunkReader(
-            call, strip_usage=strip, first_token=self._first_token, chunks=_chunks, learned=self._learned
+            call, strip_usage=strip, first_token=self._first_token, chunks=self._chunks, learned=self._learned
         )
 
     def assembler(self, _call: Call) -> ChunkAssembler:

@@ -148,14 +148,7 @@ class Conditions:
 
 
 class _NullClient:
-    """A client that accepts everything immediately.
-
-    Args:
-        on_end: called once, at the end of the answer or with its error.
-
-    Attributes:
-        is_answered: True after the first token.
-    """
+    """A client that accepts everything immediately; reports the end once, with or without an error."""
 
     committed = False
 
@@ -229,12 +222,7 @@ def _new_pool(policy: str, settings: PolicySettings, world: World, ledgers: Mapp
 
 
 class _Simulation:
-    """Starts races and records their events.
-
-    Attributes:
-        gateways: the gateways.
-        records: outcomes so far.
-    """
+    """Starts races and records their events."""
 
     def __init__(
         self,

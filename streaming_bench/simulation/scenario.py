@@ -9,6 +9,8 @@ Units: seconds, tokens, shares as fractions of 1; in the file every quantity car
 
 import hashlib
 import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -29,9 +31,9 @@ from streaming_bench.simulation.toml_section import (
     decode,
     parse,
 )
-from streaming_bench.simulation.wanted import Bounds
 
 FOLDER: Final = Path(__file__).parents[1] / "scenarios"
+_FORM: Final = re.compile(r"(?:(?P<part>[\w -]+): )?(?P<figure>\w+) <= (?P<value>\d+(?:\.\d+)?)(?P<unit>x|%|ms)")
 
 
 class Span(NamedTuple):
@@ -191,6 +193,64 @@ class Arrivals(Section, frozen=True):
         return pulse * (1.0 if self.day is None else self.day.factor(now_s))
 
 
+class Check(NamedTuple):
+    """Outcome of one bound.
+
+    Attributes:
+        bound: text of the bound.
+        measured: the figure with its unit.
+        holds: True if the figure is within the bound.
+    """
+
+    bound: str
+    measured: str
+    holds: bool
+
+
+class Wanted:
+    """One bound.
+
+    Args:
+        text: a figure and its bound, such as "p99 <= 0.30x", "mean <= 650ms" or "short prompts: p99 <= 0.30x". `x` is
+            the ratio to hedging off on the same samples: of latencies the geometric mean of the seeds, of counts the
+            ratio of the sums.
+        worst: True to compare the ratio of the worst seed.
+    """
+
+    def __init__(self, text: str, *, worst: bool = False) -> None:
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise UnitError(f"{text!r} is not a bound; write a figure and a value, such as 'hedges <= 3%'")
+        self._part, self._figure, value, self._unit = match.group("part", "figure", "value", "unit")
+        self._max = float(value)
+        self._ratios = "to_off_max" if worst else "to_off"
+        self._text = f"{text} on each seed" if worst else text
+
+    def check(self, row: Mapping[str, Any], off: Mapping[str, Any]) -> Check:
+        """Compare a policy's row with the bound."""
+        if self._part is not None:
+            row, off = row["parts"][self._part], off["parts"][self._part]
+        figure, ratios = self._figure, row[self._ratios]
+        if self._unit == "x":
+            measured = ratios[figure] if figure in ratios else _ratio(row[figure], off[figure])
+        else:
+            measured = row[figure] * (100.0 if self._unit == "%" else 1.0)
+        digits = {"x": 3, "%": 2, "ms": 0}[self._unit]
+        return Check(self._text, f"{measured:,.{digits}f}{self._unit}", bool(measured <= self._max))
+
+
+class Bounds(Quantity, tuple[Wanted, ...]):
+    """Bounds, written as ["p99 <= 0.30x", "hedges <= 3%"]."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        if not isinstance(value, list):
+            raise UnitError(f"{value!r} is not a list of bounds; write one such as ['hedges <= 3%']")
+        return cls(Wanted(str(text)) for text in value)
+
+
 class ReferenceSettings(Section, frozen=True):
     """Settings of the policies that do not learn.
 
@@ -319,3 +379,7 @@ def with_load(scenario: Scenario, factor: float) -> Scenario:
     else:
         scaled = replace(arrivals, concurrency=max(1, round(factor * (arrivals.concurrency or 1))))
     return replace(scenario, arrivals=scaled)
+
+
+def _ratio(count: float, base: float) -> float:
+    return count / base if base else 1.0 + count

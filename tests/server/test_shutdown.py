@@ -24,10 +24,10 @@ def test_a_body_that_comes_after_the_end_is_not_sent_on() -> None:
             client, loop = connected(gateway), asyncio.get_running_loop()
             whole = request(b'{"model":"m","messages":[{"role":"user","content":"hi"}]}')
             client.send(whole[:-9])
-            loop.call_soon(gateway.end_streams)
+            loop.call_soon(gateway.public.end_streams)
             loop.call_later(1.0, client.send, whole[-9:])
             assert (await client.receive()).status == 503
-            assert gateway.active == 0
+            assert gateway.public.active == 0
             assert gateway.in_force.topology.memory.held == 0
             client.leave()
             gateway.close()

@@ -7,7 +7,8 @@ import pytest
 
 from gateway.simulated.quantities import UnitError
 from streaming_bench.__main__ import main
-from streaming_bench.simulation.wanted import Wanted, judge
+from streaming_bench.research.commands.judge import judge
+from streaming_bench.simulation.scenario import Wanted
 
 
 def row(policy: str, **changes: Any) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def test_the_drain_gives_who_waits_a_status() -> None:
                 await _until_inside(site, (1, place))
             await until(lambda: site.reached == 1)
             assert site.gateway is not None
-            site.gateway.end_streams()
+            site.gateway.public.end_streams()
             for reader, writer in pairs:
                 got = await head(reader, writer, 0.0)
                 assert (got.status, got.error(await got.body())["code"]) == (503, "gateway_shutting_down")

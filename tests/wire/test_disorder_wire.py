@@ -96,7 +96,7 @@ def _is_idle(site: Site) -> bool:
     clients = [client for client in gateway.in_force.topology.clients.values() if isinstance(client, WireClient)]
     pools = [pool for model in gateway.in_force.topology.models.values() for pool in model.pools]
     return (
-        gateway.active == 0
+        gateway.public.active == 0
         and all(client.connections == len(client._idle) for client in clients)
         and not any(replica.in_flight for pool in pools for replica in pool.replicas)
         and not any(server.stats.in_flight for server in site.replicas.values())

@@ -211,7 +211,7 @@ def test_who_sends_too_slowly_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None
                 assert _statuses(await reader.read()) == [408]
                 writer.transport.abort()
             assert site.reached == 0
-            await until(lambda: not site.gateway or not site.gateway.active)
+            await until(lambda: not site.gateway or not site.gateway.public.active)
 
     run_real(main())
 

@@ -79,7 +79,7 @@ def test_a_response_that_cannot_begin_is_a_failure(monkeypatch: pytest.MonkeyPat
             [ended] = [event for event in site.events if isinstance(event, RequestEnded)]
             assert (ended.status, ended.error) == (500, "internal_error")
             assert site.gateway is not None
-            assert site.gateway.active == 0
+            assert site.gateway.public.active == 0
 
     run_real(main())
 

@@ -91,11 +91,7 @@ class _Channel(grpc.Channel):
 
 
 class _Method:
-    """One method of a channel.
-
-    Args:
-        inner: the method of the channel that sends.
-    """
+    """One method of a channel; `inner` is the method of the channel that sends."""
 
     _is_stream = False
 

@@ -11,14 +11,20 @@ from streaming_bench import arguments, progress
 from streaming_bench.errors import BenchError
 from streaming_bench.report.grid import percent, short
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
-from streaming_bench.simulation.scenario import load, names
-from streaming_bench.simulation.wanted import judge
+from streaming_bench.simulation.scenario import Check, Wanted, load, names
 
 _HEADS: Final = (
     *("workload", "off: p50", "p99 ms", "hedging: p50", "p95", "p99", "p99.9 ms"),
     *("p99", "worst", "mean", "worst", "hedges", "won", "429s", "off"),
 )
 _CELL: Final = 6  # narrowest column
+_NO_HARM: Final = (
+    Wanted("p99 <= 1.02x"),
+    Wanted("mean <= 1.01x"),
+    Wanted("p99 <= 1.10x", worst=True),
+    Wanted("mean <= 1.10x", worst=True),
+)
+"""Bounds of every workload: hedging makes no workload slower."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +57,12 @@ def run(args: argparse.Namespace) -> None:
         failed += [f"{name}: {check.bound} does not hold: {check.measured}" for check in missed]
     if failed:
         raise BenchError("\n".join(("hedging does harm or falls short", *failed)))
+
+
+def judge(rows: Sequence[Mapping[str, Any]], wanted: Sequence[Wanted]) -> list[Check]:
+    """Check the row of `adaptive` against the row of `off`."""
+    by_policy = {row["policy"]: row for row in rows}
+    return [bound.check(by_policy["adaptive"], by_policy["off"]) for bound in (*_NO_HARM, *wanted)]
 
 
 def _print(cells: Sequence[str], widths: Sequence[int]) -> None:
