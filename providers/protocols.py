@@ -10,8 +10,7 @@ from typing import Final
 import msgspec
 
 from providers.anthropic.protocol import AnthropicMessages
-from providers.openai.chat import OpenAIChat
-from providers.openai.completions import OpenAICompletions
+from providers.openai.chat import OpenAIChat, OpenAICompletions
 from providers.openai.edits import BodyEdits, EditedProtocol
 from providers.openai.whole import OpenAIEmbeddings, WholeAnswers
 from providers.responses.protocol import OpenAIResponses

@@ -71,12 +71,7 @@ def _raise_open_files() -> None:
 
 
 class _Lines(io.TextIOBase):
-    """A text stream that gives whole lines to a writer.
-
-    Args:
-        writer: takes the lines.
-        original: stream that is replaced; the source of the properties of the descriptor.
-    """
+    """A text stream that gives whole lines to a writer, and has the descriptor of the original stream."""
 
     def __init__(self, writer: LineWriter, original: TextIO) -> None:
         self._writer = writer

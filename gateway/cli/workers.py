@@ -86,7 +86,7 @@ def usable_cores() -> int:
     A part of a core does not count: a worker that the quota stops in every period delays its streams.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = quota_cores(_own_groups(), _CGROUPS)
+    quota = quota_cores(_read(Path("/proc/self/cgroup")), _CGROUPS)
     return max(1, cores if quota is None else min(cores, int(quota)))
 
 
@@ -123,10 +123,6 @@ def _quota(values: list[str]) -> float | None:
     except ValueError:  # "max", or no file
         return None
     return quota / period if quota > 0 and period > 0 else None
-
-
-def _own_groups() -> str:
-    return _read(Path("/proc/self/cgroup"))
 
 
 def _read(file: Path) -> str:

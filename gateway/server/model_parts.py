@@ -227,7 +227,6 @@ class PartsBuilder:
     def _endpoint(
         self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient
     ) -> tuple[HttpEndpoint, frozenset[Api]]:
-        """Return the endpoint of a replica, and the APIs that it supports."""
         supported = protocols(CATALOG[replica.kind], native_apis(replica), self._protocol_options(model, replica))
         event_bytes_max = self._settings.limits.event_max_bytes
         endpoint = endpoint_at(client, replica, supported, model.name, event_bytes_max, self._runtime.burst)

@@ -29,7 +29,7 @@ class OwnView:
         observers: metrics, usage table and measurements of the process.
         discovery: sources of replicas.
         learned: file of the learned state.
-        sharing: the part of the process in a fleet; None without one.
+        sharing: the part of the process in a fleet; None for a process alone.
 
     Attributes:
         metrics: counters and histograms.

@@ -16,8 +16,7 @@ from gateway.api.routes import RacedRoutes
 from gateway.race.context import Runtime
 from gateway.server.topology import InForce
 from providers.anthropic.protocol import MessageAssembler
-from providers.openai.chat import OpenAIChat
-from providers.openai.completions import OpenAICompletions
+from providers.openai.chat import OpenAIChat, OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
 from ttft_gateway.apis.base import Api, Headers
 

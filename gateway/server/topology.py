@@ -225,7 +225,9 @@ class _Builder:
         limits, attempts = _request_limits(settings), _attempt_limits(settings.keys)
         keys = _keyring(settings, self._on_previous_key)
         named = _with_aliases(models, settings.models)
-        serving = Serving(named, keys, bodies, admission, counts, limits, attempts, _trace_start(settings))
+        tracing = settings.tracing
+        traces = None if tracing is None else TraceStart(tracing.sample, random.Random().getrandbits)
+        serving = Serving(named, keys, bodies, admission, counts, limits, attempts, traces)
         return Topology(
             settings,
             serving,
@@ -290,10 +292,6 @@ class _Builder:
                     if (name, replica.name) not in replicas:
                         drained[name, replica.name] = Drained(pool.name, replica, replica.out, until_s)
         return drained
-
-
-def _trace_start(settings: config.Settings) -> TraceStart | None:
-    return None if settings.tracing is None else TraceStart(settings.tracing.sample, random.Random().getrandbits)
 
 
 def _with_aliases(models: Mapping[str, Model], settings: Sequence[config.ModelSettings]) -> dict[str, Model]:
@@ -378,7 +376,6 @@ def _model_queues(models: Sequence[config.ModelSettings], made: LimitMaker) -> d
 
 
 def _request_limits(settings: config.Settings) -> RequestLimits:
-    """Return the limits on requests and the headers to pass on."""
     limits = settings.limits
     passed_headers = _PASSED_HEADERS.union(map(str.encode, settings.pass_headers))
     if settings.tracing is not None:

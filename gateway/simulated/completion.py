@@ -164,7 +164,6 @@ def _without_prefix(words: tuple[str, ...], prefix: str) -> tuple[str, ...] | No
 
 
 def _document(schema: msgspec.Raw) -> tuple[str, ...]:
-    """Return the tokens of a JSON document that the schema allows."""
     try:
         text = json.dumps(example_document(msgspec.json.decode(schema)))
     except (TypeError, AttributeError, LookupError) as error:

@@ -167,7 +167,6 @@ def _blocks(choice: CompletionChoice) -> Iterator[tuple[Json, list[Json]]]:
 
 
 def _filled(block: Json, deltas: list[Json]) -> Json:
-    """Return a block with its deltas applied."""
     filled = dict(block)
     for delta in deltas:
         for key, value in delta.items():

@@ -194,7 +194,6 @@ class SimulatedReplica:
         return prepared
 
     def _rendered(self, request: RawRequest, chat_api: Api, parsed: ParsedRequest, completion: Completion) -> _Prepared:
-        """Render a completion in the client's API."""
         api, body, _ = request
         if chat_api is Api.MESSAGES:
             events = message_events(completion) if parsed.stream else []

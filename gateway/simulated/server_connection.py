@@ -175,7 +175,6 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def _api(self) -> Api | None:
-        """API of the request's path; None: another path."""
         path = self._target.partition("?")[0]
         if self._parser.get_method() != b"POST" or path.startswith(CONTROL):
             return None

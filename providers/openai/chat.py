@@ -1,7 +1,7 @@
-"""The wire protocol of chat completions on OpenAI-compatible servers, and the assembling of a message from deltas.
+"""The wire protocols of chat completions and of legacy completions on OpenAI-compatible servers.
 
-Handles `message` and `delta`: content in parts, tool calls, audio. Legacy completions share the rest.
-Independent of HTTP, keys and providers. Sans-I/O.
+Handles the choices: `message` and `delta` with content in parts, tool calls and audio, and legacy `text`. Requests,
+events, errors and most of the assembling are shared. Independent of HTTP, keys and providers. Sans-I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,6 +54,21 @@ class OpenAIChat:
         return read_outline(outline, "choices", usage_of)
 
     error = staticmethod(bad_status)
+
+
+class OpenAICompletions(OpenAIChat):
+    """The `ttft_gateway.apis.base.WireProtocol` of POST completions.
+
+    Args:
+        ask_usage: request token counts with every stream; False for servers that reject `stream_options`.
+    """
+
+    def __init__(self, *, ask_usage: bool = True) -> None:
+        super().__init__(ask_usage=ask_usage)
+        self._chunks = _text_chunks
+
+    def assembler(self, _call: Call) -> ChunkAssembler:
+        return ChunkAssembler("text_completion", _text_choice)
 
 
 def _chunks(answer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
@@ -117,3 +132,11 @@ def _merged(parts: Iterable[object]) -> list[object]:
                 continue
         merged.append(part)
     return merged
+
+
+def _text_chunks(answer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
+    return chunks_of(answer, "text_completion", lambda choice: {"text": choice.get("text", "")}, {"text": ""})
+
+
+def _text_choice(parts: Parts) -> dict[str, object]:
+    return {**choice_fields(parts), "text": joined(parts.fields.get("text", ())) or ""}

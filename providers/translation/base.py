@@ -10,7 +10,7 @@ configuration allows that, and the drop is reported. Nothing is changed silently
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -22,6 +22,7 @@ from ttft_gateway.apis.json_values import is_light, values_max
 from ttft_gateway.apis.sse import events_of
 from ttft_gateway.apis.tolerant_json import dumps
 
+UNSUPPORTED: Final = "`{}` is not supported by this upstream; remove it"
 OnDropped = Callable[[Sequence[str]], None]
 """Receives the names of the fields of a request that were dropped because the upstream does not support them."""
 
@@ -197,7 +198,7 @@ def _translated_call(call: Call, api: Api, fields: Mapping[str, object]) -> Call
 
 
 def unsupported_fields(
-    names: Iterable[str], request: Mapping[str, object], message: Callable[[str], str]
+    names: Iterable[str], request: Mapping[str, object], message: str = UNSUPPORTED
 ) -> dict[str, str]:
     """Return name -> message of each of these fields that a request has with an effect (null and false have none)."""
-    return {name: message(name) for name in names if request.get(name) not in (None, False)}
+    return {name: message.format(name) for name in names if request.get(name) not in (None, False)}

@@ -521,7 +521,6 @@ class Connection(asyncio.Protocol):
             self._fail(ProtocolError(f"the upstream's answer is not valid HTTP/1.1: {error}"))
 
     def _push_rest(self) -> None:
-        """Push the last bytes of the body."""
         if self._surplus:
             del self._pieces[self._whole :]
         body = b"".join(self._pieces)

@@ -132,7 +132,6 @@ def _band(frontier: ReplayFrontier) -> Grid:
 
 
 def _figures(frontier: ReplayFrontier, found: Mapping[str, Compared]) -> list[str]:
-    """Return the cells of one budget."""
     p95, p99, misses, mean = (_figure(frontier, name, found[name].value) for name in ("p95", "p99", "misses", "mean"))
     return [p95, p99, _figure(frontier, "p99", found["p99"].saved), misses, mean]
 

@@ -194,11 +194,7 @@ class _Slots:
 
 
 class _LawReplica:
-    """One replica; an `Endpoint`.
-
-    Attributes:
-        quota: quota that counts its requests; None for none.
-    """
+    """One replica; an `Endpoint`."""
 
     def __init__(
         self, draws: LawDraws, law: TtftLaw, loop: asyncio.AbstractEventLoop, index: int, queue: _Slots

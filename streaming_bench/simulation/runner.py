@@ -167,11 +167,9 @@ class _NullClient:
         """Ignore the data."""
 
     def finish(self) -> None:
-        """Report the end."""
         self._on_end()
 
     def fail(self, error: GatewayError) -> None:
-        """Report the end."""
         self._on_end()
 
 

@@ -28,8 +28,7 @@ from hypothesis import strategies as st
 from checkout import DOCS
 from openai_calls import call_of
 from providers.anthropic.protocol import AnthropicMessages
-from providers.openai.chat import OpenAIChat
-from providers.openai.completions import OpenAICompletions
+from providers.openai.chat import OpenAIChat, OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
 from ttft_gateway.apis.base import Api, EventReader, FirstToken, FrameKind, Usage
 from ttft_gateway.apis.catalog import CATALOG

@@ -11,8 +11,7 @@ from typing import Final
 from gateway.race import failures as failover
 from openai_calls import call_of
 from providers.anthropic.protocol import AnthropicMessages
-from providers.openai.chat import OpenAIChat
-from providers.openai.completions import OpenAICompletions
+from providers.openai.chat import OpenAIChat, OpenAICompletions
 from providers.openai.transcript import OpenAIRecoverer
 from providers.protocols import ProtocolOptions, protocols
 from providers.responses.protocol import ResponseAssembler

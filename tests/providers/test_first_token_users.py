@@ -15,8 +15,7 @@ from gateway.race.race import Race
 from openai_calls import call_of
 from played_http import Exchange
 from providers.anthropic.protocol import AnthropicMessages
-from providers.openai.chat import OpenAIChat
-from providers.openai.completions import OpenAICompletions
+from providers.openai.chat import OpenAIChat, OpenAICompletions
 from providers.response_stream import Bounds
 from providers.responses.protocol import OpenAIResponses
 from providers.upstream import HttpEndpoint

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import WHOLE, call_of
-from providers.openai.completions import OpenAICompletions
+from providers.openai.chat import OpenAICompletions
 from ttft_gateway.apis.base import Api, Frame, FrameKind, Usage
 
 CALL = call_of({"model": "m", "prompt": "Say"}, Api.COMPLETIONS)

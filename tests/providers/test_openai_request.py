@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import call_of, in_one_piece
-from providers.openai.chat import OpenAIChat
-from providers.openai.completions import OpenAICompletions
+from providers.openai.chat import OpenAIChat, OpenAICompletions
 from ttft_gateway.apis.base import Api
 
 JSON = st.recursive(

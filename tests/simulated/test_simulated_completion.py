@@ -7,8 +7,7 @@ import pytest
 
 from gateway.simulated.completion import example_document
 from openai_calls import call_of
-from providers.openai.chat import OpenAIChat
-from providers.openai.completions import OpenAICompletions
+from providers.openai.chat import OpenAIChat, OpenAICompletions
 from simulated_calls import HELLO, answer_of, body_of, contents, play, replica_of, text_of
 from ttft_gateway.apis.base import Api
 

@@ -77,7 +77,6 @@ def check_size(name: str, raws: Mapping[str, msgspec.Raw]) -> None:
 
 
 def _decoder_error(reason: str) -> InvalidRequest:
-    """Build the error from the error of the typed decoder."""
     if found := _WRONG_TYPE.match(reason):
         expected = " or ".join(_WORD.get(word, word) for word in found[1].split(" | "))
         return _found("invalid_type", found[3], f"is {_WORD.get(found[2], found[2])}; write {expected}")
@@ -338,7 +337,6 @@ class _LargeArray(list[object]):
 
 
 def _shown(value: object) -> str:
-    """Return a value as a message shows it."""
     if isinstance(value, list):
         return "an array"
     if isinstance(value, dict):

@@ -264,7 +264,6 @@ def _check_keys(body: bytes) -> None:
 
 
 def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None) -> _Top:
-    """Read the top level of a body."""
     raws = _top_level(body)
     if default_model is not None and "model" not in raws:
         body = _with_model(body, raws, default_model)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from providers.openai.chat import OpenAIChat
-from providers.translation.base import TranslatedRequest, unsupported_fields
+from providers.translation.base import UNSUPPORTED, TranslatedRequest, unsupported_fields
 from providers.translation.chat_to_responses.stream import ChatChunksFromResponses
 from ttft_gateway.apis.base import Api, Assembler, Call
 from ttft_gateway.apis.errors import Unsupported
@@ -66,11 +66,11 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
     Raises:
         Unsupported: a message, an item or a part of one has no counterpart.
     """
-    unsupported = unsupported_fields(_UNSUPPORTED, {n: v for n, v in request.items() if v not in _EMPTY}, _unsupported)
+    unsupported = unsupported_fields(_UNSUPPORTED, {n: v for n, v in request.items() if v not in _EMPTY})
     if request.get("n") not in (None, 1):
         unsupported["n"] = "`n` is above 1, and this upstream gives one answer per request; send n: 1"
     if request.get("modalities") not in (None, ["text"]):
-        unsupported["modalities"] = _unsupported("modalities")
+        unsupported["modalities"] = UNSUPPORTED.format("modalities")
     fields: dict[str, object] = {"input": list(_items(request)), "store": request.get("store") is True}
     fields |= {name: request[name] for name in _UNCHANGED if request.get(name) is not None}
     max_tokens = request.get("max_completion_tokens") or request.get("max_tokens")
@@ -199,7 +199,3 @@ def _choice(choice: object) -> object:
             "tools": [_choice(tool) for tool in list_or_empty(inner.get("tools"))],
         }
     return {"type": kind, **inner}
-
-
-def _unsupported(name: str) -> str:
-    return f"`{name}` is not supported by this upstream; remove it"

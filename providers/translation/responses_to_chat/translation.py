@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from providers.responses.protocol import ResponseAssembler
-from providers.translation.base import TranslatedRequest, unsupported_fields
+from providers.translation.base import UNSUPPORTED, TranslatedRequest, unsupported_fields
 from providers.translation.responses_to_chat.stream import READ_FIELDS, ResponseEventsFromChat
 from providers.translation.responses_to_chat.tool_groups import first_groups, joined, tools_of
 from ttft_gateway.apis.base import Api, Call
@@ -36,6 +36,9 @@ _TRANSLATED: Final = frozenset(  # translated, or without effect on the answer
     }
 )
 _STATEFUL: Final = ("previous_response_id", "conversation", "prompt")
+_IS_STATEFUL: Final = (
+    "`{}` refers to stored data, and this upstream stores none; send the whole conversation as `input`"
+)
 _UNSUPPORTED: Final = ("context_management", "moderation", "access_programs", "image")
 _LOGPROBS: Final = "message.output_text.logprobs"
 _INCLUDED: Final = ("reasoning.encrypted_content", _LOGPROBS)  # the answers have no reasoning items to include
@@ -66,8 +69,8 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
         Unsupported: a message, an item or a part of one has no counterpart.
     """
     unsupported = {
-        **unsupported_fields(_STATEFUL, request, _stateful),
-        **unsupported_fields(_UNSUPPORTED, request, _unsupported),
+        **unsupported_fields(_STATEFUL, request, _IS_STATEFUL),
+        **unsupported_fields(_UNSUPPORTED, request),
         **_unsupported_values(request),
     }
     fields: dict[str, object] = {"messages": messages_of(request)}
@@ -258,16 +261,8 @@ def _unsupported_values(request: Item) -> dict[str, str]:
     if request.get("truncation") == "auto":
         found["truncation"] = "`truncation` is 'auto', which this upstream does not support; send 'disabled'"
     if dict_or_empty(request.get("reasoning")).get("summary") in ("concise", "detailed"):
-        found["reasoning.summary"] = "`reasoning.summary` is not supported by this upstream; remove it"
+        found["reasoning.summary"] = UNSUPPORTED.format("reasoning.summary")
     other = [each for each in list_or_empty(request.get("include")) if each not in _INCLUDED]
     if other:
         found["include"] = f"`include` has {other[0]!r}, which this upstream does not support"
     return found
-
-
-def _stateful(name: str) -> str:
-    return f"`{name}` refers to stored data, and this upstream stores none; send the whole conversation as `input`"
-
-
-def _unsupported(name: str) -> str:
-    return f"`{name}` is not supported by this upstream; remove it"

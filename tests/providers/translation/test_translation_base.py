@@ -56,9 +56,7 @@ class Shouting:
     def request(self, call: Call) -> TranslatedRequest:
         given = json.loads(call.body)
         messages = [{"role": "user", "content": given["say"]}]
-        return TranslatedRequest(
-            {"messages": messages}, unsupported_fields(("loud",), given, lambda name: f"`{name}` cannot be said")
-        )
+        return TranslatedRequest({"messages": messages}, unsupported_fields(("loud",), given, "`{}` cannot be said"))
 
     def translator(self, call: Call) -> Shouter:
         return Shouter()

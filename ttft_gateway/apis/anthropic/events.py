@@ -151,7 +151,6 @@ class MessageReader:
 
 
 def _failure(data: bytes) -> ErrorFrame:
-    """Read an error event."""
     problem = problem_of(loads(data))
     if problem is None:
         return ErrorFrame("the upstream sent an error without a message")
