@@ -197,7 +197,7 @@ class ResponseStream:
             a|finish|b|        "a", finish and "b" one by one
             é|                 read: text outside ASCII is in no run
         """
-        if data[MANY_BYTES:] or self._unread is not None:  # without a call for a token
+        if len(data) > MANY_BYTES or self._unread is not None:
             self._take_turn(data)
             return
         sink, run, burst = self._sink, self._run, self._context.burst
@@ -316,7 +316,7 @@ class ResponseStream:
             self._gather(data)
             return
         splitter = self._splitter
-        if splitter.partial and data[_RUN_BYTES:]:
+        if splitter.partial and len(data) > _RUN_BYTES:
             data = self._push_partial(reader, splitter, data)
         if self._call.streaming and not splitter.partial and _CR not in data:  # assembling needs single events
             tried = self._run  # on these bytes, by `on_body`
@@ -369,7 +369,7 @@ class ResponseStream:
         run: list[bytes] = []
         phase = None  # of the last event of the run
         for event in events:
-            if event[_LARGE_EVENT:] and not is_light(event, _EVENT_VALUES):
+            if len(event) > _LARGE_EVENT and not is_light(event, _EVENT_VALUES):
                 raise ProtocolError(f"the upstream sent an event of {len(event)} bytes with too many values")
             frame = reader.read(event)
             if frame.kind is _CONTENT and frame.usage is None and self._call.streaming:

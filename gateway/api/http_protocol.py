@@ -301,7 +301,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        if self._url[TARGET_BYTES_MAX:]:  # before anything decodes it, which takes 40 ns a byte each time
+        if len(self._url) > TARGET_BYTES_MAX:  # before anything decodes it, which takes 40 ns a byte each time
             message = f"the request's path and query are over {TARGET_BYTES_MAX} bytes; send a shorter target"
             self._reject(TargetTooLong(message))
 

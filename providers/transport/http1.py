@@ -398,7 +398,7 @@ class Connection(asyncio.Protocol):
         self._client.opened()
 
     def data_received(self, data: bytes) -> None:
-        self.read_began_s = asyncio.get_running_loop().time() if data[MANY_BYTES:] else 0.0  # usually without a call
+        self.read_began_s = asyncio.get_running_loop().time() if len(data) > MANY_BYTES else 0.0
         if self._sink is None:  # no response, or its head is not complete
             if self._exchange is None:  # a response without a request
                 self.close()
