@@ -4,9 +4,9 @@ Content is any truthy value under a choice's `delta` other than `role`, and any 
 events of the winner are read here too, so an ordinary event costs one typed decode of a few fields; an event with an
 unexpected type in a field is decoded again, leniently, before it counts as malformed.
 
-`[DONE]` ends a stream, but does not complete an answer. The usual first events, most content events and the usual
-finish are recognised by their bytes and not decoded. Most content events equal the last one but for their text: a
-`ContentRun`, which the response's stream forwards unread. The events of one answer begin alike, and end like the events
+`[DONE]` ends a stream, but does not complete an answer. Most content events and the usual finish are recognised by
+their bytes and not decoded. Most content events equal the last one but for their text: a `ContentRun`, which the
+response's stream forwards unread. The events of one answer begin alike, and end like the events
 of the upstream's last answer, which had another id and date. So the first event, which has the role, is decoded, and
 the other events are derived from it:
 
@@ -74,21 +74,6 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
-
-# A member of an event that decides nothing: null, or a plain value under a key that no reader reads.
-_UNREAD: Final = (
-    rb'"(?:(?!choices")\w+": ?null'
-    rb'|(?!(?:choices|error|usage|x_groq)")\w+": ?(?:"[ !#-\[\]-~]*+"|(?:0|[1-9]\d*+)(?:\.\d++)?|true|false))'
-)
-_OF_CHOICE: Final = rb'"(?:index": ?\d|(?!delta")\w+": ?null)'  # the same of its only choice
-usual_first: Final = re.compile(
-    rb'data: \{(?:%b, ?)*+"choices": ?\[\{(?:%b, ?)*+"delta": ?\{(?:'
-    % (_UNREAD, _OF_CHOICE)
-    + rb'"role": ?"assistant"(?:, ?"\w+": ?(?:""|null))*+'
-    rb'|(?:"role": ?"assistant", ?)?"content": ?"([ !#-\[\]-~]++)"(?:, ?"(?!content")\w+": ?(?:""|null))*+'
-    rb")\}(?:, ?%b)*+\}\](?:, ?%b)*+\}\n\n" % (_OF_CHOICE, _UNREAD)
-).fullmatch
-"""Matches an event with the role alone, and one with plain text, which is the group; both are valid JSON."""
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"').search
 _FINISH_REASON: Final = re.compile(rb'"finish_reason": ?"').search
@@ -160,7 +145,6 @@ class ChunkReader:
     """
 
     __slots__ = (
-        "_begins",
         "_begun",
         "_choices",
         "_chunks",
@@ -194,7 +178,6 @@ class ChunkReader:
         self._begun: frozenset[int] = _NONE  # choices of which something was sent, if several are requested
         self._finished: frozenset[int] = _NONE  # those that have finished
         self._choices = call.choices
-        self._begins = call.choices == 1  # the answer's events so far are of the usual form
         self._strip_usage = strip_usage
         self._ignored = _REASONING if first_token == "answer" else _NONE
         self._chunks = chunks
@@ -219,14 +202,6 @@ class ChunkReader:
             return Frame(_FINISH, event)
         if self.run is not None and _is_of(self.run, event):
             return Frame(_CONTENT, event, None, None, self.run.phase)
-        if self._begins:
-            usual = usual_first(event)
-            if usual is not None:
-                frame = Frame(_PREAMBLE if usual[1] is None else _CONTENT, event)
-                if self._learned is not None:
-                    self._learn(frame, event)
-                return frame
-            self._begins = False
         if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 3:  # one data line and the blank one
             try:
                 chunk = _decode(event[5:])  # JSON allows the white space around the object
