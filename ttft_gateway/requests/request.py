@@ -171,11 +171,8 @@ def skim(api: Api, body: bytes, bounds: NumberLimits, default_model: str) -> tup
     if "model" not in raws:
         body = _with_model(body, raws, default_model)
         raws = _read_top(body)
-    # Quotes, colon, and comma or brace of each pair; an escape or a duplicate key, and white space, make a body longer.
-    keys = sum(map(len, raws))
-    size = keys + sum(map(len, raws.values())) + 4 * len(raws) + 1
     try:
-        if size != len(body) or keys > KEY_CHARACTERS_MAX:
+        if not _is_compact(body, raws):
             _spans(body, raws)
         fields = _READERS[api](body, raws, bounds)
     except RecursionError:
@@ -313,21 +310,41 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
+def _is_compact(body: bytes, raws: RawFields) -> bool:
+    """Return True if the top level of a body has no white space, no escape in a key, and no duplicate key.
+
+    Such a body is as long as its keys, its values, and 4 bytes for each pair: quotes, colon, and comma or brace. White
+    space, an escape, a character outside ASCII and a duplicate key make a body longer.
+
+    Raises:
+        InvalidRequest: the keys are too long.
+    """
+    keys = sum(map(len, raws))
+    if keys > KEY_CHARACTERS_MAX:
+        raise inbound_errors.too_long_keys(KEY_CHARACTERS_MAX)
+    return keys + sum(map(len, raws.values())) + 4 * len(raws) + 1 == len(body)
+
+
 def _spans(body: bytes, raws: RawFields) -> Spans:
     """Return the values' positions in any body; rejects duplicate keys.
 
     `raws` has the last value of each key. No JSON value except a number is a prefix of another one. So if the bytes at
-    a position equal the last value, and the next key or the end follows, this is the value.
+    a position equal the last value, and the next key or the end follows, this is the value. In a compact body, as most
+    clients send it, the lengths give the positions, in a third of the time.
     """
-    if sum(map(len, raws)) > KEY_CHARACTERS_MAX:
-        raise inbound_errors.too_long_keys(KEY_CHARACTERS_MAX)
     spans: Spans = {}
     key, end = "", 0
+    if _is_compact(body, raws):
+        for key, raw in raws.items():
+            start = end + len(key) + 4
+            end = start + len(raw)
+            spans[key] = (start, end)
+        return spans
     while entry := _next_key(body, end):
         key = entry[1].decode()
         if "\\" in key:
             key = _read_key(b'"%b"' % entry[1])
-        value = bytes(raws[key])
+        value = raws[key]
         start = entry.end()
         end = start + len(value)
         if key in spans or not body.startswith(value, start):
