@@ -43,6 +43,7 @@ from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX, BreakerState, Replica
 _HEDGED: Final = (None, Denial.KEY)  # a key's denial is reported if the request is late
 _AGAIN_S_MIN: Final = 0.0001  # shortest time between two hedge decisions about one attempt, whatever the settings
 _DIGEST_BYTES: Final = 65_536  # of each end of a body; hashing all of a large one would hold the loop
+_PRIMARY: Final = Role.PRIMARY
 _CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by the gateway, not by the replica
 
 
@@ -112,7 +113,7 @@ class Attempts(msgspec.Struct, eq=False):
         if primary is None:
             self._rand = rand
             return None
-        return self._launch(racer, pool, primary.replica, Role.PRIMARY, FIRST_CHOICE, primary=primary)
+        return self._launch(racer, pool, primary.replica, _PRIMARY, FIRST_CHOICE, primary=primary)
 
     def next(self, racer: AttemptListener, role: Role) -> Attempt | WaitUntil | GiveUp:
         """Send a primary or failover if possible now; otherwise return the time to wait for, or `GiveUp`."""

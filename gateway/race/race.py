@@ -77,6 +77,8 @@ class Trigger(enum.Enum):
     DRAINED = "gateway stops"
 
 
+_RACING, _STREAMING, _OVER = State.RACING, State.STREAMING, State.OVER
+_FIRST_CONTENT, _COMPLETE, _FINISHED = Trigger.FIRST_CONTENT, Trigger.COMPLETE, Outcome.FINISHED
 ENDS: Final = (Trigger.UNUSABLE, Trigger.TIMED_OUT, Trigger.CLIENT_GONE, Trigger.DRAINED)
 _ENDED: Final = (State.MEASURING, State.OVER)  # for the client
 _MEASURED_AFTER: Final = (Trigger.COMPLETE, Trigger.CLIENT_GONE)  # ends after which an attempt is read on
@@ -131,7 +133,7 @@ class Race:
         self._client = client
         self._runtime = runtime
         self._attempts = Attempts(model, call, facts, caller, runtime)
-        self._state = State.RACING
+        self._state = _RACING
         self._winner: Attempt | None = None  # while STREAMING
         self._recovery: Recovery | None = None  # of the stream that the client reads
         self._paused = False
@@ -208,7 +210,7 @@ class Race:
         if len(self._attempts.sent) > 1:
             self._attempts.close_others(attempt)
         self._attempts.first_content(attempt)
-        self._win(Trigger.FIRST_CONTENT, attempt)
+        self._win(_FIRST_CONTENT, attempt)
 
     def on_finished(self, attempt: Attempt) -> None:
         """Complete the answer; one without content wins only if no other attempt is left."""
@@ -219,12 +221,12 @@ class Race:
         recovery = self._recovery
         if recovery is not None and recovery.catching_up and not recovery.on_end(self._now()):
             self._diverged(attempt, recovery)
-        if self._state is not State.STREAMING:
+        if self._state is not _STREAMING:
             return
-        self._attempts.close(attempt, Outcome.MODEL_REFUSAL if attempt.refused else Outcome.FINISHED)
+        self._attempts.close(attempt, Outcome.MODEL_REFUSAL if attempt.refused else _FINISHED)
         self._client.finish()
-        if self._state is State.STREAMING:  # the client may have given up
-            self._end(Trigger.COMPLETE, status=200, error=None)
+        if self._state is _STREAMING:  # the client may have given up
+            self._end(_COMPLETE, status=200, error=None)
 
     def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         """Take the next step after an attempt that is over without a complete answer."""
@@ -275,7 +277,7 @@ class Race:
     # winning
 
     def _win(self, trigger: Trigger, attempt: Attempt) -> None:
-        self._enter(trigger, State.STREAMING)
+        self._enter(trigger, _STREAMING)
         self._winner = attempt
         now_s, deadlines, recovery = attempt.last_s, self._deadlines, self._recovery
         deadlines.retry_s = math.inf
@@ -492,7 +494,7 @@ class Race:
                 self._await_loser(trigger, status, error)
                 return
             loser.stop()
-        self._enter(trigger, State.OVER)
+        self._enter(trigger, _OVER)
         self._wakeup.cancel()
         for attempt in attempts.sent:
             if attempt.outcome is None:

@@ -29,6 +29,7 @@ from ttft_gateway.routing.replicas import Replica
 
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
 EARLY_EVENTS: Final = 8  # after at most 8 events a replay is tried even for a sampled answer
+_OFF: Final = RecoveryMode.OFF
 _NO_FAULT: Final = (Outcome.LOST, Outcome.CLIENT_ERROR, Outcome.UNCLEAR_4XX)  # no fault of the replica
 
 
@@ -66,13 +67,7 @@ def recorded(model: Model, call: Call, attempt: Attempt, write: _Write) -> tuple
         Function that sends an event, and the place of the events; None if a broken stream could not be recovered.
     """
     recoverer = model.recoverers.get(call.api)
-    if (
-        recoverer is None
-        or model.recovery is RecoveryMode.OFF
-        or not call.streaming
-        or not call.repeatable
-        or attempt.refused
-    ):
+    if recoverer is None or model.recovery is _OFF or not call.streaming or not call.repeatable or attempt.refused:
         return write, None
     if not (attempt.pool.prefills and recoverer.continuable(call)) and not _replays_late(model, recoverer, call):
         return _until_early_end(attempt, write), SentEvents()

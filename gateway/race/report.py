@@ -20,6 +20,7 @@ from ttft_gateway.limits.prices import money
 
 _UNKNOWN: Final = Charge(Disposition.ABANDONED, Billed.NOTHING)
 _RESULT_HEADERS: Final = {result: (b"x-ttft-result", result.value.encode()) for result in Result}
+_PRIMARY, _WINNER = Result.PRIMARY, Disposition.WINNER
 _PRIMARY_HEADER: Final = _RESULT_HEADERS[Result.PRIMARY]
 _BROKEN: Final = (Outcome.CUT, Outcome.SILENT)
 _ONE_ATTEMPT: Final = (b"x-ttft-attempts", b"1")
@@ -69,7 +70,7 @@ def charge_of(attempts: Attempts, winner: Attempt | None, attempt: Attempt) -> C
     """Return the charge of an attempt; a running winner counts as finished."""
     outcome, answer_tokens = attempt.outcome, 0.0
     if attempt is winner:
-        outcome, shown = outcome or Outcome.FINISHED, Disposition.WINNER
+        outcome, shown = outcome or Outcome.FINISHED, _WINNER
     else:  # a recovery is never raced: if it is not the winner, its answer differed
         outcome, is_raced = outcome or Outcome.LOST, winner is not None and attempt.role is not Role.RECOVERY
         shown = disposition(outcome, is_backup=attempt.role is Role.BACKUP, is_won=is_raced)
@@ -123,7 +124,7 @@ def ended(
         first, usage, events = _broken_stream(attempts, winner, recovery)
     else:
         first, usage, events = winner, winner.usage, winner.events
-    result = Result.PRIMARY
+    result = _PRIMARY
     if attempts.hedges or attempts.denials:
         result = _result_of_hedges(attempts, None if winner is None else first)
     start_s, forecast, never_hedged = now_s, None, None

@@ -27,6 +27,9 @@ class BudgetUnit(enum.Enum):
     COST = "cost"  # money
 
 
+_TOKENS: Final = BudgetUnit.TOKENS
+
+
 class HedgeBudget:
     """Both credit budgets of a pool.
 
@@ -48,7 +51,7 @@ class HedgeBudget:
     def earn_sent(self, replica: Replica, prompt_tokens: float, uncached: float, now_s: float, scale: float) -> None:
         """Credit a sent request that may be hedged; `scale` (0 to 1) slows the earning."""
         self.requests.earn(now_s, 1.0, scale)
-        if self.unit is BudgetUnit.TOKENS:
+        if self.unit is _TOKENS:
             cached = prompt_tokens - uncached
             self.cost.earn(now_s, uncached + _cached_weight(replica.prices) * cached if cached else uncached, scale)
 

@@ -37,6 +37,9 @@ class Billed(enum.Enum):
     WHOLE = "whole"  # cancelled, and billed as if it had run to its end
 
 
+_SETTLE, _USED = Bill.SETTLE, Billed.USED
+
+
 class Charge(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Billed usage and cost of one attempt.
 
@@ -83,7 +86,7 @@ def charge(
     """
     prices, usage, bill = attempt.replica.prices, attempt.usage, OUTCOME_EFFECTS[outcome].bill
     whole = False
-    if bill is not Bill.SETTLE:
+    if bill is not _SETTLE:
         if bill is Bill.RELEASE or (bill is Bill.PROMPT and not _accepted(attempt)):
             return Charge(disposition, Billed.NOTHING, cost=None if prices is None else 0.0)
         whole = bill is Bill.CATALOG and attempt.replica.bills_cancelled and not attempt.empty
@@ -99,7 +102,7 @@ def charge(
     if whole:
         completion = max(completion, round(answer_tokens))
     cost = None if prices is None else prices.cost(prompt, cached, completion)
-    return Charge(disposition, Billed.WHOLE if whole else Billed.USED, prompt, cached, completion, estimated, cost)
+    return Charge(disposition, Billed.WHOLE if whole else _USED, prompt, cached, completion, estimated, cost)
 
 
 def _accepted(attempt: Chargeable) -> bool:

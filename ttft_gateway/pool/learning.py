@@ -26,6 +26,7 @@ _HEDGE_DECAY: Final = 0.999  # of the counts with each first hedge
 Counts = Mapping[int, int]
 """Numbers of samples by bin."""
 
+_OFF, _STATIC, _ADAPTIVE = Policy.OFF, Policy.STATIC, Policy.ADAPTIVE
 _NEVER: Final = plan_fixed(Policy.OFF, math.inf)
 
 
@@ -242,11 +243,11 @@ class Learning:
     def plan(self, replica: str, now_s: float) -> Plan | None:
         """Return the plan for an attempt on a replica; None while there are too few samples."""
         policy = self._policy
-        if policy is Policy.OFF:
+        if policy is _OFF:
             return _NEVER
-        if policy is Policy.STATIC:
+        if policy is _STATIC:
             return plan_fixed(policy, self._settings.static_delay_s)
-        key = "" if policy is Policy.ADAPTIVE else replica
+        key = "" if policy is _ADAPTIVE else replica
         if now_s >= self._due_s.get(key, -math.inf) or self._samples >= self._early_renewal:
             plan = self._adaptive(now_s) if policy is Policy.ADAPTIVE else self._quantile(replica, now_s)
             self._plans[key] = plan

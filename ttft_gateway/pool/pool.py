@@ -43,6 +43,7 @@ from ttft_gateway.pool.quotas import Quotas
 from ttft_gateway.pool.rejections import Rejections
 from ttft_gateway.routing.replicas import Breaker, BreakerState, Replica
 
+_SUCCESS, _COST = BreakerSignal.SUCCESS, BudgetUnit.COST
 _SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool is slow, and earns credits more slowly
 
 
@@ -313,7 +314,7 @@ class Pool:
             if attempt.content_s is None and attempt.first_token_s is None:
                 self._unanswered(attempt, forecast, outcome, now_s)
         signal = OUTCOME_EFFECTS[outcome].breaker
-        if signal is BreakerSignal.SUCCESS:
+        if signal is _SUCCESS:
             self._succeeded(attempt, now_s)
             return self._answered(breaker, breaker.on_success, now_s) if breaker.eventful else None
         old_state, is_broken = breaker.state, outcome is Outcome.CUT
@@ -504,7 +505,7 @@ class Pool:
             self.learning.add_answer(usage.completion_tokens, now_s)
         if forecast.quota is not None:
             self.quotas.close(attempt, forecast.quota, OUTCOME_EFFECTS[outcome].bill, now_s)
-        if self.budget.unit is BudgetUnit.COST and forecast.earns and attempt.content_s is not None:
+        if self.budget.unit is _COST and forecast.earns and attempt.content_s is not None:
             spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
             self.budget.earn_spent(spent.cost, now_s, self._earning())
 
