@@ -48,9 +48,9 @@ class Recorded(NamedTuple):
 
 
 _RECORDED = {
-    (3, 13): Recorded(request=Calls(367.6, 555.6), token=Calls(12.34, 61.85), read=Calls(20.40, 62.95)),
-    (3, 12): Recorded(request=Calls(367.6, 562.1), token=Calls(12.34, 63.83), read=Calls(20.40, 65.02)),
-    (3, 11): Recorded(request=Calls(370.4, 564.9), token=Calls(12.34, 63.82), read=Calls(20.54, 65.15)),
+    (3, 13): Recorded(request=Calls(383.5, 571.6), token=Calls(14.34, 63.85), read=Calls(22.40, 64.95)),
+    (3, 12): Recorded(request=Calls(383.5, 578.1), token=Calls(14.34, 65.83), read=Calls(22.40, 67.02)),
+    (3, 11): Recorded(request=Calls(386.3, 580.9), token=Calls(14.34, 65.82), read=Calls(22.54, 67.15)),
 }
 _VERSION = sys.version_info[:2]
 _SHARE = 0.05 if _VERSION in _RECORDED else 1 / 3
