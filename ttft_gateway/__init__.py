@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ttft_gateway.client.aiohttp_session import HedgingSession
+    from ttft_gateway.client.budget import Budget
     from ttft_gateway.client.config import HedgeConfig
     from ttft_gateway.client.grpc_async import async_hedging_interceptors
     from ttft_gateway.client.grpc_sync import hedging_channel
+    from ttft_gateway.client.hedged import hedged
     from ttft_gateway.client.httpx_async import AsyncHedgingTransport, AsyncHedgingTransport2
     from ttft_gateway.client.httpx_sync import HedgingTransport, HedgingTransport2
     from ttft_gateway.client.prometheus import StatsCollector
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "AsyncHedgingTransport": "httpx_async",
     "AsyncHedgingTransport2": "httpx_async",
+    "Budget": "budget",
     "HedgeConfig": "config",
     "HedgingSession": "aiohttp_session",
     "HedgingTransport": "httpx_sync",
@@ -32,12 +35,14 @@ _MODULES = {
     "Target": "targets",
     "TargetSnapshot": "stats",
     "async_hedging_interceptors": "grpc_async",
+    "hedged": "hedged",
     "hedging_channel": "grpc_sync",
 }
 
 __all__ = [
     "AsyncHedgingTransport",
     "AsyncHedgingTransport2",
+    "Budget",
     "HedgeConfig",
     "HedgingSession",
     "HedgingTransport",
@@ -48,6 +53,7 @@ __all__ = [
     "Target",
     "TargetSnapshot",
     "async_hedging_interceptors",
+    "hedged",
     "hedging_channel",
 ]
 

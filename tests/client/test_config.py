@@ -60,8 +60,8 @@ def test_a_target_shows_no_key() -> None:
 
 def test_the_first_event_is_checked() -> None:
     """A wrong name of an event raises an error."""
-    wrong: Any = "body"
-    with pytest.raises(ValueError, match="first is 'body'; use 'content', 'headers' or a function"):
+    wrong: Any = "byte"
+    with pytest.raises(ValueError, match="first is 'byte'; use 'content', 'headers', 'body' or a function"):
         HedgingTransport(first=wrong)
 
 

@@ -9,11 +9,14 @@ import pytest
 
 from checkout import DOCS
 from ttft_gateway.client.asked import Asked, ask
+from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.first import HELD_MAX, Verdict, detector, failure_by, failure_of, is_error
 from ttft_gateway.client.hedger import Failure
+from ttft_gateway.client.rules import Rules
 from ttft_gateway.hedging.outcomes import Outcome
 
 ROWS: list[dict[str, Any]] = json.loads((DOCS / "first-token-vectors.json").read_text(encoding="utf-8"))
+RULES = Rules(HedgeConfig())
 FIRST, ERROR = ("content", "refusal"), ("error",)
 BODIES = {
     "chat": ("chat/completions", '{"model":"m","messages":[{"role":"user","content":"a"}],"stream":true}'),
@@ -29,7 +32,7 @@ EVENTS = [(b"content-type", b"text/event-stream")]
 
 def _asked(api: str) -> Asked:
     path, body = BODIES[api]
-    return ask("POST", "http://host:1", f"/v1/{path}".encode(), (), body.encode(), 0.5)
+    return ask("POST", "http://host:1", f"/v1/{path}".encode(), (), body.encode(), 0.5, RULES)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['server']}: {row['what']}")
@@ -104,7 +107,7 @@ def test_an_event_without_an_end_is_passed_on() -> None:
 
 def test_errors_are_classified() -> None:
     """Statuses and exceptions get the gateway's outcomes."""
-    chat, get = _asked("chat"), ask("GET", "http://host:1", b"/", (), b"", 0.5)
+    chat, get = _asked("chat"), ask("GET", "http://host:1", b"/", (), b"", 0.5, RULES)
     assert [is_error(chat, status) for status in (200, 404, 500)] == [False, True, True]
     assert [is_error(get, status) for status in (200, 404, 429, 503)] == [False, False, True, True]
     failure = failure_of(429, [(b"Retry-After", b"7")])

@@ -97,11 +97,11 @@ class Site:
         self.calls: list[Call] = []
         self.on_start: dict[int, Callable[[], Any]] = {}
         race = self.hedger.race(Asked(("grpc://a:", "/p.S/M"), RequestFacts(coin=0.5), Event.HEADERS))
-        race.deadline_s = math.inf if timeout_s is None else timeout_s
+        self.hedger.credits.requests.spend(-5.0)  # a client in use has saved some
         self._due: list[Callable[[], None]] = []
         alarm: Any = self
         self.race = SyncGrpcRace(race, alarm, self._start, is_stream=False)
-        self.race.begin(race.begin())
+        self.race.begin(race.begin(math.inf if timeout_s is None else timeout_s))
 
     def after(self, _delay_s: float, function: Callable[[], None]) -> Appointment:
         """Take the place of the alarm."""

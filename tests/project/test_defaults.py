@@ -69,7 +69,7 @@ found |= {
 print(json.dumps({name: repr(value) for name, value in found.items() if value is not None}))
 """
 OWN = {  # defaults of one place only, and names of enumerations, which the second test compares
-    *(f"HedgeConfig.{name}" for name in ("allow_billed_hedges", "min_delay", "policy")),
+    *(f"HedgeConfig.{name}" for name in ("allow_billed_hedges", "key", "min_delay", "policy")),
     *(f"HedgeSettings.{name}" for name in ("budget_unit", "policy", "routing")),
     "MeasureSettings.slo_s",
 }

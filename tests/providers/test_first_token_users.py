@@ -24,7 +24,9 @@ from scripted import Hearing, RecordingClient
 from ttft_gateway.apis.base import FIRST_CONTENT, Api, Call, FrameKind, HttpSink, Request, WireProtocol
 from ttft_gateway.apis.errors import ConnectionCut, EmptyAnswer
 from ttft_gateway.client.asked import ask
+from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.first import Verdict, detector
+from ttft_gateway.client.rules import Rules
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.plan import Policy
 from ttft_gateway.pool.pool import Pool
@@ -77,7 +79,11 @@ def library(row: Mapping[str, Any]) -> str:
     """Return the result of the detector of the transports, for the event in one piece."""
     api = APIS[row.get("api", "chat")]
     body = json.dumps({"model": "m", "stream": True, **FIELDS[api]}).encode()
-    finder = detector(ask("POST", "http://host:1", f"/v1/{api.value}".encode(), (), body, 0.5), "content", EVENTS)
+    finder = detector(
+        ask("POST", "http://host:1", f"/v1/{api.value}".encode(), (), body, 0.5, Rules(HedgeConfig())),
+        "content",
+        EVENTS,
+    )
     assert finder is not None
     return {Verdict.FIRST: "first", Verdict.ERROR: "failed", Verdict.WAIT: ""}[finder(row["event"].encode())]
 

@@ -293,5 +293,6 @@ CHAT: Mapping[str, Answer] = {
     "no_content": writing(ROLE, FINISH),
     "empty_head": whole(b"200 OK", b"", b"text/plain"),
     "moved": whole(b"307 Temporary Redirect", b"", b"text/plain"),
+    "found": whole(b"302 Found", b"", b"text/plain"),
     "missing": whole(b"404 Not Found", b"none", b"text/plain"),
 }

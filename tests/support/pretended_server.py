@@ -23,7 +23,7 @@ _HEADERS: Final = {"authorization": "Bearer k", "content-type": "application/jso
 _NEVER_LATE: Final = HedgeConfig(min_delay=3600.0)  # learns, plans and sets timers; no request is late
 _HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _EVENT: Final = b'data: {"id":"c","choices":[{"index":0,"delta":{"%b":"%b"}}]}\n\n'
-_WARM: Final = 60  # requests before those that are counted: a connection and a plan are there then
+_WARM: Final = 300  # while a new budget lends, a request costs some calls more
 _COUNT: Final = 50
 _CLOCK_STEP_S: Final = 1e-4  # of each look at the clock
 

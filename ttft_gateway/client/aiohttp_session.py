@@ -5,6 +5,7 @@ own. A middleware of aiohttp could not race, because all that it sends shares th
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,8 +20,8 @@ from ttft_gateway.apis.base import Headers
 from ttft_gateway.client.aiohttp_content import RacedContent
 from ttft_gateway.client.asked import HEDGE_HEADER, ask
 from ttft_gateway.client.async_race import AsyncRace, cancel_all
-from ttft_gateway.client.config import HedgeConfig
-from ttft_gateway.client.first import First
+from ttft_gateway.client.budget import Budget
+from ttft_gateway.client.config import First, HedgeConfig
 from ttft_gateway.client.hedger import ClientAttempt, safely
 from ttft_gateway.client.messages import Raw, address_at, body_to, headers_to, is_plain, origin_of, public
 from ttft_gateway.client.racing import Ending, Entrant, Opened, Racing
@@ -75,6 +76,7 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
             of them; all others are sent without a race. Empty: a request and its backups go to its own address.
         stats: counts; None: own ones, at `stats`.
         first: event that ends a race.
+        budget: limit on backups, shared with other transports; None: its own, of the settings.
         options: arguments of `aiohttp.ClientSession`.
     """
 
@@ -85,9 +87,10 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
         replicas: Iterable[Target | str] = (),
         stats: Stats | None = None,
         first: First = "content",
+        budget: Budget | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(config, replicas, stats, first)
+        super().__init__(config, replicas, stats, first, budget)
         self._inner = ClientSession(**options)
         self.adapter = SessionSender(self._inner)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -191,8 +194,9 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
         url = request.url
         origin = f"{url.scheme}://{url.raw_host}:{'' if url.is_default_port() else url.port}"
         path = url.raw_path_qs.encode()
-        asked = ask(request.method, origin, path, request.headers, request.body, self.hedger.rand())
-        entrant = self.race(request, url, asked)
+        hedger = self.hedger
+        asked = ask(request.method, origin, path, request.headers, request.body, hedger.rand(), hedger.rules)
+        entrant = self.race(request, url, asked, _limit_s(self._limits(request.options)))
         if entrant is None and asked.has_switch:
             request.options = self._guarded(request.options, None, None)
         return entrant
@@ -234,12 +238,16 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
 
     def _left(self, options: Options, passed_s: float) -> ClientTimeout:
         """Return the timeouts of a backup: in total, the time that is left."""
+        limits = self._limits(options)
+        total = limits.total and max(_LEFT_S_MIN, limits.total - passed_s)
+        return ClientTimeout(total, limits.connect, limits.sock_read, limits.sock_connect, limits.ceil_threshold)
+
+    def _limits(self, options: Options) -> ClientTimeout:
+        """Return the timeouts of a request."""
         given = options.get("timeout", self)
         if isinstance(given, int | float) or given is None:
             given = ClientTimeout(total=given)
-        limits = given if isinstance(given, ClientTimeout) else self._inner.timeout
-        total = limits.total and max(_LEFT_S_MIN, limits.total - passed_s)
-        return ClientTimeout(total, limits.connect, limits.sock_read, limits.sock_connect, limits.ceil_threshold)
+        return given if isinstance(given, ClientTimeout) else self._inner.timeout
 
     def _guarded(self, options: Options, home: Target | None, target: Target | None) -> Options:
         """Return the arguments with a last middleware that sets the headers of each request before it is sent."""
@@ -329,6 +337,12 @@ class _Pieces:
             raise StopAsyncIteration
         self.held.append(piece)
         return piece[0]
+
+
+def _limit_s(limits: ClientTimeout) -> float:
+    """Return the time after which aiohttp's own timeouts end a request without an event."""
+    total_s, read_s = limits.total or math.inf, limits.sock_read or math.inf
+    return total_s if total_s < read_s else read_s
 
 
 def _body(data: object) -> bytes | None:

@@ -1,7 +1,7 @@
 """Reads from one HTTP request what a policy needs: whether it may be hedged, its population, its first event. Pure.
 
 A population is a set of requests with comparable times to the first event: of one model and API at an origin, or of one
-method at an origin. The rules for bodies of LLM APIs are the gateway's (`ttft_gateway.requests`).
+endpoint (`rules.py`). The rules for bodies of LLM APIs are the gateway's (`ttft_gateway.requests`).
 
     request                                    raced on
     POST .../chat/completions, "stream": true  the first content event
@@ -9,6 +9,7 @@ method at an origin. The rules for bodies of LLM APIs are the gateway's (`ttft_g
     POST of these APIs without a stream        never: the whole answer takes the time
     GET, HEAD, OPTIONS                         the headers of a response that is no error
     other methods                              never, unless `x-ttft-hedge: on` and an idempotency key are set
+    any request for which a rule is set        the event of the rule
 """
 
 import enum
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.client.config import First
+from ttft_gateway.client.rules import Addressed, PopulationName, Rules
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.outcomes import Denial
 from ttft_gateway.requests.errors import InvalidRequest
@@ -35,9 +38,8 @@ _NAMES_MAX: Final = 128  # sets of header names that are remembered with the pla
 name_of: Final = itemgetter(0)
 """Returns the name of a header."""
 
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _BYTES_A_TOKEN: Final = 4.0
-_NAME_MAX: Final = 200  # characters of a model's name or a path that identify a population
+_NAME_MAX: Final = 200  # characters of a model's name that identify a population
 _NO_SPANS: Final[Mapping[str, tuple[int, int]]] = {}
 _NAMES: Final = {api: api.value for api in Api}
 _JSON: Final = ((b"content-type", b"application/json"),)
@@ -67,17 +69,21 @@ class Asked(msgspec.Struct, frozen=True):
 
     Attributes:
         population: the population of its times.
+        parent: population that it belongs to until its own times are known; None if it is its own.
         facts: facts for the policy; `hedge_off` is set if it gets no backup.
-        event: event that ends its race.
+        event: event that ends its race, unless the transport has another one.
+        first: event that ends its race by a rule; None without a rule.
         call: its parsed body, without positions (`positioned` has them); None unless it is a call of an LLM API.
         key: idempotency key, None if it has none.
         has_switch: True if it has the header `x-ttft-hedge`, which is not sent on.
         stored: True if a server that stores answers would store this one.
     """
 
-    population: tuple[str, str]
+    population: PopulationName
     facts: RequestFacts
     event: Event
+    parent: PopulationName | None = None
+    first: First | None = None
     call: Call | None = None
     key: bytes | None = None
     has_switch: bool = False
@@ -85,7 +91,13 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def ask(
-    method: str, origin: str, path: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes | None, coin: float
+    method: str,
+    origin: str,
+    path: bytes,
+    headers: Sequence[tuple[bytes, bytes]],
+    body: bytes | None,
+    coin: float,
+    rules: Rules,
 ) -> Asked:
     """Read one request.
 
@@ -96,30 +108,36 @@ def ask(
         headers: names in any case.
         body: the whole body; None if it can be sent only once.
         coin: random number in [0, 1).
+        rules: rules of the transport.
     """
     switch_at, retry_at, key_at = places(tuple(map(name_of, headers)), _HEADERS_READ)
     has_switch, key = switch_at is not None, None if key_at is None else headers[key_at][1]
     switch = b"" if switch_at is None else headers[switch_at][1].strip().lower()
     is_retry = retry_at is not None and headers[retry_at][1].strip() != b"0"
     off = Denial.OFF if switch == b"off" or body is None or is_retry else None
-    api = _api(path) if method == "POST" and body else None
-    if api is not None and body is not None:
-        asked = _llm(api, (origin, path), body, coin, off, key, has_switch=has_switch)
-        if asked is not None:
-            return asked
-    if method not in _SAFE and not (switch == b"on" and key is not None):
+    ruled = rules.of(method, origin, path) if method != "POST" or rules.has_safe else None
+    if method == "POST" and body:
+        api = _api(path)
+        if api is not None:
+            asked = _llm(
+                api, (origin, path), body, RequestFacts(hedge_off=off, coin=coin), key, ruled, has_switch=has_switch
+            )
+            if asked is not None:
+                return asked
+    ruled = ruled or rules.of(method, origin, path)
+    if not (ruled.is_safe or (switch == b"on" and key is not None)):
         off = Denial.OFF
     facts = RequestFacts(hedge_off=off, coin=coin)
-    return Asked((origin, method), facts, Event.HEADERS, key=key, has_switch=has_switch)
+    return Asked(ruled.population, facts, _HEADERS, ruled.parent, ruled.first, key=key, has_switch=has_switch)
 
 
 def _llm(
     api: Api,
-    where: tuple[str, bytes],
+    address: tuple[str, bytes],
     body: bytes,
-    coin: float,
-    off: Denial | None,
+    known: RequestFacts,
     key: bytes | None,
+    ruled: Addressed | None,
     *,
     has_switch: bool,
 ) -> Asked | None:
@@ -128,8 +146,8 @@ def _llm(
         fields, prompt_bytes = _reader()(api, body)
     except InvalidRequest:
         return None
-    is_stream = fields.streaming and api in _GENERATING
-    is_raced = is_stream or api is Api.EMBEDDINGS
+    is_stream, off = fields.streaming and api in _GENERATING, known.hedge_off
+    is_raced = is_stream or api is Api.EMBEDDINGS or (ruled is not None and ruled.is_safe)
     if not (is_raced and fields.hedgeable and fields.choices == 1):
         off = Denial.OFF
     facts = RequestFacts(
@@ -138,14 +156,17 @@ def _llm(
         answer_tokens=fields.max_tokens,
         hedge_off=off,
         timed=is_raced,
-        coin=coin,
+        coin=known.coin,
     )
-    origin, path = where
+    origin, path = address
     name = path.decode("latin-1") if fields.model == _NO_MODEL else fields.model
+    apart = "" if is_stream or api is Api.EMBEDDINGS else " whole"  # these answers take longer
     return Asked(
-        (origin, f"{_NAMES[api]} {name[:_NAME_MAX]}"),
+        (origin, f"{_NAMES[api]} {name[:_NAME_MAX]}{apart}"),
         facts,
         _CONTENT if is_stream else _HEADERS,
+        None,
+        None if ruled is None else ruled.first,
         Call(
             api,
             body,

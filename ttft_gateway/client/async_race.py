@@ -9,12 +9,13 @@ import asyncio
 import math
 from collections.abc import Collection
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from ttft_gateway.client.hedger import ClientAttempt, safely
 from ttft_gateway.client.race import UNSENT, Overtaken, RacedAttempts
 
 _T = TypeVar("_T")
+_SOON_S: Final = 0.001  # precision of timers
 
 
 async def cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:
@@ -109,10 +110,20 @@ class AsyncRace(Generic[_T]):
         return won
 
     async def _outlast(self) -> None:
-        """Wait after the primary has failed until a backup has won or all have failed."""
-        while not self._race.is_over:
+        """Wait after the primary has failed until a backup has won, all have failed, or the time is used up."""
+        left_s, timer = self._race.left_s(), None
+        while not self._race.is_over and (left_s is None or left_s > _SOON_S):
             self._waiter = self._loop.create_future()
+            if left_s is not None:
+                timer = self._loop.call_later(left_s, self._wake)
             await self._waiter
+            if timer is not None:
+                timer.cancel()
+            left_s = self._race.left_s()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     # timer and backups
 
@@ -159,5 +170,4 @@ class AsyncRace(Generic[_T]):
             task.exception()
         if self._race.winner is not attempt:
             safely(self._race.on_failed, attempt, UNSENT)  # if it was cancelled from outside
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._wake()

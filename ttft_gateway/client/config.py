@@ -4,15 +4,25 @@ Times are seconds. The policy is the gateway's (docs/hedging.md).
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ttft_gateway.hedging.parameters import DEFAULTS, HEDGES_MAX, HedgeParameters
 from ttft_gateway.hedging.plan import Policy
 from ttft_gateway.routing.strategies import Crossing
 
+First = Literal["content", "headers", "body"] | Callable[[bytes], bool]
+"""Event that ends a race: the first content of a stream of an LLM API and the headers of any other response; always the
+headers; the first byte of a body; or the first piece of a body for which a function returns True, which of a stream of
+events is an event."""
+Key = Literal["endpoint", "origin"] | Callable[[str, str], str]
+"""Requests with comparable times: of one method and path, without identifiers; of one method at an origin; or with the
+same name by a function of method and URL. Calls of LLM APIs are learned by model."""
+
+_EVENTS: Final = ("content", "headers", "body")
+_KEYS: Final = ("endpoint", "origin")
 _POLICIES: Final = {"adaptive": Policy.ADAPTIVE, "percentile": Policy.QUANTILE, "off": Policy.OFF}
-_SAVED_HEDGES: Final = 12.0  # a program may end after some hundred requests, before traffic has earned that many
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,11 @@ class HedgeConfig:
         max_hedges: largest number of backups of one request.
         window: age in seconds at which a measured time is forgotten, if a hundred newer ones are known.
         warmup_requests: number of first events before the learned delay is used.
-        warmup_delay: time in seconds before a backup until then.
+        warmup_delay: time in seconds before a backup until then; None: 2, from the fourth request on three times the
+            predicted time, at most 2.
+        key: requests with comparable times.
+        safe: requests that may be sent twice, in addition to GET, HEAD, OPTIONS and streams of LLM APIs: rules such as
+            "POST /search/*" with the event that ends their race.
         allow_billed_hedges: True to hedge also at providers that bill a cancelled request in full.
 
     Raises:
@@ -43,42 +57,65 @@ class HedgeConfig:
     max_hedges: int = DEFAULTS.max_hedges
     window: float = DEFAULTS.window_s
     warmup_requests: int = DEFAULTS.warm_samples
-    warmup_delay: float = DEFAULTS.cold_start_delay_s
+    warmup_delay: float | None = None
+    key: Key = "endpoint"
+    safe: Mapping[str, First] = field(default_factory=dict, hash=False)
     allow_billed_hedges: bool = False
 
     def __post_init__(self) -> None:
         if self.policy not in _POLICIES:
             raise ValueError(f"policy is {self.policy!r}; use 'adaptive', 'percentile' or 'off'")
-        self._check("percentile", self.percentile, 0.01, 0.999)
-        self._check("budget_percent", self.budget_percent, 0.0, 100.0)
-        self._check("min_delay", self.min_delay, 0.0, 3600.0)
-        self._check("max_hedges", self.max_hedges, 0, HEDGES_MAX, whole=True)
-        self._check("window", self.window, 1.0, 86_400.0)
-        self._check("warmup_requests", self.warmup_requests, 1, 100_000, whole=True)
-        self._check("warmup_delay", self.warmup_delay, 0.0, 3600.0)
+        check_number("percentile", self.percentile, 0.01, 0.999)
+        check_number("budget_percent", self.budget_percent, 0.0, 100.0)
+        check_number("min_delay", self.min_delay, 0.0, 3600.0)
+        check_number("max_hedges", self.max_hedges, 0, HEDGES_MAX, whole=True)
+        check_number("window", self.window, 1.0, 86_400.0)
+        check_number("warmup_requests", self.warmup_requests, 1, 100_000, whole=True)
+        if self.warmup_delay is not None:
+            check_number("warmup_delay", self.warmup_delay, 0.0, 3600.0)
+        if not callable(self.key) and self.key not in _KEYS:
+            raise ValueError(f"key is {self.key!r}; use 'endpoint', 'origin' or a function of method and URL")
+        if not isinstance(self.safe, Mapping):
+            raise TypeError(f"safe is {self.safe!r}; use rules with events, such as {{'POST /search': 'headers'}}")
+        for first in self.safe.values():
+            check_first(first)
 
-    @staticmethod
-    def _check(name: str, value: object, low: float, high: float, *, whole: bool = False) -> None:
-        kinds = (int,) if whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
-            raise ValueError(f"{name} is {value!r}; use a {'whole number' if whole else 'number'}")
-        if not low <= value <= high:
-            raise ValueError(f"{name} is {value:g}; use a value from {low:g} to {high:g}")
+
+def check_number(name: str, value: object, low: float, high: float, *, whole: bool = False) -> None:
+    """Reject what is no number from low to high.
+
+    Raises:
+        ValueError: it is none.
+    """
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        raise ValueError(f"{name} is {value!r}; use a {'whole number' if whole else 'number'}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value:g}; use a value from {low:g} to {high:g}")
 
 
-def parameters(config: HedgeConfig) -> HedgeParameters:
-    """Convert the settings for the policy."""
+def check_first(first: object) -> None:
+    """Reject what is no event.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not callable(first) and first not in _EVENTS:
+        raise ValueError(f"first is {first!r}; use 'content', 'headers', 'body' or a function")
+
+
+def parameters(config: HedgeConfig, budget_percent: float) -> HedgeParameters:
+    """Convert the settings for the policy; the budget may be shared with other settings."""
     return HedgeParameters(
-        policy=_POLICIES[config.policy] if config.max_hedges and config.budget_percent else Policy.OFF,
-        budget=config.budget_percent / 100,
+        policy=_POLICIES[config.policy] if config.max_hedges and budget_percent else Policy.OFF,
+        budget=budget_percent / 100,
         max_hedges=config.max_hedges,
         quantile=config.percentile,
         hedge_delay_min_s=config.min_delay,
-        cold_start_delay_s=config.warmup_delay,
+        cold_start_delay_s=DEFAULTS.cold_start_delay_s if config.warmup_delay is None else config.warmup_delay,
         crossing=Crossing.ALWAYS,
         hedge_hidden_reasoning=True,
         warm_samples=config.warmup_requests,
         window_s=config.window,
-        saved_hedges=_SAVED_HEDGES,
         shows_replicas=False,  # the statistics have windows of their own
     )

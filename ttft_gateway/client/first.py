@@ -9,19 +9,16 @@ import enum
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Final, Literal
+from typing import Final
 
 from ttft_gateway.apis.base import FIRST_CONTENT, Api, Call, EventReader, FrameKind, Headers
 from ttft_gateway.apis.errors import BadStatus, ProtocolError
 from ttft_gateway.apis.retry_after import retry_after_s
 from ttft_gateway.apis.sse import Splitter
 from ttft_gateway.client.asked import Asked, Event, name_of, places
-from ttft_gateway.client.hedger import Failure
+from ttft_gateway.client.config import First
+from ttft_gateway.client.hedger import Failure, log_failure
 from ttft_gateway.hedging.outcomes import Outcome
-
-First = Literal["content", "headers"] | Callable[[bytes], bool]
-"""Event that ends a race: the first content of a stream of an LLM API and the headers of any other response; always the
-headers; or the first piece of a body for which the function returns True, an event of a stream of events."""
 
 HELD_MAX: Final = 256 * 1024  # bytes before the first event; more are passed on
 _EVENT_MAX: Final = 1024 * 1024
@@ -61,7 +58,11 @@ class _Pieces:
             pieces: Iterable[bytes] = (data,) if self._splitter is None else self._splitter.feed(data)
         except ProtocolError:
             return _FIRST
-        return _FIRST if any(map(self._is_first, pieces)) else _WAIT
+        try:
+            return _FIRST if any(map(self._is_first, pieces)) else _WAIT
+        except Exception:  # a bug in the function costs no answer
+            log_failure()
+            return _FIRST
 
 
 class _Events:
@@ -118,9 +119,13 @@ def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
     Args:
         headers: its headers, names in any case.
     """
+    if asked.first is not None:
+        first = asked.first
     is_usual = first == "content"
     if asked.event is _HEADERS if is_usual else first == "headers":
         return None
+    if first == "body":
+        return _any_byte
     media_at, coding_at = places(tuple(map(name_of, headers)), _NAMES)
     media = b"" if media_at is None else headers[media_at][1].lower()
     coding = b"" if coding_at is None else headers[coding_at][1].strip().lower()

@@ -12,6 +12,7 @@ import grpc.aio
 from grpc.aio import EOF, AioRpcError, ClientCallDetails, UnaryStreamCall, UnaryUnaryCall
 
 from ttft_gateway.client.async_race import AsyncRace
+from ttft_gateway.client.budget import Budget
 from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.grpc_policy import EMPTY, PUSHBACK, GrpcPolicy, Methods, failure_of, outcome_of, switched
 from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, safely
@@ -30,6 +31,7 @@ def async_hedging_interceptors(
     config: HedgeConfig | None = None,
     *,
     stats: Stats | None = None,
+    budget: Budget | None = None,
     metadata: Iterable[str] = (),
 ) -> list[grpc.aio.ClientInterceptor]:
     """Return the interceptors for a channel: `grpc.aio.insecure_channel(address, interceptors=...)`.
@@ -39,12 +41,13 @@ def async_hedging_interceptors(
         methods: methods that may be carried out twice. A name alone sends backups over the same channel.
         config: settings; None: the defaults.
         stats: counts; None: own ones.
+        budget: limit on backups, shared with other clients; None: its own, of the settings.
         metadata: keys of metadata that other targets get too. They get no credentials of the RPC.
 
     Raises:
         ValueError: a method is no full name, or another target has the name of the channel's target.
     """
-    policy = GrpcPolicy(target, methods, config or HedgeConfig(), stats or Stats(), metadata)
+    policy = GrpcPolicy(target, methods, config or HedgeConfig(), stats or Stats(), metadata, budget)
     return [_UnaryUnary(policy), _UnaryStream(policy)]  # grpc.aio uses an object for one kind of RPC only
 
 

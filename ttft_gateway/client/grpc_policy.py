@@ -4,10 +4,12 @@ A method is hedged only if it is named: a server carries out a hedged RPC twice.
 and by the server's `grpc-retry-pushback-ms`; codes are their names, such as "UNAVAILABLE".
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from ttft_gateway.client.asked import HEDGE_HEADER, Asked, Event
+from ttft_gateway.client.budget import Budget
 from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, Hedger
 from ttft_gateway.client.stats import Stats
@@ -56,7 +58,13 @@ class GrpcPolicy:
     """
 
     def __init__(
-        self, target: str, methods: Methods, config: HedgeConfig, stats: Stats, metadata: Iterable[str]
+        self,
+        target: str,
+        methods: Methods,
+        config: HedgeConfig,
+        stats: Stats,
+        metadata: Iterable[str],
+        budget: Budget | None = None,
     ) -> None:
         if isinstance(methods, str):
             raise TypeError("methods is a string; use a set of names")
@@ -66,6 +74,7 @@ class GrpcPolicy:
         self._passed = _PASSED | {key.lower() for key in metadata}
         self._others: dict[str, Mapping[str, Method]] = {}
         made: dict[tuple[str, ...], Hedger] = {}
+        budget = budget or Budget(config.budget_percent)  # one for all methods
         for method in methods:
             if not method.startswith("/") or method.count("/") != 2:
                 raise ValueError(f"method is {method!r}; use a name such as '/package.Service/Method'")
@@ -74,7 +83,7 @@ class GrpcPolicy:
             if names not in made:
                 # A policy identifies targets by name; their addresses are the channels'.
                 targets = [Target(f"http://target-{at}.invalid", name=name) for at, name in enumerate(names)]
-                made[names] = Hedger(config, targets, stats)
+                made[names] = Hedger(config, targets, stats, budget=budget)
             self.hedgers[method], self._others[method] = made[names], others
 
     def enter(self, method: str, timeout_s: float | None) -> tuple[ClientRace, ClientAttempt]:
@@ -85,9 +94,7 @@ class GrpcPolicy:
         """
         hedger = self.hedgers[method]
         race = hedger.race(Asked((self._origin, method), RequestFacts(coin=hedger.rand()), Event.HEADERS))
-        if timeout_s is not None:
-            race.deadline_s = hedger.clock() + timeout_s
-        return race, race.begin()
+        return race, race.begin(math.inf if timeout_s is None else timeout_s)
 
     def other(self, method: str, attempt: ClientAttempt) -> Method | None:
         """Return the method of another target; None: the attempt is for the channel."""

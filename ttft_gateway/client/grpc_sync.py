@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 import grpc
 
+from ttft_gateway.client.budget import Budget
 from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.grpc_policy import GrpcPolicy, Methods, switched
 from ttft_gateway.client.grpc_sync_race import NOTHING, Alarm, Call, RpcResult, SyncGrpcRace
@@ -31,6 +32,7 @@ def hedging_channel(
     config: HedgeConfig | None = None,
     *,
     stats: Stats | None = None,
+    budget: Budget | None = None,
     metadata: Iterable[str] = (),
 ) -> grpc.Channel:
     """Return a channel for stubs, which sends through another one: `hedging_channel(grpc.insecure_channel(...), ...)`.
@@ -41,12 +43,13 @@ def hedging_channel(
         methods: methods that may be carried out twice. A name alone sends backups over the same channel.
         config: settings; None: the defaults.
         stats: counts; None: own ones.
+        budget: limit on backups, shared with other clients; None: its own, of the settings.
         metadata: keys of metadata that other targets get too. They get no credentials of the RPC.
 
     Raises:
         ValueError: a method is no full name, or another target has the name of the channel's target.
     """
-    return _Channel(channel, GrpcPolicy(target, methods, config or HedgeConfig(), stats or Stats(), metadata))
+    return _Channel(channel, GrpcPolicy(target, methods, config or HedgeConfig(), stats or Stats(), metadata, budget))
 
 
 class _Channel(grpc.Channel):

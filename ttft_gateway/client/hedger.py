@@ -21,7 +21,6 @@ import logging
 import math
 import os
 import random
-import threading
 import time
 import weakref
 from collections import OrderedDict
@@ -32,11 +31,14 @@ import msgspec
 
 from ttft_gateway.apis.base import Headers, RateLimit, Usage
 from ttft_gateway.client.asked import Asked, name_of
+from ttft_gateway.client.budget import Budget, ClientCredits
 from ttft_gateway.client.config import HedgeConfig, parameters
+from ttft_gateway.client.rules import PopulationName, Rules
 from ttft_gateway.client.stats import Stats
-from ttft_gateway.client.targets import Population, Target, check, populate, stores_answers
+from ttft_gateway.client.targets import Population, Target, YoungEndpoint, check, populate, stores_answers, teach
 from ttft_gateway.hedging.contract import Denied, Forecast, RequestFacts
 from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.parameters import DEFAULTS
 from ttft_gateway.limits.bucket import Spend
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.pool import Pool
@@ -48,6 +50,8 @@ _log: Final = logging.getLogger("ttft_gateway")
 _POPULATIONS_MAX: Final = 256  # the least recently used one is forgotten
 _KEYS_MAX: Final = 256  # idempotency keys of hedged requests that are remembered
 _LIMIT: Final = b"limit"  # in the name of each header with a rate limit; most servers send none
+_COLD_FACTOR: Final = 3.0  # of the predicted time: a backup before there is a plan
+_COLD_SAMPLES: Final = 3  # first events before that; the first one includes the handshake
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two decisions
 
 
@@ -84,12 +88,19 @@ class Failure(NamedTuple):
 class Hedger:
     """The policy of one transport.
 
+    Attributes:
+        lock: lock of the budget, held while a pool is used.
+        rules: rules for requests that are no calls of an LLM API.
+        cold_s: delay of a backup before there is a plan, if it may be shorter; infinite: the settings have the delay.
+        credits: credits of the budget; set with the first population.
+
     Args:
         config: settings.
         targets: replicas; none: each request goes to its own address, and so do its backups.
         stats: counts; shared between transports.
         clock: returns seconds, never decreasing.
         rand: returns random numbers in [0, 1).
+        budget: limit on backups, shared between transports; None: its own, of the settings.
     """
 
     def __init__(
@@ -99,23 +110,29 @@ class Hedger:
         stats: Stats | None = None,
         clock: Callable[[], float] = time.monotonic,
         rand: Callable[[], float] = random.random,
+        budget: Budget | None = None,
     ) -> None:
         self.config = config
+        self.budget = budget or Budget(config.budget_percent)
         self.targets = tuple(targets)
         self.stats = stats or Stats()
         self.clock = clock
         self.rand = rand
-        self._parameters = parameters(config)
+        self.rules = Rules(config)
+        self.cold_s = math.inf if config.warmup_delay is not None else DEFAULTS.cold_start_delay_s
+        self._parameters = parameters(config, self.budget.percent)
         check(self.targets)
         self.forget()
         _ALL.add(self)
 
+    credits: ClientCredits
+
     def forget(self) -> None:
         """Drop everything learned."""
-        self.lock = threading.Lock()
-        self._populations: OrderedDict[tuple[str, str], Population] = OrderedDict()
+        self.lock = self.budget.lock
+        self._populations: OrderedDict[PopulationName, Population] = OrderedDict()
         self._keys: OrderedDict[bytes, None] = OrderedDict()
-        self._latest: tuple[tuple[str, str], Population] | None = None  # of the last request
+        self._latest: tuple[PopulationName, Population] | None = None  # of the last request
 
     def race(self, asked: Asked) -> "ClientRace":
         """Return the race of a request, without an attempt."""
@@ -128,21 +145,43 @@ class Hedger:
             with self.lock:
                 if stores or asked.key in self._keys:
                     facts = msgspec.structs.replace(facts, hedge_off=Denial.OFF)
-        return ClientRace(self, population.pool, population.targets, facts, asked.key)
+        if population.young is not None and _has_plan(population.pool):  # its times are no times of the parent's
+            facts = msgspec.structs.replace(facts, timed=False)
+        return ClientRace(self, population, facts, asked.key)
 
-    def _find(self, asked: Asked) -> tuple[tuple[str, str], Population]:
+    def _find(self, asked: Asked) -> tuple[PopulationName, Population]:
         """Return the name and the population of a request, which is the latest one from now on."""
         name = asked.population
         with self.lock:
             population = self._populations.get(name)
             if population is None:
-                population = populate(asked, self.config, self._parameters, self.targets)
-                self._populations[name] = population
-                if len(self._populations) > _POPULATIONS_MAX:
+                population = self._populations[name] = self._populate(asked)
+                while len(self._populations) > _POPULATIONS_MAX:
                     self._populations.popitem(last=False)
             self._populations.move_to_end(name)
             self._latest = latest = name, population
             return latest
+
+    def _populate(self, asked: Asked) -> Population:
+        """Return a new population; the first endpoint of its parent has the parent's pool for its own."""
+        parent = asked.parent
+        if parent is not None and parent in self._populations:
+            self._populations.move_to_end(parent)
+            return self._populations[parent]._replace(young=YoungEndpoint(asked))
+        population = populate(asked, self.config, self._parameters, self.targets)
+        population.pool.budget = self.credits = self.budget.credits(self.rand)
+        if parent is not None:
+            self._populations[parent] = population
+        return population
+
+    def grow(self, young: YoungEndpoint) -> None:
+        """Give an endpoint a pool of its own as soon as it has enough times; the lock is held."""
+        name = young.asked.population
+        if len(young.times) >= self.config.warmup_requests and name in self._populations:
+            population = populate(young.asked, self.config, self._parameters, self.targets)
+            population.pool.budget = self.credits
+            teach(population.pool, young.times)
+            self._populations[name], self._latest = population, None
 
     def remember(self, key: bytes) -> None:
         """Remember the idempotency key of a hedged request: its retry is not hedged again."""
@@ -192,7 +231,7 @@ class ClientRace:
     Attributes:
         hedger: the policy.
         due_s: time of the next call of `late`; infinite for none.
-        deadline_s: time at which the request's own time is used up, so that no backup is sent; set before `begin`.
+        deadline_s: time at which the request's own time is used up, so that no backup is sent or waited for.
         winner: attempt that brought the first event; None before.
     """
 
@@ -205,19 +244,21 @@ class ClientRace:
     def __init__(
         self,
         hedger: Hedger,
-        pool: Pool,
-        targets: dict[str, tuple[Target | None, str]],
+        population: Population,
         facts: RequestFacts,
         key: bytes | None,
     ) -> None:
         self.hedger = hedger
-        self._pool = pool
-        self._targets = targets
+        self._pool, self._targets, self._young = population
         self._facts = facts
         self._key = key
 
-    def begin(self) -> ClientAttempt:
-        """Choose the target of the primary and count it as sent."""
+    def begin(self, limit_s: float = math.inf) -> ClientAttempt:
+        """Choose the target of the primary and count it as sent.
+
+        Args:
+            limit_s: time for the whole race by the client's timeouts.
+        """
         hedger, pool, facts = self.hedger, self._pool, self._facts
         with hedger.lock:
             now_s, rand = hedger.clock(), hedger.rand()
@@ -238,7 +279,10 @@ class ClientRace:
                 delay_s = None
             if facts.hedge_off is None and pool.max_hedges > 0 and not pool.is_single:
                 delay_s = pool.delay_s(attempt, facts) if delay_s is None else delay_s
+                if delay_s == hedger.cold_s:
+                    delay_s = self._cold_s(attempt)
                 late_s = now_s + delay_s
+                self.deadline_s = now_s + limit_s
                 self.due_s = attempt.hedge_s = late_s if late_s < self.deadline_s else math.inf
         if facts.hedge_off is None:
             hedger.stats.sent(attempt.label, 0)
@@ -300,6 +344,11 @@ class ClientRace:
                     saved_s = self._learn_race(attempt, now_s)
                 else:
                     self._pool.on_content(attempt, now_s)
+                    if self._young is not None:
+                        self._young.times.append((attempt.replica.name, now_s - attempt.start_s, now_s))
+                        hedger.grow(self._young)
+                    if hedger.credits.is_lending and not self._denied:
+                        hedger.credits.lend(self._facts.prompt_tokens)
             except Exception:
                 log_failure()
             attempt.content_s = attempt.first_token_s = now_s
@@ -355,6 +404,15 @@ class ClientRace:
 
     # inside; the lock is held
 
+    def _cold_s(self, attempt: ClientAttempt) -> float:
+        """Return the delay of a backup before there is a plan: by the first times of the server, if there are some."""
+        hedger, forecast = self.hedger, attempt.forecast
+        if forecast is None or forecast.ttft_s is None:
+            return hedger.cold_s
+        if sum(load.contents for load in self._pool.loads.of.values()) < _COLD_SAMPLES:
+            return hedger.cold_s
+        return max(hedger.config.min_delay, min(hedger.cold_s, _COLD_FACTOR * forecast.ttft_s))
+
     def _learn_limits(self, attempt: ClientAttempt, limits: Sequence[RateLimit], now_s: float) -> None:
         """Learn the rate limits of a response; the first ones make the ledger of the replica's quota."""
         quota, ledgers = attempt.replica.quota, self._pool.quotas.of
@@ -406,6 +464,10 @@ class ClientRace:
                 self.hedger.stats.lost(attempt.label)
             elif outcome in _FAILED:
                 self.hedger.stats.failed(attempt.label, rate_limited=outcome is Outcome.RATE_LIMITED)
+
+
+def _has_plan(pool: Pool) -> bool:
+    return pool.learning.last_plan(pool.replicas[0].name) is not None
 
 
 _FAILED: Final = frozenset(Outcome) - {Outcome.FINISHED, Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED}

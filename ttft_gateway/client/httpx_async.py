@@ -69,6 +69,8 @@ class _Body(Ending[Response]):
             self.last = opened.chunks.pop(0)
             return self.last
         try:
+            if opened.error is not None:
+                raise opened.error
             self.last = await anext(opened.rest)
         except StopAsyncIteration:
             self.report(Outcome.FINISHED)

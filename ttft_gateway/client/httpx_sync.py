@@ -10,7 +10,7 @@ from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response
 from ttft_gateway.client.messages import HttpxRequest, without_switch
 from ttft_gateway.client.racing import Ending, Opened
 from ttft_gateway.client.sockets import raced
-from ttft_gateway.client.sync_race import SyncRace
+from ttft_gateway.client.sync_race import SyncRace, ThreadedRace
 from ttft_gateway.hedging.outcomes import Outcome
 
 _T = TypeVar("_T")
@@ -52,7 +52,10 @@ class _Pieces:
 class _Transport(HttpxTransport[_T]):
     def _use(self, transport: _T | None) -> None:
         self._inner = transport or self._library.HTTPTransport()
-        raced(getattr(self._inner, "_pool", None), self._library.__name__.replace("httpx", "httpcore"))
+        self._race: type[SyncRace[Opened[Response]]] = ThreadedRace
+        if isinstance(self._inner, self._library.HTTPTransport):
+            raced(getattr(self._inner, "_pool", None), self._library.__name__.replace("httpx", "httpcore"))
+            self._race = SyncRace
         self.adapter = HttpxSender(self._inner)
         self._threads: set[threading.Thread] = set()
 
@@ -65,7 +68,7 @@ class _Transport(HttpxTransport[_T]):
             log_failure()
         if entrant is None:
             return self._inner.handle_request(without_switch(request))
-        opened = SyncRace(entrant, self._threads).run()
+        opened = self._race(entrant, self._threads).run()
         opened.response.stream = self._body(entrant.race, opened)
         return opened.response
 
@@ -84,8 +87,10 @@ class _Body(Ending[Response]):
         rest: Any = opened.rest  # `_Pieces`
         opened.chunks = []
         try:
-            for self.pieces, self.last in enumerate(chain(pieces, rest.rest), 1):
+            for self.pieces, self.last in enumerate(chain(pieces, rest.rest if opened.error is None else ()), 1):
                 yield self.last
+            if opened.error is not None:
+                raise opened.error
         except Exception:
             self.report(Outcome.CUT)
             raise
@@ -102,10 +107,10 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-    class HedgingTransport(_Transport[httpx.HTTPTransport], httpx.BaseTransport):
+    class HedgingTransport(_Transport[httpx.BaseTransport], httpx.BaseTransport):
         """The transport for `httpx.Client`."""
 
-    class HedgingTransport2(_Transport[httpx2.HTTPTransport], httpx2.BaseTransport):
+    class HedgingTransport2(_Transport[httpx2.BaseTransport], httpx2.BaseTransport):
         """The transport for `httpx2.Client`."""
 
 

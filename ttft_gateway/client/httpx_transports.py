@@ -5,14 +5,15 @@ name is first used: a process loads only the library that it uses, and asyncio o
 """
 
 import importlib
+import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ttft_gateway.client.asked import ask
-from ttft_gateway.client.config import HedgeConfig
-from ttft_gateway.client.first import First
+from ttft_gateway.client.budget import Budget
+from ttft_gateway.client.config import First, HedgeConfig
 from ttft_gateway.client.hedger import ClientAttempt
 from ttft_gateway.client.messages import HttpxHeaders, HttpxRequest, HttpxUrl, addressed
 from ttft_gateway.client.racing import Ending, Entrant, Racing
@@ -47,6 +48,7 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
             of them; all others are sent without a race. Empty: a request and its backups go to its own address.
         stats: counts; None: own ones, at `stats`.
         first: event that ends a race.
+        budget: limit on backups, shared with other transports; None: its own, of the settings.
         transport: transport that sends; None: an `HTTPTransport` or `AsyncHTTPTransport` of the library.
 
     Raises:
@@ -64,9 +66,10 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
         replicas: Iterable[Target | str] = (),
         stats: Stats | None = None,
         first: First = "content",
+        budget: Budget | None = None,
         transport: _T | None = None,
     ) -> None:
-        super().__init__(config, replicas, stats, first)
+        super().__init__(config, replicas, stats, first, budget)
         self._addresses: dict[object, tuple[str, bytes]] = {}  # origins and paths of recent URLs, by httpx's parts
         self._use(transport)
 
@@ -81,12 +84,23 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
             origin, path = self._addresses[url._uri_reference]
         except (AttributeError, KeyError):
             origin, path = self._address_of(url)
+        body: bytes | None
         try:
             body = request.content
-        except Exception:  # a stream, which can be sent once
-            body = None
-        asked = ask(request.method, origin, path, request.headers.raw, body, self.hedger.rand())
-        return self.race(request, url, asked)
+        except Exception:
+            body = self._streamed(request)
+        hedger = self.hedger
+        asked = ask(request.method, origin, path, request.headers.raw, body, hedger.rand(), hedger.rules)
+        return self.race(request, url, asked, _limit_s(request))
+
+    def _streamed(self, request: HttpxRequest) -> bytes | None:
+        """Return the body of a request that httpx made of a stream, as it does after a redirect.
+
+        Returns:
+            None for a stream that can be sent once.
+        """
+        stream: Any = getattr(request, "stream", None)
+        return b"".join(stream) if isinstance(stream, self._library.ByteStream) else None
 
     def request_to(self, entrant: _Entrant, attempt: ClientAttempt) -> HttpxRequest:
         """Return the request that an attempt sends."""
@@ -103,6 +117,13 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
                 self._addresses.clear()
             self._addresses[reference] = address
         return address
+
+
+def _limit_s(request: HttpxRequest) -> float:
+    """Return the time after which httpx's own timeouts end a request without an event."""
+    timeouts = request.extensions.get("timeout")
+    read_s = None if timeouts is None else timeouts.get("read")
+    return math.inf if read_s is None else read_s
 
 
 def transport_class(name: str, transport: type[HttpxTransport[Any]], body: type[Ending[Response]], kind: str) -> type:

@@ -4,7 +4,7 @@ A key never reaches another replica's host: only headers of an allow-list are se
 the query only the version of the API.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -81,6 +81,8 @@ class HttpxRequest(Protocol):
     def headers(self) -> HttpxHeaders: ...
     @property
     def content(self) -> bytes: ...
+    @property
+    def extensions(self) -> Mapping[str, Any]: ...
 
 
 _Request = TypeVar("_Request", bound=HttpxRequest)

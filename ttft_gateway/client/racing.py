@@ -11,8 +11,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.client.asked import Asked
-from ttft_gateway.client.config import HedgeConfig
-from ttft_gateway.client.first import HELD_MAX, First, Verdict, detector, failure_by, failure_of, is_error
+from ttft_gateway.client.budget import Budget
+from ttft_gateway.client.config import First, HedgeConfig, check_first
+from ttft_gateway.client.first import HELD_MAX, Detector, Verdict, detector, failure_by, failure_of, is_error
 from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, Hedger, log_failure, safely
 from ttft_gateway.client.messages import Url, home_of
 from ttft_gateway.client.race import Overtaken
@@ -40,6 +41,7 @@ class Opened(Generic[_R]):
         headers: its headers, names in any case.
         rest: the pieces of its body that no one has read, in any coding that the library leaves.
         chunks: pieces that the race has read.
+        error: error that ended the body in the race, which its reader gets after the pieces; None for none.
     """
 
     response: _R
@@ -48,6 +50,7 @@ class Opened(Generic[_R]):
     headers: Headers
     rest: AsyncIterator[bytes]
     chunks: list[bytes] = field(default_factory=list)
+    error: Exception | None = None
 
 
 class HttpAdapter(Protocol[_S_contra, _R]):
@@ -78,11 +81,11 @@ class Racing(ABC, Generic[_Q, _S, _R]):
         replicas: Iterable[Target | str],
         stats: Stats | None,
         first: First,
+        budget: Budget | None,
     ) -> None:
-        if not callable(first) and first not in ("content", "headers"):
-            raise ValueError(f"first is {first!r}; use 'content', 'headers' or a function")
+        check_first(first)
         targets = [Target(each) if isinstance(each, str) else each for each in replicas]
-        self.hedger = Hedger(config or HedgeConfig(), targets, stats)
+        self.hedger = Hedger(config or HedgeConfig(), targets, stats, budget=budget)
         self.stats = self.hedger.stats
         self.first = first
 
@@ -90,8 +93,12 @@ class Racing(ABC, Generic[_Q, _S, _R]):
     def request_to(self, entrant: "Entrant[_Q, _S, _R]", attempt: ClientAttempt) -> _S:
         """Return the request that an attempt sends."""
 
-    def race(self, request: _Q, url: Url, asked: Asked) -> "Entrant[_Q, _S, _R] | None":
-        """Return the race of a request; None: it is sent without a race."""
+    def race(self, request: _Q, url: Url, asked: Asked, limit_s: float) -> "Entrant[_Q, _S, _R] | None":
+        """Return the race of a request; None: it is sent without a race.
+
+        Args:
+            limit_s: time for the whole race by the client's timeouts.
+        """
         hedger, home = self.hedger, None
         if hedger.targets:
             home = home_of(url, hedger.targets)
@@ -99,7 +106,8 @@ class Racing(ABC, Generic[_Q, _S, _R]):
                 return None
         elif asked.facts.hedge_off is not None:
             return None
-        return Entrant(self, request, asked, home, hedger.race(asked))
+        race = hedger.race(asked)
+        return Entrant(self, request, asked, home, race, race.begin(limit_s))
 
 
 class Entrant(Generic[_Q, _S, _R]):
@@ -108,14 +116,20 @@ class Entrant(Generic[_Q, _S, _R]):
     __slots__ = ("_racing", "asked", "home", "primary", "race", "request")
 
     def __init__(
-        self, racing: Racing[_Q, _S, _R], request: _Q, asked: Asked, home: Target | None, race: ClientRace
+        self,
+        racing: Racing[_Q, _S, _R],
+        request: _Q,
+        asked: Asked,
+        home: Target | None,
+        race: ClientRace,
+        primary: ClientAttempt,
     ) -> None:
         self._racing = racing
         self.request = request
         self.asked = asked
         self.home = home
         self.race = race
-        self.primary = race.begin()
+        self.primary = primary
 
     async def open(self, attempt: ClientAttempt) -> Opened[_R]:
         """Send an attempt and read it up to its first event, to its end, or to its error."""
@@ -131,17 +145,10 @@ class Entrant(Generic[_Q, _S, _R]):
             if status >= 400 and is_error(asked, status):
                 safely(race.on_failed, attempt, failure_of(status, headers))
                 return opened
-            finder, held = detector(asked, racing.first, headers), 0
-            verdict = _FIRST if finder is None else _ERROR  # without an event
-            if finder is not None:
-                async for chunk in opened.rest:
-                    opened.chunks.append(chunk)
-                    held += len(chunk)
-                    verdict = finder(chunk) if held <= HELD_MAX else _FIRST
-                    if verdict is not _WAIT:
-                        break
-            if verdict is not _FIRST:
-                safely(race.on_failed, attempt, _NO_ANSWER)
+            finder = detector(asked, racing.first, headers)
+            if finder is not None and not await _has_first(opened, finder):
+                error = opened.error
+                safely(race.on_failed, attempt, _NO_ANSWER if error is None else failure_by(error))
             elif not race.on_first(attempt):
                 raise Overtaken
         except BaseException:
@@ -156,6 +163,22 @@ class Entrant(Generic[_Q, _S, _R]):
     async def close(self, opened: Opened[_R]) -> None:
         """Close a response that is not returned."""
         await self._racing.adapter.close(opened)
+
+
+async def _has_first(opened: Opened[_R], finder: Detector) -> bool:
+    """Read a body up to its first event, to its end, or to its error; return True if it has an event."""
+    held, verdict = 0, _ERROR
+    try:
+        async for chunk in opened.rest:
+            opened.chunks.append(chunk)
+            held += len(chunk)
+            verdict = finder(chunk) if held <= HELD_MAX else _FIRST
+            if verdict is not _WAIT:
+                break
+    except Exception as error:
+        opened.error = error
+        return False
+    return verdict is _FIRST
 
 
 class Ending(Generic[_R]):

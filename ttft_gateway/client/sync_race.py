@@ -5,13 +5,16 @@ time of the next decision (`sockets.py`). A backup runs in a thread of its own u
 `max_hedges` of them. The attempt with the first event stops the other attempts; each connection is closed immediately,
 by the thread that uses it.
 
-Attempts are the same as with asyncio: their coroutines never wait, because what they call blocks.
+Attempts are the same as with asyncio: their coroutines never wait, because what they call blocks. If the waits of a
+transport cannot be interrupted, as of a test's fake, the primary runs in a thread, too, and the thread of a loser ends
+when the transport returns.
 """
 
 import contextlib
 import math
 import threading
 from collections.abc import Coroutine
+from contextvars import copy_context
 from typing import Generic, TypeVar
 
 from ttft_gateway.client.hedger import ClientAttempt, safely
@@ -85,10 +88,14 @@ class SyncRace(Watch, Generic[_T]):
         return result
 
     def _outlast(self) -> _T | None:
-        """Wait after the end of the primary; return the response of a backup that has won, None if all have failed."""
-        while not self._race.is_over:
+        """Wait after the end of the primary.
+
+        Returns:
+            The response of a backup that has won; None if all have failed, or the caller's time is used up.
+        """
+        while not self._race.is_over and (left_s := self._race.left_s()) != 0.0:
             with contextlib.suppress(Overtaken):
-                self.wait(None, 0, None)
+                self.wait(None, 0, left_s)
         if self._race.winner is not None:  # its thread is about to set its response
             with self._changed:
                 self._changed.wait_for(lambda: self._won is not None)
@@ -111,25 +118,27 @@ class SyncRace(Watch, Generic[_T]):
         race = self._race
         backup = safely(race.late)
         self.due_s = race.due_s if race.due_s != self.due_s else math.inf
-        if backup is None:
-            return
+        if backup is not None:
+            self._start(backup)
+
+    def _start(self, attempt: ClientAttempt) -> None:
+        """Run an attempt in a thread of its own."""
         if not self._watches:
             self.listen()
             self._changed = threading.Condition()
         watch = Watch(self._clock)
         watch.listen()
         self._watches.append(watch)
-        thread = threading.Thread(
-            target=self._run_backup, args=(backup, watch), name=f"ttft-hedge-{backup.label}", daemon=True
-        )
+        context, name = copy_context(), f"ttft-hedge-{attempt.label}"
+        thread = threading.Thread(target=context.run, args=(self._work, attempt, watch), name=name, daemon=True)
         self._threads.add(thread)
         try:
             thread.start()
         except RuntimeError:  # no more threads
             self._threads.discard(thread)
-            self._end(backup, watch, None)
+            self._end(attempt, watch, None)
 
-    def _run_backup(self, attempt: ClientAttempt, watch: Watch) -> None:
+    def _work(self, attempt: ClientAttempt, watch: Watch) -> None:
         opened = None
         current.watch = watch
         try:
@@ -137,13 +146,17 @@ class SyncRace(Watch, Generic[_T]):
                 opened = finished(self._attempts.open(attempt))
         except Exception as error:
             safely(self._race.on_failed, attempt, self._attempts.failure(error))
+            self._on_error(attempt, error)
         finally:
             current.watch = None
             self._end(attempt, watch, opened)
             self._threads.discard(threading.current_thread())
 
+    def _on_error(self, attempt: ClientAttempt, error: Exception) -> None:
+        """Take the error of an attempt, in its thread."""
+
     def _end(self, attempt: ClientAttempt, watch: Watch, opened: _T | None) -> None:
-        """Take the response of a backup, None if it has none; in its thread."""
+        """Take the response of an attempt, None if it has none; in its thread."""
         watch.close()
         if opened is None:
             safely(self._race.on_failed, attempt, UNSENT)  # if nothing else was reported
@@ -154,3 +167,57 @@ class SyncRace(Watch, Generic[_T]):
         if self._race.is_over:
             self.stop()
         self._close(opened)
+
+
+class ThreadedRace(SyncRace[_T]):
+    """One request over a transport with waits that cannot be interrupted."""
+
+    _primary: _T | None = None  # its response, if it has not won
+    _error: Exception | None = None  # its error
+    _is_ended = False  # the primary
+
+    def run(self) -> _T:
+        """Return the winner's response; without a winner, return the primary's or raise its error."""
+        race, primary = self._race, self._attempts.primary
+        self._start(primary)
+        try:
+            while not race.is_over:
+                left_s = None if primary.outcome is None else race.left_s()
+                if left_s == 0.0:
+                    break
+                with contextlib.suppress(Overtaken):
+                    self.wait(None, 0, left_s)
+            with self._changed:
+                self._changed.wait_for(lambda: self._won is not None or (race.winner is None and self._is_ended))
+        except BaseException:
+            race.close()
+            self._close(self._leave())
+            self._close(self._primary)
+            raise
+        finally:
+            for watch in self._watches:
+                watch.stop()
+            self.close()
+        won = self._leave()
+        if won is not None:
+            self._close(self._primary)
+            return won
+        if self._primary is None:
+            raise self._error or Overtaken
+        return self._primary
+
+    def _on_error(self, attempt: ClientAttempt, error: Exception) -> None:
+        if attempt is self._attempts.primary:
+            self._error = error
+
+    def _end(self, attempt: ClientAttempt, watch: Watch, opened: _T | None) -> None:
+        if attempt is not self._attempts.primary:
+            super()._end(attempt, watch, opened)
+            return
+        with self._changed:
+            if self._race.winner is None and not self._is_left:
+                self._primary, opened = opened, None
+            self._is_ended = True
+            self._changed.notify_all()
+        super()._end(attempt, watch, opened)
+        self.stop()

@@ -94,11 +94,33 @@ def check(targets: tuple[Target, ...]) -> None:
             raise ValueError(f"two replicas are named {label!r}; give each a name")
 
 
+class YoungEndpoint:
+    """The times of an endpoint that has too few of them for a population of its own.
+
+    Attributes:
+        asked: its first request.
+        times: name of the replica, time to the first event, and the moment of the event.
+    """
+
+    __slots__ = ("asked", "times")
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.times: list[tuple[str, float, float]] = []
+
+
 class Population(NamedTuple):
-    """A pool, and by the names of its replicas the target and its label; None is the request's own address."""
+    """A set of requests with comparable times.
+
+    Attributes:
+        pool: its pool.
+        targets: by the names of the pool's replicas, the target and its label; None is the request's own address.
+        young: times of its own, of an endpoint that uses the pool of its parent; None: the pool is its own.
+    """
 
     pool: Pool
     targets: dict[str, tuple[Target | None, str]]
+    young: YoungEndpoint | None = None
 
 
 def populate(asked: Asked, config: HedgeConfig, parameters: HedgeParameters, targets: Sequence[Target]) -> Population:
@@ -123,6 +145,15 @@ def populate(asked: Asked, config: HedgeConfig, parameters: HedgeParameters, tar
             replicas.append(_replica(unique, kind_of(_host(origin)), origin, config, is_llm=is_llm))
             found[unique] = None, label
     return Population(Pool(name, replicas, parameters), found)
+
+
+def teach(pool: Pool, times: Sequence[tuple[str, float, float]]) -> None:
+    """Teach a new pool times that were measured before; see `YoungEndpoint.times`."""
+    learning = pool.learning
+    for name, first_s, now_s in times:
+        predicted_s = learning.predictor.predict(name, 0.0, 0.0, now_s)
+        learning.predictor.add(name, first_s, 0.0, 0.0, now_s)
+        learning.add_content(name, first_s, predicted_s, now_s)
 
 
 def stores_answers(asked: Asked, targets: Sequence[Target]) -> bool:

@@ -1,0 +1,26 @@
+"""Whatever a server answers, a caller gets through each transport for HTTP exactly what the plain client returns.
+
+Each ending is read in one way here; long/test_all_differences.py reads it in all of them.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from client_replicas import Replicas, replicas
+from http_endings import ENDINGS, READS, TRANSPORTS, differences
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Replicas]:
+    """Replicas that are stopped at the end."""
+    with replicas() as running:
+        yield running
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("number", range(len(ENDINGS)), ids=list(ENDINGS))
+def test_a_caller_gets_what_the_plain_client_returns(site: Replicas, transport: str, number: int) -> None:
+    """Status, headers, bytes, redirects and errors are equal, raced or not."""
+    read = READS[(number + list(TRANSPORTS).index(transport)) % len(READS)]
+    assert differences(site, transport, list(ENDINGS)[number], [("POST" if number % 4 else "GET", read)]) == []

@@ -1,0 +1,151 @@
+"""Races over transports that send in their own way: fakes of tests, applications in the process, aiohttp."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import httpx
+import httpx2
+import openai
+import pytest
+
+from client_kits import PROMPT
+from client_replicas import Replicas, replicas
+from ttft_gateway import AsyncHedgingTransport2, HedgeConfig, HedgingTransport, HedgingTransport2, Stats, hedged
+
+AT_ONCE = HedgeConfig(warmup_delay=0.0, min_delay=0.0, budget_percent=100.0)
+TIME_LIMIT_S = 60.0
+
+
+class _Late:
+    """Answers the second request; the first one waits for it, and then answers as `first` says.
+
+    Attributes:
+        answered: set with the second answer.
+        done: set when the first request has been answered.
+    """
+
+    def __init__(self, library: Any, first: Callable[[], Any]) -> None:
+        self._library = library
+        self._first = first
+        self._requests = 0
+        self._lock = threading.Lock()
+        self.answered = threading.Event()
+        self.done = threading.Event()
+
+    def __call__(self, request: Any) -> Any:
+        with self._lock:
+            self._requests += 1
+            number = self._requests
+        if number > 1:
+            self.answered.set()
+            return self._library.Response(200, content=b"backup")
+        self.answered.wait(TIME_LIMIT_S)
+        try:
+            return self._first()
+        finally:
+            self.done.set()
+
+
+def _fail() -> Any:
+    raise httpx.ConnectError("refused")
+
+
+@pytest.fixture
+def site() -> Iterator[Replicas]:
+    """Replicas that are stopped at the end."""
+    with replicas() as running:
+        yield running
+
+
+@pytest.mark.parametrize("first", [lambda: httpx.Response(503), _fail], ids=["status", "exception"])
+def test_a_fake_transport_is_raced(first: Callable[[], Any]) -> None:
+    """A backup wins over a `MockTransport`, whatever its late primary does, and no thread is left."""
+    late = _Late(httpx, first)
+    transport = HedgingTransport(AT_ONCE, transport=httpx.MockTransport(late))
+    with httpx.Client(transport=transport) as client:
+        assert client.get("http://any").text == "backup"
+        assert late.done.wait(TIME_LIMIT_S)
+    assert transport.stats.snapshot().hedge_wins == 1
+    assert not [each.name for each in threading.enumerate() if each.name.startswith("ttft-hedge")]
+
+
+@pytest.mark.parametrize("made", [HedgingTransport, HedgingTransport2])
+def test_a_fake_transport_answers_without_a_backup(made: Any) -> None:
+    """Answers, error statuses and exceptions of a fake that is not late are the caller's."""
+    library: Any = httpx if made is HedgingTransport else httpx2
+    late = HedgeConfig(warmup_delay=3600.0)
+
+    def answer(request: Any) -> Any:
+        if request.url.path == "/fails":
+            raise library.ReadTimeout("too late")
+        return library.Response(int(request.url.path[1:]), content=b"body")
+
+    with library.Client(transport=made(late, transport=library.MockTransport(answer))) as client:
+        assert [client.get(f"http://any/{status}").status_code for status in (200, 404, 503)] == [200, 404, 503]
+        with pytest.raises(library.ReadTimeout, match="too late"):
+            client.get("http://any/fails")
+
+
+def test_all_attempts_of_a_fake_may_fail() -> None:
+    """If all attempts fail, the caller gets the primary's error."""
+    numbers = iter(range(10))
+    both = threading.Barrier(2)
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        number = next(numbers)
+        both.wait(TIME_LIMIT_S)
+        raise httpx.ConnectError(f"attempt {number}")
+
+    with (
+        httpx.Client(transport=HedgingTransport(AT_ONCE, transport=httpx.MockTransport(answer))) as client,
+        pytest.raises(httpx.ConnectError, match="attempt 0"),
+    ):
+        client.get("http://any")
+
+
+def test_an_application_in_the_process_is_raced() -> None:
+    """A `WSGITransport` is an inner transport like another."""
+
+    def application(_environ: Any, start: Callable[..., Any]) -> Iterable[bytes]:
+        start("200 OK", [("content-type", "text/plain")])
+        return [b"hello"]
+
+    transport = HedgingTransport(AT_ONCE, transport=httpx.WSGITransport(application))
+    with httpx.Client(transport=transport) as client:
+        assert [client.get("http://any").text for _ in range(5)] == ["hello"] * 5
+
+
+def test_the_aiohttp_client_of_openai_is_hedged(site: Replicas) -> None:
+    """`hedged` makes any client of httpx2 hedge, and leaves it its own way to send: here aiohttp."""
+    replica, stats = site.add("late_headers", "quick"), Stats()
+
+    async def main() -> str:
+        client = hedged(openai.DefaultAioHttpClient(), HedgeConfig(warmup_delay=0.02, budget_percent=100), stats=stats)
+        transport: Any = client._transport
+        transport.hedger.clock = lambda: 1.0 if replica.seen else 0.0
+        async with openai.AsyncOpenAI(base_url=replica.url, api_key="k", http_client=client, max_retries=0) as sdk:
+            stream = await sdk.chat.completions.create(model="m", messages=PROMPT, stream=True)
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    assert asyncio.run(main()) == "Hello"
+    assert stats.snapshot().hedge_wins == 1
+
+
+def test_clients_with_proxies_share_one_budget() -> None:
+    """Each transport of a client hedges, on one budget and with one set of counts."""
+    client = hedged(httpx.Client(proxy="http://proxy:1"))
+    [mount] = [each for each in client._mounts.values() if each is not None]
+    main: Any = client._transport
+    made: Any = mount
+    assert isinstance(made, HedgingTransport)
+    assert (main.stats, main.hedger.budget) == (made.stats, made.hedger.budget)
+
+
+def test_only_clients_can_be_hedged() -> None:
+    """Another object, and a client that hedges already, are rejected."""
+    wrong: Any = AsyncHedgingTransport2()
+    for given in (wrong, httpx.HTTPTransport(), hedged(httpx.Client())):
+        with pytest.raises(TypeError, match=r"client is|hedges already"):
+            hedged(given)
