@@ -1,4 +1,4 @@
-"""Wire protocols by client API for each kind of upstream: native protocols, and translations for the other APIs.
+"""Wire protocols and recoverers by client API for each kind of upstream: native ones, and translations for other APIs.
 
 One row for each native API, one for each translation. If several chains of translations lead from a client's API to a
 native one, the shortest is used; of equally short chains, the one with the first row.
@@ -10,16 +10,20 @@ from typing import Final
 import msgspec
 
 from providers.anthropic.protocol import AnthropicMessages
+from providers.anthropic.transcript import MessagesRecoverer
 from providers.openai.chat import OpenAIChat, OpenAICompletions
 from providers.openai.edits import BodyEdits, EditedProtocol
+from providers.openai.transcript import OpenAIRecoverer
 from providers.openai.whole import OpenAIEmbeddings, WholeAnswers
+from providers.recovery import Recoverer
 from providers.responses.protocol import OpenAIResponses
+from providers.responses.transcript import ResponsesRecoverer
 from providers.translation.base import OnDropped, TranslatedProtocol, Translation
 from providers.translation.chat_to_messages.translation import ChatToMessages
 from providers.translation.chat_to_responses.translation import ChatToResponses
 from providers.translation.messages_to_chat.translation import Dialect, MessagesToChat
 from providers.translation.responses_to_chat.translation import ResponsesToChat
-from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, FirstToken, WireProtocol
+from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, FirstToken, Prefix, WireProtocol
 from ttft_gateway.apis.catalog import Kind
 from ttft_gateway.apis.responses.events import OnResponseId
 
@@ -56,9 +60,16 @@ _NATIVE: Final[Mapping[Api, Callable[[Kind, ProtocolOptions], WireProtocol]]] = 
     Api.MODERATIONS: lambda _, __: WholeAnswers(),
     Api.TOKENIZE: lambda _, __: WholeAnswers(),
 }
+RECOVERERS: Final[Mapping[Api, Recoverer]] = {
+    Api.CHAT: OpenAIRecoverer(),
+    Api.COMPLETIONS: OpenAIRecoverer(),
+    Api.RESPONSES: ResponsesRecoverer(),
+    Api.MESSAGES: MessagesRecoverer(),
+}
+"""Recoverers of broken answers by the client's API; answers of other APIs are whole or absent."""
 _EDITED: Final = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
 _TRANSLATIONS: Final[tuple[Callable[[Kind, ProtocolOptions], Translation], ...]] = (
-    lambda _, __: ResponsesToChat(),
+    lambda kind, _: ResponsesToChat(prefills=kind.prefills is not None),
     lambda _, options: ChatToMessages(options.wall_s),
     lambda _, __: ChatToResponses(),
     lambda kind, _: MessagesToChat(_dialect(kind)),
@@ -86,6 +97,27 @@ def protocols(kind: Kind, native: Iterable[Api], options: ProtocolOptions) -> di
             return found
 
 
+def continuing(kind: Kind, native: Iterable[Api], options: ProtocolOptions) -> dict[Api, WireProtocol]:
+    """Return a wire protocol for every API in which an upstream can continue an answer from a given beginning.
+
+    An engine continues a chat completion, in which a client's answer of any API can be expressed. Whether its other
+    APIs continue an answer, or begin another one, depends on its version.
+    """
+    if kind.prefills is None or kind.prefills not in native:
+        return {}
+    natives = {kind.prefills} if kind.prefills is Api.MESSAGES else {Api.CHAT, Api.COMPLETIONS}.intersection(native)
+    return {api: protocol for api, protocol in protocols(kind, natives, options).items() if api in _EDITED}
+
+
+def prefixes(kind: Kind, apis: Iterable[Api]) -> frozenset[Prefix]:
+    """Return the kinds of answers that an upstream continues, from the APIs of `continuing`.
+
+    An engine reads a continuation as the beginning of an answer when it looks for tool calls in it.
+    """
+    tools = (False, True) if kind.prefills is Api.MESSAGES else (False,)
+    return frozenset((api, with_tools) for api in apis for with_tools in tools)
+
+
 def _native(api: Api, kind: Kind, options: ProtocolOptions) -> WireProtocol:
     protocol = _NATIVE[api](kind, options)
     return protocol if options.edits is None or api not in _EDITED else EditedProtocol(protocol, options.edits)
@@ -94,4 +126,5 @@ def _native(api: Api, kind: Kind, options: ProtocolOptions) -> WireProtocol:
 def _dialect(kind: Kind) -> Dialect:
     """Own engines accept fields of the Messages API that OpenAI lacks: `top_k`, and the reasoning of earlier turns."""
     reasoning = "reasoning_content" if kind.own_engine else None
-    return Dialect(max_tokens=kind.max_tokens, top_k=kind.own_engine, reasoning=reasoning)
+    prefills = kind.prefills is Api.CHAT
+    return Dialect(max_tokens=kind.max_tokens, top_k=kind.own_engine, reasoning=reasoning, prefills=prefills)

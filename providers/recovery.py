@@ -1,10 +1,19 @@
-"""The contract of recovery: another replica continues a broken answer. Data and Protocols, no behaviour."""
+"""The contract of recovery: another replica carries on a broken answer. Data and Protocols, no behaviour.
+
+Three ways lead to one whole answer, and all three give the client one stream of its API:
+
+    continuation   the request has the text so far as the beginning of the answer; the rest is generated
+    replay         the same request again; what the client has is compared and skipped
+    restart        a replay of which the client gets everything, because it has nothing but thinking
+
+The events are those of the client's API, translated or not, so each API has one transcript and one joiner.
+"""
 
 from typing import Protocol
 
 import msgspec
 
-from ttft_gateway.apis.base import Call
+from ttft_gateway.apis.base import Call, Prefix
 
 
 class Joiner(Protocol):
@@ -13,6 +22,10 @@ class Joiner(Protocol):
     @property
     def caught_up(self) -> bool:
         """The second stream has repeated all that the client has: everything from here is new."""
+
+    @property
+    def restarted(self) -> bool:
+        """The client gets the second stream from its beginning: it had nothing but thinking."""
 
     def feed(self, raw: bytes) -> bytes | None:
         """Take whole events as an attempt would forward them.
@@ -45,27 +58,40 @@ class Transcript(Protocol):
         """The answer so far is only text, which another answer can be compared with."""
 
     @property
+    def restartable(self) -> bool:
+        """The client has nothing but thinking, so another answer may be sent after it, whatever it is."""
+
+    @property
     def tokens(self) -> int:
         """Approximate number of tokens sent."""
 
     def add(self, raw: bytes) -> None:
         """Take whole events in the order in which they were sent."""
 
+    def abandon(self) -> None:
+        """Forget the thinking so far: the events that follow are another answer's, from its beginning."""
+
     def joiner(self) -> Joiner:
-        """Make a joiner for a second answer to the same call, from its beginning; nothing may be added after this."""
+        """Make a joiner for a second answer to the same call, from its beginning."""
 
     def continuation(self) -> Continuation | None:
         """Make a request that continues the answer from here; None if a continuation would be wrong."""
 
 
 class Recoverer(Protocol):
-    """Recovers broken streams of one client API; an API without a recoverer has no recovery."""
+    """Recovers broken streams of one client API; an API without a recoverer has no recovery.
+
+    Attributes:
+        continues: the answers that the API can continue from their beginning, for errors.
+    """
+
+    continues: str
 
     def is_deterministic(self, call: Call) -> bool:
         """The call is likely to get the same answer each time."""
 
-    def continuable(self, call: Call) -> bool:
-        """No field of the call prevents another replica from continuing its answer."""
+    def prefix(self, call: Call) -> Prefix | None:
+        """Return what a replica has to support to continue the answer; None if a field of the call prevents that."""
 
     def transcript(self, call: Call) -> Transcript:
         """Make an empty transcript for the answer to a call."""

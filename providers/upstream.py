@@ -5,6 +5,7 @@ bytes.
 """
 
 import asyncio
+from collections.abc import Mapping
 
 import msgspec
 
@@ -50,17 +51,23 @@ class HttpEndpoint:
         self._responses = ResponseContext(bounds, StreamSupport(), burst or Burst())
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # request no compression
-        # engines serve `/tokenize` next to `/v1`, not below it
-        bases = {api: path.removesuffix("/v1") if api is Api.TOKENIZE else path for api in protocols}
-        targets = {api: bases[api] + protocol.path(api) + query for api, protocol in protocols.items()}
-        self._served = {
-            api: (protocols[api], b"POST %s HTTP/1.1\r\n" % target.encode() + lines + fixed)
-            for api, target in targets.items()
-        }
+
+        def target(api: Api, protocol: WireProtocol) -> bytes:
+            # engines serve `/tokenize` next to `/v1`, not below it
+            base = path.removesuffix("/v1") if api is Api.TOKENIZE else path
+            return b"POST %s HTTP/1.1\r\n" % f"{base}{protocol.path(api)}{query}".encode() + lines + fixed
+
+        self._target = target
+        self._served = {api: (protocol, target(api, protocol)) for api, protocol in protocols.items()}
+        self._continuing: dict[Api, tuple[WireProtocol, bytes]] = {}
+
+    def continue_with(self, protocols: Mapping[Api, WireProtocol]) -> None:
+        """Set the wire protocol for each client API in which the replica continues an answer."""
+        self._continuing = {api: (protocol, self._target(api, protocol)) for api, protocol in protocols.items()}
 
     def open(self, call: Call, sink: Sink) -> Stream:
         """Send the call; see `Endpoint.open`."""
-        protocol, head = self._served[call.api]
+        protocol, head = (self._continuing if call.continues else self._served)[call.api]
         mode, responses = DEFAULT, self._responses
         if not (call.streaming or call.assemble):
             mode = UNSTREAMED

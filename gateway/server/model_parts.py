@@ -29,11 +29,10 @@ from gateway.server.upstreams import (
     prices_of,
     secrets_of,
 )
-from providers.openai.transcript import OpenAIRecoverer
-from providers.protocols import ProtocolOptions, protocols
+from providers.protocols import RECOVERERS, ProtocolOptions, continuing, prefixes, protocols
 from providers.transport.origin import Origin
 from providers.upstream import HttpEndpoint
-from ttft_gateway.apis.base import Api, FirstToken
+from ttft_gateway.apis.base import Api, FirstToken, Prefix
 from ttft_gateway.apis.catalog import CATALOG, Kind
 from ttft_gateway.estimation.tokens import TokenScale
 from ttft_gateway.hedging.parameters import HedgeParameters
@@ -184,7 +183,7 @@ class PartsBuilder:
             stores_by_default=keeps,
             apis=apis,
             recovery=RecoveryMode(model.recovery),
-            recoverers=dict.fromkeys((Api.CHAT, Api.COMPLETIONS), OpenAIRecoverer()),
+            recoverers=RECOVERERS,
         )
         return ModelParts(model, built, self._rows, self._clients, warm_pools)
 
@@ -226,15 +225,18 @@ class PartsBuilder:
 
     def _endpoint(
         self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient
-    ) -> tuple[HttpEndpoint, frozenset[Api]]:
-        supported = protocols(CATALOG[replica.kind], native_apis(replica), self._protocol_options(model, replica))
+    ) -> tuple[HttpEndpoint, frozenset[Api], frozenset[Prefix]]:
+        """Return the endpoint of a replica, the APIs that it supports, and the answers that it continues."""
+        kind, native, options = CATALOG[replica.kind], native_apis(replica), self._protocol_options(model, replica)
+        supported, continued = protocols(kind, native, options), continuing(kind, native, options)
         event_bytes_max = self._settings.limits.event_max_bytes
         endpoint = endpoint_at(client, replica, supported, model.name, event_bytes_max, self._runtime.burst)
-        return endpoint, frozenset(supported)
+        endpoint.continue_with(continued)
+        return endpoint, frozenset(supported), prefixes(kind, continued)
 
     def _new(self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient) -> Replica:
         kind = CATALOG[replica.kind]
-        endpoint, apis = self._endpoint(model, replica, client)
+        endpoint, apis, prefills = self._endpoint(model, replica, client)
         stops = replica.stops_billing
         return Replica(
             replica.name,
@@ -248,7 +250,7 @@ class PartsBuilder:
             counts_max_tokens=kind.counts_max_tokens,
             prices=prices_of(replica.prices or model.prices),
             apis=apis,
-            prefills=kind.prefills,
+            prefills=prefills,
             batches=kind.own_engine,
             secrets=secrets_of(replica),
             source=f"{replica.base_url} {replica.model or model.name} {model.first_token}",

@@ -21,7 +21,7 @@ from ttft_gateway.apis.tolerant_json import dumps, loads
 SERVED_APIS = tuple(Api)
 DIMENSIONS, DIMENSIONS_MAX = 8, 4096
 
-_RESPONSES = ResponsesToChat()
+_RESPONSES = ResponsesToChat(prefills=True)
 _USAGE = {"include_usage": True}
 
 

@@ -1,6 +1,7 @@
 """Anthropic's Messages API of a simulated replica: requests, streams, JSON responses and errors.
 
-Renders the completions of the chat API, with one choice, and with thinking in a block of its own.
+Renders the completions of the chat API, with one choice, and with thinking in a block of its own. A last turn of the
+assistant is the beginning of the answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -51,6 +52,15 @@ class _Output(msgspec.Struct):
     format: JsonSchema | None = None
 
 
+class _TextBlock(msgspec.Struct):
+    text: str = ""
+
+
+class _Turn(msgspec.Struct):
+    role: str = ""
+    content: str | list[_TextBlock] = ""
+
+
 class _Body(msgspec.Struct):
     model: str = ""
     messages: msgspec.Raw = msgspec.Raw(b"")
@@ -63,6 +73,8 @@ class _Body(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Body).decode
+_turns = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_turn = msgspec.json.Decoder(_Turn).decode
 _encode = msgspec.json.Encoder().encode
 _PHASES = {"thinking": Phase.THINKING, "tool_use": Phase.TOOL_CALL}  # by the type of the block
 
@@ -83,9 +95,10 @@ def parse_messages_request(body: bytes) -> ParsedRequest:
     if parsed.tool_choice is not None and parsed.tool_choice.type in _ANY:
         choice = Tool(FunctionSpec(parsed.tool_choice.name)) if parsed.tool_choice.name else "required"
     schema = parsed.output_config.format if parsed.output_config is not None else None
+    messages = _with_prefix(parsed.messages)
     return ParsedRequest(
         model=parsed.model,
-        messages=parsed.messages,
+        messages=messages or parsed.messages,
         stream=parsed.stream,
         stream_options=StreamOptions(include_usage=True),
         max_tokens=parsed.max_tokens,
@@ -93,7 +106,27 @@ def parse_messages_request(body: bytes) -> ParsedRequest:
         tools=tools or None,
         tool_choice=choice,
         response_format=None if schema is None else ResponseFormat("json_schema", schema),
+        continue_final_message=messages is not None,
     )
+
+
+def _with_prefix(messages: msgspec.Raw) -> msgspec.Raw | None:
+    """Return the messages with the beginning of the answer as one text; None if the last turn is not the assistant's.
+
+    Raises:
+        RequestError: The last turn ends in white space.
+    """
+    turns = _turns(messages)
+    if not turns or b'"assistant"' not in bytes(turns[-1]):
+        return None
+    last = decode_body(_turn, bytes(turns[-1]))
+    if last.role != "assistant":
+        return None
+    text = last.content if isinstance(last.content, str) else "".join(block.text for block in last.content)
+    if text != text.rstrip():
+        raise RequestError("messages: final assistant content cannot end with trailing whitespace", "messages")
+    before = bytes(messages)[: bytes(messages).rindex(bytes(turns[-1]))]
+    return msgspec.Raw(before + _encode({"role": "assistant", "content": text}) + b"]")
 
 
 def message_events(completion: Completion) -> list[tuple[int, Frame]]:

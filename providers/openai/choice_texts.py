@@ -2,7 +2,8 @@
 
 Two visitors serve the recovery of broken streams: a transcript records each text, a joiner compares it and returns
 the new part. A text is any string under `delta` or in `text`, identified by choice, field and tool index. The tokens of
-`logprobs` are compared too, but not their numbers. Other content (audio, reasoning in parts) cannot be compared.
+`logprobs` are compared too, but not their numbers. Signed blocks of thinking are compared by their number: each is sent
+whole, from one answer. Other content (audio, reasoning in parts) cannot be compared.
 
 Sans-I/O.
 """
@@ -10,11 +11,16 @@ Sans-I/O.
 from abc import ABC, abstractmethod
 from typing import Final
 
+from providers.comparison import Differs
+
 Path = tuple[str | int | None, ...]
 """The place of a text in a choice: `("content",)`, `("tool_calls", 0, "function", "arguments")`."""
 
 CONTENT: Final = ("content",)
 TEXT: Final = ("text",)
+THINKING: Final = frozenset({("reasoning",), ("reasoning_content",), ("thinking_blocks",)})
+"""Places of thinking, the last of its signed blocks."""
+_BLOCK: Final = "\0"  # stands for a signed block
 _LABELS: Final = frozenset({"role", "channel"})  # the kind of the text in the same delta, in any number of chunks
 _CALL_LABELS: Final = frozenset({"index", "id", "type"})
 _TOKEN_END: Final = "\0"  # appended to each token's text, so that "a", "b" differs from "ab"
@@ -22,7 +28,7 @@ _TOKEN_END: Final = "\0"  # appended to each token's text, so that "a", "b" diff
 Fields = dict[str, object]
 
 
-class NotComparable(Exception):
+class NotComparable(Differs):
     """The choice has content that is not text."""
 
 
@@ -76,6 +82,10 @@ class ChoiceVisitor(ABC):
                 pieces = [piece for piece in map(self._piece, value) if piece]
                 if pieces:
                     rest[key] = pieces
+            elif key == "thinking_blocks" and isinstance(value, list):
+                new = self.visit_text((key,), _BLOCK * len(value))
+                if new:
+                    rest[key] = value[-len(new) :]
             elif key == "function_call" and isinstance(value, dict):
                 texts = self._texts((key,), value)
                 if texts:

@@ -2,28 +2,26 @@
 
 Texts are compared by choice, field and tool index; events are not, because the two streams may be chunked differently.
 Text that the client has is skipped; the event in which it ends is sent with the new part of its texts only. Later
-events get the first stream's id, `created` and model. A text that differs from the client's, or that continues before
-other texts have been repeated, ends the joining: text that no model generated is never sent.
-
-Texts are compared as UTF-16, because a stream may split a character into its two surrogates, each a separate escape.
+events get the first stream's id, `created` and model. `comparison.py` has the rules of differences, and of the restart
+of a stream that has nothing but thinking: a blank line separates both thinkings, as a message has one place for them.
 Sans-I/O. Units: tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from providers.openai.choice_texts import ChoiceVisitor, Fields, NotComparable, Path
-from ttft_gateway.apis.sse import data_of, events_of
+from providers.comparison import ComparingJoiner, Differs, Expected
+from providers.openai.choice_texts import THINKING, ChoiceVisitor, Fields, Path
+from ttft_gateway.apis.sse import data_of
 from ttft_gateway.apis.tolerant_json import dumps, loads
 
 _ALWAYS: Final = ("id", "object", "created", "model")  # in every event of a stream
 _IF_PRESENT: Final = ("system_fingerprint", "service_tier")
+REASONING: Final = THINKING - {("thinking_blocks",)}
+SEPARATOR: Final = "\n\n"
+"""Between the thinking of a stream that broke and the thinking of the answer that replaces it."""
 _USAGE: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
-
-
-class _Differs(Exception):  # always caught in this file
-    """The streams differ."""
 
 
 @dataclass(slots=True)
@@ -47,37 +45,13 @@ class Delivered:
     has_text: bool = False
 
 
-class Expected:
-    """One text that the second stream must repeat."""
-
-    __slots__ = ("_at", "_units")
-
-    def __init__(self, pieces: list[str]) -> None:
-        self._units = _units("".join(pieces))
-        self._at = 0
-
-    @property
-    def done(self) -> bool:
-        """The whole text was repeated."""
-        return self._at == len(self._units)
-
-    def take(self, value: str) -> str:
-        """Compare the next piece; return the new part of it."""
-        units = _units(value)
-        end = min(self._at + len(units), len(self._units))
-        seen = end - self._at
-        if self._units[self._at : end] != units[:seen]:
-            raise _Differs
-        self._at = end
-        return units[seen:].decode("utf-16-le", "surrogatepass")
-
-
 class _Choice(ChoiceVisitor):
     """One choice of the second stream.
 
     Args:
         delivered: the part that the client has.
-        only: the path of the only text that may be new, None for any.
+        only: the fields that may have new text, None for any.
+        is_separated: the client has the thinking of another answer.
     """
 
     __slots__ = (
@@ -87,12 +61,15 @@ class _Choice(ChoiceVisitor):
         "_finish_due",
         "_has_new",
         "_is_new",
+        "_is_separated",
         "_only",
         "_role",
         "_unrepeated",
     )
 
-    def __init__(self, delivered: Delivered, only: Path | None) -> None:
+    def __init__(
+        self, delivered: Delivered, only: Collection[str] | None = None, *, is_separated: bool = False
+    ) -> None:
         self._expected = {path: Expected(pieces) for path, pieces in delivered.texts.items() if any(pieces)}
         self._unrepeated = len(self._expected)  # texts that were not repeated yet
         self._finish = delivered.finish
@@ -100,8 +77,14 @@ class _Choice(ChoiceVisitor):
         self._calls = set(delivered.calls)
         self._role = delivered.role or bool(delivered.texts)
         self._only = only
+        self._is_separated = is_separated
         self._is_new = False  # the current chunk has new content
         self._has_new = False  # a chunk had new content
+
+    @property
+    def has_role(self) -> bool:
+        """The client has the role."""
+        return self._role
 
     @property
     def caught_up(self) -> bool:
@@ -119,11 +102,11 @@ class _Choice(ChoiceVisitor):
             self._is_new = self._is_new or not self._role
             self._role = True
         if self._is_new and (self._unrepeated or self._finish):
-            raise _Differs
+            raise Differs
         finish = choice.get("finish_reason")
         if finish:
             if self._unrepeated or self._finish not in (None, finish):
-                raise _Differs
+                raise Differs
             self._is_new = self._is_new or self._finish is None
             self._finish, self._finish_due = finish, False
         self._has_new = self._has_new or self._is_new
@@ -133,9 +116,12 @@ class _Choice(ChoiceVisitor):
         """Compare a text; return the new part."""
         expected = self._expected.get(path)
         if expected is None or expected.done:
-            if self._only not in (None, path) and path[0] != "logprobs":
-                raise _Differs  # the answer continues in another field: this server parses it differently
+            if self._only is not None and path[0] not in self._only and path[0] != "logprobs":
+                raise Differs  # the answer continues in another field: this server parses it differently
             self._is_new = True
+            if self._is_separated and path in REASONING:
+                self._is_separated = False
+                return SEPARATOR + value
             return value
         rest = expected.take(value)
         self._unrepeated -= expected.done
@@ -152,13 +138,13 @@ class _Choice(ChoiceVisitor):
         return {"index": labels["index"], **new} if new and "index" in labels else new
 
 
-class StreamJoiner:
-    """The `ttft_gateway.apis.base.Joiner` of OpenAI-compatible streams.
+class StreamJoiner(ComparingJoiner):
+    """The `providers.recovery.Joiner` of OpenAI-compatible streams.
 
     Args:
         head: fields with equal values in every event of the first stream.
         delivered: the part that the client has, by choice.
-        only: path of the only text that may be new, for a continuation; None for any.
+        only: the fields that may have new text, for a continuation; None for any.
         prefill_tokens: tokens of the answer's beginning, which the second stream's usage counts as prompt.
         usage_sent: the client has its token counts.
     """
@@ -168,10 +154,11 @@ class StreamJoiner:
         head: Fields,
         delivered: Mapping[int, Delivered],
         *,
-        only: Path | None = None,
+        only: Collection[str] | None = None,
         prefill_tokens: int = 0,
         usage_sent: bool = False,
     ) -> None:
+        super().__init__(may_restart=only is None and may_restart(delivered))
         self._head = head
         self._only = only
         self._choices = {index: _Choice(each, only) for index, each in delivered.items()}
@@ -183,11 +170,11 @@ class StreamJoiner:
     def caught_up(self) -> bool:
         return all(choice.caught_up for choice in self._choices.values())
 
-    def feed(self, raw: bytes) -> bytes | None:
-        try:
-            return b"".join(map(self._event, events_of(raw)))
-        except (_Differs, NotComparable):
-            return None
+    def _restart(self) -> bytes:
+        role = any(choice.has_role for choice in self._choices.values())
+        self._choices = {0: _Choice(Delivered(role), is_separated=True)}
+        self._has_new = False
+        return b""
 
     def _event(self, event: bytes) -> bytes:
         data = data_of(event)
@@ -195,11 +182,11 @@ class StreamJoiner:
             return event
         if data.startswith(b"[DONE]"):
             if not self.caught_up:
-                raise _Differs
+                raise Differs
             return event
         chunk = loads(data)
         if not isinstance(chunk, dict):
-            raise _Differs
+            raise Differs
         choices = chunk.get("choices")
         if isinstance(choices, list) and choices:
             chunk["choices"] = [rest for rest in map(self._choice, range(len(choices)), choices) if rest is not None]
@@ -212,7 +199,7 @@ class StreamJoiner:
 
     def _choice(self, position: int, choice: object) -> Fields | None:
         if not isinstance(choice, dict):
-            raise _Differs
+            raise Differs
         index = choice.get("index", position)
         number = index if isinstance(index, int) else position
         joined = self._choices.get(number)
@@ -239,5 +226,7 @@ class StreamJoiner:
         return chunk
 
 
-def _units(text: str) -> bytes:
-    return text.encode("utf-16-le", "surrogatepass")
+def may_restart(delivered: Mapping[int, Delivered]) -> bool:
+    """Return True if a client has nothing but thinking, of the only choice."""
+    (choice, *others) = delivered.values() or (Delivered(),)
+    return not others and not choice.finish and bool(choice.texts) and THINKING.issuperset(choice.texts)

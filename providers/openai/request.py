@@ -4,12 +4,12 @@ Only the spans of `model`, `stream` and `stream_options` change: all other bytes
 them. Independent of HTTP and providers.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
 from ttft_gateway.apis.base import Body, Call
-from ttft_gateway.apis.tolerant_json import dumps
+from ttft_gateway.apis.tolerant_json import dumps, loads
 
 _Replaced = tuple[tuple[int, int], bytes]
 """The span of a value, and the bytes to put there."""
@@ -86,6 +86,30 @@ def edited(call: Call, values: Mapping[str, bytes]) -> Call:
         at, comma = end, b""
     pieces.append(call.body[at:])
     return msgspec.structs.replace(call, body=b"".join(pieces), spans=spans)
+
+
+def value_of(call: Call, key: str) -> bytes:
+    """Return the JSON of a top-level value of the client's body, null if it is absent."""
+    start, end = call.spans.get(key, (0, 0))
+    return call.body[start:end] or b"null"
+
+
+def lowered(call: Call, keys: Iterable[str], tokens: int, sent: int) -> dict[str, bytes] | None:
+    """Return the call's bounds on tokens for the rest of an answer; None if the answer has reached one of them.
+
+    Args:
+        keys: names of the bounds.
+        tokens: tokens so far.
+        sent: tokens among them that the request has as the beginning of the answer.
+    """
+    values: dict[str, bytes] = {}
+    for key in keys:
+        limit = loads(value_of(call, key))
+        if isinstance(limit, int | float):
+            if limit <= tokens:
+                return None
+            values[key] = b"%d" % (int(limit) - sent)
+    return values
 
 
 def written(fields: Mapping[str, bytes]) -> tuple[bytes, dict[str, tuple[int, int]]]:

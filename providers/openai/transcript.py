@@ -9,15 +9,19 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from providers.openai.choice_texts import CONTENT, TEXT, ChoiceVisitor, Fields, NotComparable, Path
-from providers.openai.joiner import Delivered, StreamJoiner
-from providers.openai.request import edited
+from msgspec.structs import replace
+
+from providers.openai.choice_texts import CONTENT, TEXT, THINKING, ChoiceVisitor, Fields, NotComparable, Path
+from providers.openai.event_runs import runs_of
+from providers.openai.joiner import REASONING, SEPARATOR, Delivered, StreamJoiner, may_restart
+from providers.openai.request import edited, lowered, value_of
 from providers.recovery import Continuation
-from ttft_gateway.apis.base import Api, Call
+from ttft_gateway.apis.base import Api, Call, Prefix
 from ttft_gateway.apis.errors import ProtocolError
-from ttft_gateway.apis.sse import data_of, events_of, object_in
+from ttft_gateway.apis.sse import data_of, object_in
 from ttft_gateway.apis.tolerant_json import dumps, loads
 
+_CHOICES_OF_TOOLS: Final = frozenset({b"null", b'"auto"', b'"none"'})  # with others an answer begins with a call
 _HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 _NO_EFFECT: Final = frozenset(
@@ -46,19 +50,18 @@ _NOT_CONTINUABLE: Final = frozenset(
         "structural_tag",
         "structured_outputs",
         "suffix",
-        "tools",
         "use_beam_search",
     }
 )
 
 
-# A text in a chunk, and any JSON string: an event with equal bytes around the text is the same chunk with another text.
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)": ?"([^"\\]+)"').search
-_STRING: Final = re.compile(rb'[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+').fullmatch
 
 
 class OpenAIRecoverer:
-    """The `ttft_gateway.apis.base.Recoverer` of chat completions and completions."""
+    """The `providers.recovery.Recoverer` of chat completions and completions."""
+
+    continues = "only one text, without a format, can be continued from its beginning"
 
     def is_deterministic(self, call: Call) -> bool:
         """Temperature 0, or a seed; see `Recoverer.is_deterministic`."""
@@ -67,33 +70,47 @@ class OpenAIRecoverer:
         temperature = _active_value(call, "temperature") if "temperature" in call.spans else None
         return temperature is not None and loads(temperature) == 0
 
-    def continuable(self, call: Call) -> bool:
-        """One choice of plain text; see `Recoverer.continuable`."""
+    def prefix(self, call: Call) -> Prefix | None:
+        """One choice of plain text; see `Recoverer.prefix`."""
         if call.choices != 1 or not call.repeatable:
-            return False
+            return None
         if "logprobs" in call.spans and call.api is Api.COMPLETIONS and _active_value(call, "logprobs") is not None:
-            return False
-        return _NOT_CONTINUABLE.isdisjoint(call.spans) or all(
-            _active_value(call, key) is None for key in _NOT_CONTINUABLE
-        )
+            return None
+        if any(_active_value(call, key) is not None for key in _NOT_CONTINUABLE if key in call.spans):
+            return None
+        has_tools = _active_value(call, "tools") is not None
+        if has_tools and "tool_choice" in call.spans and value_of(call, "tool_choice") not in _CHOICES_OF_TOOLS:
+            return None
+        return call.api, has_tools
 
     def transcript(self, call: Call) -> "OpenAITranscript":
-        return OpenAITranscript(call, continuable=self.continuable(call))
+        return OpenAITranscript(call, self.prefix(call))
 
 
 class OpenAITranscript(ChoiceVisitor):
-    """A `ttft_gateway.apis.base.Transcript`.
+    """A `providers.recovery.Transcript`.
 
     Args:
         call: the call that was answered.
-        continuable: see `Recoverer.continuable`.
+        prefix: see `Recoverer.prefix`.
     """
 
-    __slots__ = ("_call", "_choices", "_continuable", "_current", "_head", "comparable", "events", "usage_sent")
+    __slots__ = (
+        "_call",
+        "_choices",
+        "_current",
+        "_head",
+        "_is_separated",
+        "_prefix",
+        "comparable",
+        "events",
+        "usage_sent",
+    )
 
-    def __init__(self, call: Call, *, continuable: bool) -> None:
+    def __init__(self, call: Call, prefix: Prefix | None) -> None:
         self._call = call
-        self._continuable = continuable
+        self._prefix = prefix
+        self._is_separated = False  # a separator precedes the next thinking
         self._head: Fields = {}
         self._choices: dict[int, Delivered] = {}
         self._current = Delivered()  # the choice that is being visited
@@ -106,27 +123,20 @@ class OpenAITranscript(ChoiceVisitor):
         listed = sum(delivered.tokens for delivered in self._choices.values())
         return max(self.events, listed)
 
-    def add(self, raw: bytes) -> None:
-        run: list[bytes] = []  # texts of events that are otherwise equal; they are read as one event
-        prefix = suffix = b""
-        for event in events_of(raw):
-            if run and event.startswith(prefix) and event.endswith(suffix):
-                text = event[len(prefix) : -len(suffix)]
-                if text and _STRING(text):
-                    run.append(text)
-                    continue
-            if run:
-                self._event(prefix + b"".join(run) + suffix, len(run))
-                run = []
-            found = _TEXT(event)
-            if found is None:
-                self._event(event)
-            else:
-                prefix, run, suffix = event[: found.start(1)], [found[1]], event[found.end(1) :]
-        if run:
-            self._event(prefix + b"".join(run) + suffix, len(run))
+    @property
+    def restartable(self) -> bool:
+        return self.comparable and may_restart(self._choices)
 
-    def _event(self, event: bytes, events: int = 1) -> None:
+    def abandon(self) -> None:
+        for delivered in self._choices.values():
+            delivered.texts = {path: text for path, text in delivered.texts.items() if path not in THINKING}
+        self._is_separated = True
+
+    def add(self, raw: bytes) -> None:
+        for event, events in runs_of(raw, _TEXT):
+            self._event(event, events)
+
+    def _event(self, event: bytes, events: int) -> None:
         """Read one event, made of `events` events of the upstream."""
         try:
             chunk = object_in(data_of(event))
@@ -149,7 +159,7 @@ class OpenAITranscript(ChoiceVisitor):
         path = CONTENT if chat else TEXT
         delivered = self._choices.get(0)
         if (
-            not self._continuable
+            self._prefix is None
             or not self.comparable
             or len(self._choices) != 1
             or delivered is None
@@ -168,26 +178,24 @@ class OpenAITranscript(ChoiceVisitor):
         if values is None:
             return None
         rest = {0: Delivered(delivered.role, {path: [text[len(sent) :]]}, delivered.finish)}
-        joiner = StreamJoiner(self._head, rest, only=path, prefill_tokens=self.tokens - unsent)
-        return Continuation(edited(self._call, values), joiner, self.tokens - unsent)
+        only = {path[0], "tool_calls"} if self._prefix[1] else path
+        joiner = StreamJoiner(self._head, rest, only=only, prefill_tokens=self.tokens - unsent)
+        call = replace(edited(self._call, values), continues=True)
+        return Continuation(call, joiner, self.tokens - unsent)
 
     def _values(self, sent: str, tokens: int) -> Mapping[str, bytes] | None:
         """Return the values to change in the client's body, None if a continuation is impossible."""
-        values: dict[str, bytes] = {}
-        for key in _LIMITS:
-            limit = loads(_active_value(self._call, key) or b"null")
-            if isinstance(limit, int | float):
-                if limit <= self.tokens:
-                    return None  # the answer has reached its bound
-                values[key] = b"%d" % (int(limit) - tokens)
+        values = lowered(self._call, _LIMITS, self.tokens, tokens)
+        if values is None:
+            return None
         if any("\ud800" <= char <= "\udfff" for char in sent):
             return None  # the text ends in the middle of a character
         if self._call.api is Api.COMPLETIONS:
-            prompt = self._value("prompt")
+            prompt = value_of(self._call, "prompt")
             if not prompt.startswith(b'"'):
                 return None
             return {**values, "prompt": prompt[:-1] + dumps(sent)[1:]}
-        messages = self._value("messages")
+        messages = value_of(self._call, "messages")
         turns = loads(messages)
         last = turns[-1] if isinstance(turns, list) and turns else None
         if not isinstance(last, dict) or last.get("role") == "assistant":
@@ -195,10 +203,6 @@ class OpenAITranscript(ChoiceVisitor):
         turn = dumps({"role": "assistant", "content": sent})
         prefill = {"continue_final_message": b"true", "add_generation_prompt": b"false"}
         return {**values, **prefill, "messages": messages[:-1] + b"," + turn + b"]"}
-
-    def _value(self, key: str) -> bytes:
-        start, end = self._call.spans[key]
-        return self._call.body[start:end]
 
     def _chunk(self, chunk: Fields) -> None:
         for key in _HEAD:
@@ -231,10 +235,12 @@ class OpenAITranscript(ChoiceVisitor):
 
     def visit_text(self, path: Path, value: str) -> str:
         """Record a text, and return all of it."""
+        if self._is_separated and path in REASONING:
+            value, self._is_separated = value.removeprefix(SEPARATOR), False
         self._current.texts.setdefault(path, []).append(value)
         if path[0] == "logprobs":
             self._current.tokens += 1
-        else:
+        elif path[0] != "thinking_blocks":
             self._current.has_text = True
         return value
 

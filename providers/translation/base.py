@@ -27,6 +27,10 @@ OnDropped = Callable[[Sequence[str]], None]
 """Receives the names of the fields of a request that were dropped because the upstream does not support them."""
 
 
+CONTINUED: Final[Mapping[str, object]] = {"continue_final_message": True, "add_generation_prompt": False}
+"""Fields of a chat completion that continues the text of its last message, the assistant's (vLLM, SGLang)."""
+
+
 class TranslatedRequest(msgspec.Struct, frozen=True, gc=False):
     """A request in the form of another API.
 

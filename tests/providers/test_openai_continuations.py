@@ -62,7 +62,7 @@ def test_completions_are_continued_by_their_prompt() -> None:
     "fields",
     [
         {"n": 2},
-        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"},
         {"response_format": {"type": "json_object"}},
         {"guided_json": {}, "guided_regex": "a*"},
         {"structured_outputs": {"regex": "a*"}},

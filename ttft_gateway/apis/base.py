@@ -60,6 +60,10 @@ PASSED_THROUGH = frozenset({Api.RERANK, Api.MODERATIONS, Api.TOKENIZE})
 """APIs whose answers are whole, come soon, and are no sample of how fast an upstream starts."""
 
 
+Prefix = tuple[Api, bool]
+"""A kind of answer that a replica may be able to continue from its beginning: the client's API, and True with tools."""
+
+
 class FrameKind(FastEnum):
     """The kind of one event of a stream; the first that applies, in this order."""
 
@@ -172,6 +176,7 @@ class Call(msgspec.Struct, frozen=True):
         options: `stream_options` may be sent; False for a server that has rejected it.
         owner: name of the caller's API key, which shares the event loop with other keys, and to which a stored answer
             belongs.
+        continues: the body has the beginning of the answer, which the replica has to continue.
     """
 
     api: Api
@@ -188,6 +193,7 @@ class Call(msgspec.Struct, frozen=True):
     repeatable: bool = True
     options: bool = True
     owner: str = ""
+    continues: bool = False
 
     @property
     def timed(self) -> bool:

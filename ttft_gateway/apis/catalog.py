@@ -43,7 +43,8 @@ class Kind(msgspec.Struct, frozen=True):
         stores_responses: stores answers of the Responses API unless the request has `store: false`.
         limits: the format of its rate-limit headers; None if it sends none.
         counts_max_tokens: charges a request's whole `max_tokens` to its token limit in advance.
-        prefills: continues an answer from a given beginning (`continue_final_message`).
+        prefills: API in which it continues an answer from a given beginning, None if it does not. In chat completions
+            this is `continue_final_message`, and completions are continued by a longer prompt.
         max_tokens: name of the bound on a chat completion's tokens, for translations.
         headers: headers of every request to it.
     """
@@ -59,7 +60,7 @@ class Kind(msgspec.Struct, frozen=True):
     stores_responses: bool = False
     limits: RateLimitFormat | None = None
     counts_max_tokens: bool = False
-    prefills: bool = False
+    prefills: Api | None = None
     max_tokens: str = "max_tokens"
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
@@ -94,6 +95,7 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             cancel_stops_billing=True,
             apis=frozenset({Api.MESSAGES}),
             limits=RateLimitFormat(),
+            prefills=Api.MESSAGES,
             headers=((b"anthropic-version", b"2023-06-01"),),
         ),
         "compatible": Kind(litellm=("litellm_proxy",), limits=RateLimitFormat()),  # any other server with OpenAI's API
@@ -102,9 +104,9 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             own_engine=True,
             cancel_stops_billing=True,
             apis=_WITH_RESPONSES | _ENGINE,
-            prefills=True,
+            prefills=Api.CHAT,
         ),
-        "sglang": Kind(own_engine=True, cancel_stops_billing=True, apis=_COMPATIBLE | _ENGINE, prefills=True),
+        "sglang": Kind(own_engine=True, cancel_stops_billing=True, apis=_COMPATIBLE | _ENGINE, prefills=Api.CHAT),
         "tgi": Kind(own_engine=True, cancel_stops_billing=True),
         "ollama": Kind(litellm=("ollama", "ollama_chat"), own_engine=True, cancel_stops_billing=True),
         "llamacpp": Kind(
@@ -122,7 +124,7 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             own_engine=True,
             cancel_stops_billing=True,
             apis=_WITH_RESPONSES | _ENGINE | {Api.MODERATIONS},
-            prefills=True,
+            prefills=Api.CHAT,
         ),
         "cerebras": Kind(
             base_url="https://api.cerebras.ai/v1",

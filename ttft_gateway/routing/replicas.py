@@ -12,7 +12,7 @@ import enum
 import math
 from dataclasses import dataclass, field
 
-from ttft_gateway.apis.base import Api, Endpoint, LimitReader
+from ttft_gateway.apis.base import Api, Endpoint, LimitReader, Prefix
 from ttft_gateway.limits.prices import Prices
 
 FAILURES_TO_OPEN = 3  # consecutive; one or two are common
@@ -186,7 +186,7 @@ class Replica:
         apis: APIs that the replica serves, directly or by translation.
         read_limits: reader of the rate limits in response headers; None if the provider sends none.
         counts_max_tokens: True if the provider charges a request's whole `max_tokens` to its rate limit in advance.
-        prefills: True if the replica continues an answer from a given beginning.
+        prefills: kinds of answers that the replica continues from a given beginning.
         weight: its share of primaries relative to the weights of the other replicas.
         backup_only: True if it gets a primary only while no other replica of its pool can be used.
         batches: True for a self-hosted engine: its concurrent streams slow each other down.
@@ -208,7 +208,7 @@ class Replica:
     apis: frozenset[Api] = frozenset(Api)
     read_limits: LimitReader | None = None
     counts_max_tokens: bool = False
-    prefills: bool = False
+    prefills: frozenset[Prefix] = frozenset()
     weight: int = 1
     backup_only: bool = False
     batches: bool = False

@@ -8,7 +8,7 @@ translates the answers. Sans-I/O. Units: tokens.
 from collections.abc import Callable, Mapping
 
 from providers.openai.chat import OpenAIChat
-from providers.translation.base import TranslatedRequest
+from providers.translation.base import CONTINUED, TranslatedRequest
 from providers.translation.chat_to_messages.stream import ChatChunksFromMessages
 from providers.translation.chat_to_messages.turns import turns_of
 from ttft_gateway.apis.base import Api, Assembler, Call
@@ -83,7 +83,9 @@ def request_of(body: object) -> TranslatedRequest:
     ):
         fields[key] = value
     _reject_unsupported(request)
-    request.ignore("model", "stream", "stream_options", *_HINTS)
+    request.ignore(
+        "model", "stream", "stream_options", *_HINTS, *CONTINUED
+    )  # the API continues every last assistant turn
     for key, values in _DEFAULTS.items():
         request.accept_only(key, *values)
     request.close()

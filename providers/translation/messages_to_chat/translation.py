@@ -10,7 +10,7 @@ import hashlib
 import msgspec
 
 from providers.anthropic.protocol import MessageAssembler
-from providers.translation.base import TranslatedRequest
+from providers.translation.base import CONTINUED, TranslatedRequest
 from providers.translation.messages_to_chat.stream import MessageEventsFromChat
 from providers.translation.messages_to_chat.turns import content_of, messages_of
 from ttft_gateway.apis.base import Api, Assembler, Call
@@ -35,11 +35,13 @@ class Dialect(msgspec.Struct, frozen=True):
         max_tokens: the server's name for the bound on the answer's tokens.
         top_k: the server accepts `top_k`.
         reasoning: the server's field for the reasoning of earlier turns in messages, None if it has none.
+        prefills: the server continues the text of a last turn that is the assistant's, as the Messages API does.
     """
 
     max_tokens: str = "max_tokens"
     top_k: bool = False
     reasoning: str | None = None
+    prefills: bool = False
 
 
 class MessagesToChat:
@@ -77,7 +79,10 @@ def request_of(body: object, dialect: Dialect) -> TranslatedRequest:
     opening: list[Json] = []
     if system is not None:
         opening = [{"role": "system", "content": compact(content_of(request, "system", system))}]
-    fields: Json = {"messages": [*opening, *messages_of(request, dialect.reasoning)]}
+    messages = [*opening, *messages_of(request, dialect.reasoning)]
+    fields: Json = {"messages": messages}
+    if dialect.prefills and messages and messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
+        fields |= CONTINUED
     choice, parallel = _tool_choice(request)
     for key, value in (
         (dialect.max_tokens, _max_tokens(request)),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from providers.responses.protocol import ResponseAssembler
-from providers.translation.base import UNSUPPORTED, TranslatedRequest, unsupported_fields
+from providers.translation.base import CONTINUED, UNSUPPORTED, TranslatedRequest, unsupported_fields
 from providers.translation.responses_to_chat.stream import READ_FIELDS, ResponseEventsFromChat
 from providers.translation.responses_to_chat.tool_groups import first_groups, joined, tools_of
 from ttft_gateway.apis.base import Api, Call
@@ -45,14 +45,24 @@ _INCLUDED: Final = ("reasoning.encrypted_content", _LOGPROBS)  # the answers hav
 
 
 class ResponsesToChat:
-    """The `providers.translation.base.Translation` from the Responses API to chat completions."""
+    """The `providers.translation.base.Translation` from the Responses API to chat completions.
+
+    Args:
+        prefills: the upstream continues a last message of the assistant that is in progress.
+    """
 
     client_api, upstream_api = Api.RESPONSES, Api.CHAT
+
+    def __init__(self, *, prefills: bool = False) -> None:
+        self._prefills = prefills
 
     def request(self, call: Call) -> TranslatedRequest:
         body = loads(call.body)
         assert isinstance(body, dict)
-        return request_of(body)
+        request = request_of(body)
+        if self._prefills and _is_in_progress(body.get("input")):
+            return TranslatedRequest({**request.fields, **CONTINUED}, request.unsupported)
+        return request
 
     def translator(self, call: Call) -> ResponseEventsFromChat:
         spans = {key: span for key, span in call.spans.items() if key in READ_FIELDS}  # not the prompt, which is large
@@ -89,6 +99,13 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
     known = _TRANSLATED.union(_UNCHANGED, _STATEFUL, _UNSUPPORTED)
     fields |= {name: value for name, value in request.items() if name not in known}
     return TranslatedRequest(fields, unsupported)
+
+
+def _is_in_progress(conversation: object) -> bool:
+    """Return True if the last item of a conversation is a message of the assistant that has not ended."""
+    items = list_or_empty(conversation)
+    last = dict_or_empty(items[-1]) if items else {}
+    return last.get("role") == "assistant" and last.get("status") == "in_progress"
 
 
 def messages_of(request: Mapping[str, object]) -> list[dict[str, object]]:
