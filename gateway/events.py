@@ -58,6 +58,7 @@ class RecoveryKind(enum.Enum):
 
     CONTINUE = "continue"  # from the point where it broke
     REPLAY = "replay"  # requested again; the tokens that the client has are skipped
+    RESTART = "restart"  # requested again and sent whole, because the client had nothing but thinking
 
 
 class RecoveryResult(enum.Enum):

@@ -52,6 +52,40 @@ class Expected:
         return units[seen:].decode("utf-16-le", "surrogatepass")
 
 
+class Space(Expected):
+    """White space at the end of a client's text, which is not part of the request that continues the text.
+
+    A model generates it again, or generates other white space in its place; then the client's stays.
+
+    Args:
+        rest: the white space.
+    """
+
+    __slots__ = ("_begun", "_rest")
+
+    def __init__(self, rest: str) -> None:
+        super().__init__(())
+        self._rest = rest
+        self._begun = ""  # the continuation, while it is white space
+
+    def take(self, value: str) -> str:
+        """Return the part of the next piece that follows the white space."""
+        if not self._rest:
+            return value
+        self._begun += value
+        if self._rest.startswith(self._begun) and self._begun != self._rest:
+            return ""
+        new = after_space(self._begun, self._rest)
+        if new or self._begun.startswith(self._rest):
+            self._rest = ""
+        return new
+
+
+def after_space(text: str, rest: str) -> str:
+    """Return a continuation without the white space at its beginning, for which the client has `rest`."""
+    return text.removeprefix(rest) if text.startswith(rest) else text.lstrip()
+
+
 class ComparingJoiner(ABC):
     """A `providers.recovery.Joiner` that compares, and restarts where the client has nothing but thinking.
 

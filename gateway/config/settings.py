@@ -286,6 +286,8 @@ class ReplicaOptions(Section):
     """Share of first attempts, relative to the weights of the other replicas."""
     backup_only: Switch = False
     """Use the replica only for hedges and failovers."""
+    answers_alike: Switch | None = Field(default=None, examples=["true"])
+    """True if the replica answers like the model's first one; unset: if its `model` is the same."""
     headers: Mapping[HeaderName, HeaderValue] = Field(default={}, examples=["{x-team: search}"])
     """Headers added to each request to the replica."""
     body: BodySettings = Field(default=BodySettings(), examples=["{max: {max_tokens: 4096}}"])

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gateway.events import Role
 from gateway.race.deadlines import AttemptDeadlines, Timeouts
-from gateway.race.sent_events import PACK_BYTES, SentEvents
+from gateway.race.sent_events import SentEvents
 from ttft_gateway.apis.base import Call, Frame, FrameKind, Headers, Phase, Stream, Usage
 from ttft_gateway.apis.errors import EmptyAnswer, ProtocolError, TimedOut, UpstreamError, shown_id
 from ttft_gateway.hedging.contract import Forecast
@@ -294,7 +294,7 @@ class Attempt:
         sent = self.sent_events
         if sent is not None:
             sent += raw
-            if len(sent) > PACK_BYTES and not sent.pack():
+            if len(sent) > sent.bytes_max and not sent.pack():
                 self.sent_events = None
         write(raw)
 
@@ -334,7 +334,7 @@ class Attempt:
         sent = self.sent_events
         if sent is not None:
             sent += raw
-            if len(sent) > PACK_BYTES and not sent.pack():
+            if len(sent) > sent.bytes_max and not sent.pack():
                 self.sent_events = None
         self._write(raw)
 

@@ -144,6 +144,7 @@ class RequestDeadlines(msgspec.Struct, eq=False, gc=False):
             winner's content is forwarded.
         silence_s: longest silence of content in the stream; infinite without a deadline of the caller. Keep-alives do
             not end it.
+        recovery_s: loop time by which an attempt has to carry on a broken stream; of no meaning while it has.
     """
 
     start_s: float
@@ -153,6 +154,7 @@ class RequestDeadlines(msgspec.Struct, eq=False, gc=False):
     retry_s: float = math.inf
     content_s: float = math.inf
     silence_s: float = math.inf
+    recovery_s: float = math.inf
 
     def keep_alive_after(self, sent_s: float) -> None:
         """Send the next keep-alive one interval after the last bytes to the client, if it reads a stream."""
@@ -160,7 +162,7 @@ class RequestDeadlines(msgspec.Struct, eq=False, gc=False):
 
     def next_due_s(self, attempts: Iterable[AttemptDeadlines] = ()) -> float:
         """Return the loop time at which something of the request or of these attempts is due next."""
-        due_s = min(self.total_s, self.content_s, self.keep_alive_s, self.retry_s)
+        due_s = min(self.total_s, self.content_s, self.keep_alive_s, self.retry_s, self.recovery_s)
         for attempt in attempts:
             due_s = min(due_s, attempt.hedge_s, attempt.failover_s, attempt.give_up_s)
         return due_s

@@ -199,6 +199,7 @@ class Race:
         """
         if self._attempts.first_work(attempt):
             attempt.deadlines.await_content(attempt.last_s + self._model.timeouts.stall_s)  # or longer, by its phase
+            self._deadlines.recovery_s = math.inf
             self._wakeup.no_later_than(attempt.deadlines.give_up_s)
             if self._state is State.RACING:
                 self._attempts.close_others(attempt, keep_empty=True)
@@ -268,8 +269,11 @@ class Race:
         if was_winner:
             self._enter(Trigger.FAILED, State.RECOVERING if step is NextStep.RECOVER else State.RACING)
         if step is NextStep.RECOVER and self._recovery is not None:
+            now_s = self._now()
+            if was_winner and not self._catching_up:
+                self._deadlines.recovery_s = now_s + self._model.timeouts.stall_s
             self._recovery.on_broken(attempt, error)
-            self._deadlines.keep_alive_after(self._now())
+            self._deadlines.keep_alive_after(now_s)
             self._carry_on()
         elif step is NextStep.RETRY:
             self._carry_on()
@@ -294,12 +298,8 @@ class Race:
             return
         attempts, client = self._attempts, self._client
         client.begin(response_headers(attempts, attempt))
-        try:
-            write, sent_events = recorded(self._model, attempts.call, attempt, client.write)
-        except Exception as error:  # as in Runtime.safely
-            self._runtime.report("recovery", error)
-            write, sent_events = client.write, None
-        attempt.forward(write, sent_events)
+        sent_events = self._runtime.safely("recovery", recorded, None, self._model, attempts.call, attempt)
+        attempt.forward(client.write, sent_events)
 
     def _join(self, raw: bytes) -> None:
         """Pass on one event of an attempt that continues a broken stream."""
@@ -319,7 +319,7 @@ class Race:
     def _diverged(self, winner: Attempt, recovery: Recovery) -> None:
         """Drop an attempt because its answer differs from the part that the client already has."""
         recovery.settle(RecoveryResult.DIVERGED, self._now())
-        recovery.given_up = True
+        recovery.give_up("another replica gave another answer")
         self._attempts.close(winner, Outcome.LOST, Diverged("the answer of another replica differs"))
         self._winner = None
         self._enter(Trigger.DIVERGED, State.RECOVERING)
@@ -420,6 +420,9 @@ class Race:
         if now_s >= self._deadlines.content_s:
             self._end_late()
             return
+        if now_s >= self._deadlines.recovery_s:
+            self._nothing_left(GiveUp())
+            return
         for attempt in tuple(self._attempts.sent):
             due = attempt.deadlines.due(now_s) if attempt.live else None
             if due is Due.GIVE_UP:
@@ -464,6 +467,8 @@ class Race:
         error: GatewayError = unusable(plan.wait_s)
         if self._recovery is not None and self._recovery.error is not None:
             error = client_error(self._recovery.error)
+            if self._recovery.obstacle:
+                error.message += f"; the answer was not carried on, because {self._recovery.obstacle}"
         elif self._attempts.errors:
             error = final_error(self._attempts.errors, retry_helps=plan.retry_helps)
         self._fail(Trigger.NOTHING_LEFT, error)

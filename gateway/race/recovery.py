@@ -1,15 +1,16 @@
 """Recovers a stream that broke after part of it was sent.
 
-While the first winner is forwarded, its attempt records the bytes (`sent_events.py`) if a recovery is possible. When
-the stream breaks, a `Recovery` reads the bytes as text. Another replica is asked either to continue the text, or to
-answer the same request again; in the second case the part that the client has is skipped. This module decides the step
-to try; the race sends it, within its own limits on attempts and time. Reading text and joining two streams is the
-protocol's part (`providers.recovery.Recoverer`).
+While the first winner is forwarded, its attempt records the bytes (`sent_events.py`) if a recovery is possible. A
+`Recovery` reads the bytes as text and chooses the step to try. Another replica is asked either to continue the text, or
+to answer the same request again; in the second case the part that the client has is compared and skipped, or, if it is
+nothing but thinking, followed by the other answer. A step can be chosen while the stream is still open. This module
+decides; the race sends the step, within its own limits on attempts and time. Reading text and joining two streams is
+the protocol's part (`providers.recovery.Recoverer`).
 
 Units: bytes, seconds of the loop's clock, tokens.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from gateway.events import RecoveryKind, RecoveryReport, RecoveryResult
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model, RecoveryMode
 from gateway.race.retry_plan import SendTo
-from gateway.race.sent_events import PACK_BYTES, SentEvents
+from gateway.race.sent_events import SentEvents
 from providers.recovery import Continuation, Joiner, Recoverer, Transcript
 from ttft_gateway.apis.base import Call, Usage
 from ttft_gateway.apis.errors import TimedOut, UpstreamError
@@ -28,7 +29,7 @@ from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.routing.replicas import Replica
 
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
-EARLY_EVENTS: Final = 8  # after at most 8 events a replay is tried even for a sampled answer
+EARLY_EVENTS: Final = 8  # after at most 8 events a replay costs little, even of a sampled answer
 _OFF: Final = RecoveryMode.OFF
 _NO_FAULT: Final = (Outcome.LOST, Outcome.CLIENT_ERROR, Outcome.UNCLEAR_4XX)  # no fault of the replica
 
@@ -37,7 +38,7 @@ class _Step(NamedTuple):
     """One attempt to recover a stream.
 
     Attributes:
-        kind: continuation or replay.
+        kind: continuation, replay or restart.
         replica: target of the attempt.
         call: call to send.
         facts: facts about this call.
@@ -53,25 +54,38 @@ class _Step(NamedTuple):
     prefill_tokens: int = 0
 
 
-_Write = Callable[[bytes], None]
+class _Method(NamedTuple):
+    """One way to recover a stream, for any replica that is able.
+
+    Attributes:
+        kind: see `_Step`.
+        able: returns True for a replica that may be asked; None for any.
+        continuation: continuation of the answer; None for a replay or restart.
+        is_guess: the answer is sampled, so that a replay of it may differ; tried once, within the retry budget.
+    """
+
+    kind: RecoveryKind
+    able: Callable[[Replica], bool] | None
+    continuation: Continuation | None = None
+    is_guess: bool = False
 
 
-def recorded(model: Model, call: Call, attempt: Attempt, write: _Write) -> tuple[_Write, SentEvents | None]:
-    """Decide if the events of a winner's stream are recorded while it is forwarded.
+def recorded(model: Model, call: Call, attempt: Attempt) -> SentEvents | None:
+    """Return the place for the events of a winner's stream; None if a broken stream could not be recovered.
 
     Args:
         attempt: the winner. A policy refusal is never recovered.
-        write: sends an event to the client.
-
-    Returns:
-        Function that sends an event, and the place of the events; None if a broken stream could not be recovered.
     """
     recoverer = model.recoverers.get(call.api)
     if recoverer is None or model.recovery is _OFF or not call.streaming or not call.repeatable or attempt.refused:
-        return write, None
-    if not (attempt.pool.prefills and recoverer.continuable(call)) and not _replays_late(model, recoverer, call):
-        return _until_early_end(attempt, write), SentEvents()
-    return write, SentEvents()
+        return None
+
+    def is_long() -> bool:
+        return _repeats(model, recoverer, call) or _continues(model, recoverer, call)
+
+    sent_events = SentEvents()
+    sent_events.is_long = is_long
+    return sent_events
 
 
 def can_recover(
@@ -85,26 +99,21 @@ def can_recover(
     """
     if winner.sent_events is None and (recovery is None or not recovery.may_break_again):
         return False
-    pools = (winner.pool,) if model.recovery is RecoveryMode.AUTO else model.pools[model.pools.index(winner.pool) :]
     tried = [attempt.replica for attempt in attempts if attempt.outcome not in _NO_FAULT]
+    pools = model.pools[model.pools.index(winner.pool) :]
     others = (replica for pool in pools for replica in pool.picker.reachable(tried))
     return any(not each.out and each.breaker.is_closed(now_s) for each in others)
 
 
-def _replays_late(model: Model, recoverer: Recoverer, call: Call) -> bool:
-    """Return True if a replay is tried after `EARLY_EVENTS`, too: the answer is expected to be the same."""
+def _repeats(model: Model, recoverer: Recoverer, call: Call) -> bool:
+    """Return True if a replay of any length is tried: the answer is expected to be the same, or so it is configured."""
     return model.recovery is not RecoveryMode.AUTO or recoverer.is_deterministic(call)
 
 
-def _until_early_end(attempt: Attempt, write: _Write) -> _Write:
-    """Return a function that sends events; after `EARLY_EVENTS`, the attempt records none."""
-
-    def write_early(raw: bytes) -> None:
-        write(raw)
-        if attempt.events > EARLY_EVENTS:
-            attempt.forward(write)
-
-    return write_early
+def _continues(model: Model, recoverer: Recoverer, call: Call) -> bool:
+    """Return True if a replica of the model continues the answer from its beginning."""
+    prefix = recoverer.prefix(call)
+    return prefix is not None and any(prefix in replica.prefills for replica in model.replicas)
 
 
 class Recovery:
@@ -119,6 +128,7 @@ class Recovery:
         catching_up: True while nothing new has come since the stream broke.
         error: the error that first broke the stream, None before `on_broken`.
         given_up: True if nothing more is tried.
+        obstacle: the reason for which the stream is not carried on, for the client's error; empty before.
         reports: results of the recoveries, in order.
     """
 
@@ -127,11 +137,15 @@ class Recovery:
         "_breaks",
         "_broken_s",
         "_call",
+        "_guessed",
         "_model",
         "_places",
         "_pools",
+        "_prefix",
+        "_read_bytes",
         "_recoverer",
         "_rejected_prefill",
+        "_restarted",
         "_sent_events",
         "_step",
         "_transcript",
@@ -139,27 +153,31 @@ class Recovery:
         "error",
         "first",
         "given_up",
+        "obstacle",
         "reports",
     )
 
     def __init__(self, model: Model, call: Call, attempt: Attempt, sent_events: SentEvents) -> None:
         self._model = model
-        # A fallback may be another model: an answer goes on there only where that is configured.
-        later = model.pools[model.pools.index(attempt.pool) + 1 :] if model.recovery is not RecoveryMode.AUTO else ()
-        self._pools = (attempt.pool, *later)
+        self._pools = model.pools[model.pools.index(attempt.pool) :]
         # Replicas, each with the number of tokens after which it broke the stream.
         self._places: frozenset[tuple[Replica, int]] = frozenset()
         self._rejected_prefill: frozenset[Replica] = frozenset()
         self._call = call
         self._recoverer = model.recoverers[call.api]
-        self._transcript: Transcript | None = None
+        self._prefix = self._recoverer.prefix(call)
+        self._transcript = self._recoverer.transcript(call)
+        self._read_bytes = 0  # of the events that were sent, in the transcript
+        self._restarted: Joiner | None = None  # the last one after which the transcript has another answer
         self._attempt = self.first = attempt  # the client gets the events of `_attempt`
         self._sent_events = sent_events
         self._breaks = 0
         self._broken_s = 0.0
+        self._guessed = False  # a sampled answer was replayed
         self.catching_up = False
         self.given_up = False
         self.error: UpstreamError | None = None
+        self.obstacle = ""
         self._step: _Step | None = None  # the last recovery attempt
         self.reports: list[RecoveryReport] = []
 
@@ -170,14 +188,20 @@ class Recovery:
             self._breaks += 1
             self._broken_s = attempt.last_s
             self.error = self.error or error
-            self.given_up = self.given_up or self._breaks > RECOVERIES_MAX
+            if self._breaks > RECOVERIES_MAX:
+                self.give_up(f"it was carried on {RECOVERIES_MAX} times before")
             return
         verdict = classify(error)
         if verdict.answers:  # another replica must not bypass a policy, but it may support continuations
             no_prefill = self._step is not None and self._step.kind is RecoveryKind.CONTINUE
             if no_prefill:
                 self._rejected_prefill |= {attempt.replica}
-            self.given_up = self.given_up or verdict.outcome is Outcome.MODEL_REFUSAL or not no_prefill
+            if verdict.outcome is Outcome.MODEL_REFUSAL or not no_prefill:
+                self.give_up("another replica rejected the request")
+
+    def give_up(self, obstacle: str) -> None:
+        """Try nothing more; `obstacle` completes the sentence `the answer was not carried on, because …`."""
+        self.given_up, self.obstacle = True, self.obstacle or obstacle
 
     def next(self, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float) -> SendTo | None:
         """Choose the next recovery step, None if there is none.
@@ -193,24 +217,31 @@ class Recovery:
         place = (self._attempt.replica, transcript.tokens)
         is_new_place = place not in self._places
         self._places |= {place}
-        for kind, continuation in self._kinds(transcript):
-            call_facts = facts
-            if continuation is not None:
-                tokens = facts.prompt_tokens + continuation.prefill_tokens
-                call_facts = replace(facts, prompt_tokens=tokens)
-            target = self._other(kind, attempts, call_facts, now_s, rand)
-            if target is None and is_new_place:
-                target = self._same(kind, attempts, now_s)
-            if target is None:
-                continue
-            replica = target.replica
-            if continuation is None:
-                self._step = _Step(kind, replica, self._call, call_facts, transcript.joiner())
-            else:
-                joiner, prefill_tokens = continuation.joiner, continuation.prefill_tokens
-                self._step = _Step(kind, replica, continuation.call, call_facts, joiner, prefill_tokens)
-            return target
+        methods = self._methods(transcript)
+        for is_other in (True, False) if is_new_place else (True,):
+            for method in methods:
+                call_facts = facts
+                if method.continuation is not None:
+                    tokens = facts.prompt_tokens + method.continuation.prefill_tokens
+                    call_facts = replace(facts, prompt_tokens=tokens)
+                target = (
+                    self._other(method, attempts, call_facts, now_s, rand)
+                    if is_other
+                    else self._same(method, attempts, now_s)
+                )
+                if target is not None and (not method.is_guess or self._model.retries.take(now_s)):
+                    self._set_step(method, target.replica, call_facts, transcript)
+                    return target
+        self.obstacle = "no other replica can carry it on" if methods else self._recoverer.continues
         return None
+
+    def _set_step(self, method: _Method, replica: Replica, facts: RequestFacts, transcript: Transcript) -> None:
+        self._guessed = self._guessed or method.is_guess
+        found = method.continuation
+        if found is None:
+            self._step = _Step(method.kind, replica, self._call, facts, transcript.joiner())
+        else:
+            self._step = _Step(method.kind, replica, found.call, facts, found.joiner, found.prefill_tokens)
 
     @property
     def may_break_again(self) -> bool:
@@ -227,44 +258,63 @@ class Recovery:
         return (self._step.call, self._step.facts) if self._step is not None else None
 
     def _read(self) -> Transcript:
-        """Read the recorded events as text."""
-        transcript = self._transcript = self._transcript or self._recoverer.transcript(self._call)
-        for events in self._sent_events.take():
+        """Read the events that were sent since the last break as text."""
+        transcript, joiner = self._transcript, None if self._step is None else self._step.joiner
+        if joiner is not None and joiner.restarted and joiner is not self._restarted:
+            self._restarted = joiner
+            transcript.abandon()
+        for events in self._sent_events.since(self._read_bytes):
             transcript.add(events)
+        self._read_bytes = self._sent_events.total
         return transcript
 
-    def _kinds(self, transcript: Transcript) -> Iterator[tuple[RecoveryKind, Continuation | None]]:
-        """Yield the possible kinds of recovery, best first."""
-        if self._model.recovery is not RecoveryMode.REPLAY:
+    def _methods(self, transcript: Transcript) -> list[_Method]:
+        """Return the possible ways to recover the stream, best first."""
+        methods: list[_Method] = []
+        mode = self._model.recovery
+        if mode is not RecoveryMode.REPLAY:
             continuation = transcript.continuation()
             if continuation is not None:
-                yield RecoveryKind.CONTINUE, continuation
-        is_early = transcript.tokens <= EARLY_EVENTS
-        if transcript.comparable and (is_early or _replays_late(self._model, self._recoverer, self._call)):
-            yield RecoveryKind.REPLAY, None
+                methods.append(_Method(RecoveryKind.CONTINUE, self._may_continue, continuation))
+        if transcript.restartable:
+            kind = RecoveryKind.REPLAY if transcript.comparable else RecoveryKind.RESTART
+            methods.append(_Method(kind, None))
+        elif transcript.comparable:
+            is_likely = transcript.tokens <= EARLY_EVENTS or _repeats(self._model, self._recoverer, self._call)
+            if is_likely:
+                methods.append(_Method(RecoveryKind.REPLAY, None))
+            elif not self._guessed:
+                methods.append(_Method(RecoveryKind.REPLAY, self._is_alike, is_guess=True))
+        return methods
+
+    def _is_alike(self, replica: Replica) -> bool:
+        """Return True if a replica gives the same answers as the replica of the broken stream."""
+        return replica.answers_as == self._attempt.replica.answers_as
+
+    def _may_continue(self, replica: Replica) -> bool:
+        """Return True if a replica may continue the text of the broken stream."""
+        is_able = self._prefix in replica.prefills and replica not in self._rejected_prefill
+        return is_able and (self._model.recovery is RecoveryMode.CONTINUE or self._is_alike(replica))
 
     def _other(
-        self, kind: RecoveryKind, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float
+        self, method: _Method, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float
     ) -> SendTo | None:
-        """Choose another replica of the pool, or of a fallback where the mode is configured."""
-        prefills = kind is RecoveryKind.CONTINUE
+        """Choose another replica of the pool, or of a fallback."""
         tried = [attempt.replica for attempt in attempts if attempt.outcome not in _NO_FAULT]
-        tried += self._rejected_prefill if prefills else ()
         for pool in self._pools:
-            replica = pool.picker.pick(facts, tried, now_s, rand, prefills=prefills)
+            replica = pool.picker.pick(facts, tried, now_s, rand, able=method.able)
             if replica is not None:
                 return SendTo(pool, replica)
         return None
 
-    def _same(self, kind: RecoveryKind, attempts: Sequence[Attempt], now_s: float) -> SendTo | None:
+    def _same(self, method: _Method, attempts: Sequence[Attempt], now_s: float) -> SendTo | None:
         """Choose the same replica again if it cut the stream; one that stalled would stall the client twice."""
-        prefills, same = kind is RecoveryKind.CONTINUE, self._attempt.replica
+        same = self._attempt.replica
         latest = next(attempt for attempt in reversed(attempts) if attempt.replica is same)
         is_healthy = latest.outcome in (Outcome.CUT, *_NO_FAULT) and same.breaker.allows(now_s) and not same.out
-        if latest.error == TimedOut.label or not is_healthy:
+        if latest.error == TimedOut.label or not is_healthy or method.is_guess:
             return None
-        is_able = not prefills or (same.prefills and same not in self._rejected_prefill)
-        return SendTo(self._attempt.pool, same) if is_able else None
+        return SendTo(self._attempt.pool, same) if method.able is None or method.able(same) else None
 
     # while it is continued
 
@@ -281,9 +331,10 @@ class Recovery:
         if new and self.catching_up and self._step.joiner.caught_up:
             self.settle(RecoveryResult.RECOVERED, now_s)
         if new and not self.given_up:
-            self._sent_events += new
-            if len(self._sent_events) > PACK_BYTES and not self._sent_events.pack():
-                self.given_up = True
+            sent = self._sent_events
+            sent += new
+            if len(sent) > sent.bytes_max and not sent.pack():
+                self.give_up("it is too long")
                 self._sent_events = SentEvents()
         return new
 
@@ -297,13 +348,14 @@ class Recovery:
 
     def settle(self, result: RecoveryResult, now_s: float) -> None:
         """Add the report of the running recovery, if there is one."""
-        if not self.catching_up or self._step is None or self._transcript is None:
+        if not self.catching_up or self._step is None:
             return
         self.catching_up = False
         step, tokens = self._step, self._transcript.tokens
         gap_s = now_s - self._broken_s
         repeated_tokens = int(step.facts.prompt_tokens) + (0 if step.prefill_tokens else tokens)
-        self.reports.append(RecoveryReport(step.kind, result, step.replica.name, tokens, gap_s, repeated_tokens))
+        kind = RecoveryKind.RESTART if step.joiner.restarted else step.kind
+        self.reports.append(RecoveryReport(kind, result, step.replica.name, tokens, gap_s, repeated_tokens))
 
     @property
     def carried_tokens(self) -> int:

@@ -1,13 +1,16 @@
-"""The events that a client was sent, while its stream can be recovered: earlier events compressed, the latest not.
+"""The events that a client was sent, while its stream can be recovered. Units: bytes.
 
-Units: bytes.
+Events are stored as they are up to 16 kB. A longer stream is compressed block by block if its answer is likely to be
+recovered at any length; otherwise it is stored as it is, and dropped above 256 kB. Either way a stream takes at most
+256 kB of memory.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-EVENTS_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
+STORED_BYTES_MAX: Final = 256 * 1024  # of a stream: some 1,200 tokens as they are, 10,000 tokens compressed
+EVENTS_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: they are read on the event loop when the stream breaks
 PACK_BYTES: Final = 16 * 1024  # uncompressed events before they are packed; most of a stream's memory
 _PACK_BYTES_MAX: Final = 512 * 1024  # of one call, 5 ms; a larger event is no text that could be continued
 _PACK_LEVEL: Final = 1  # the fastest; events are very similar
@@ -17,28 +20,40 @@ class SentEvents(bytearray):
     """The events of one stream; its own bytes are the events that are not packed yet.
 
     Attributes:
-        packed: compressed earlier events, in order.
-        earlier_bytes: uncompressed size of all events that were packed or taken.
+        bytes_max: size of its own bytes above which `pack` is called.
+        is_long: returns True if the answer is likely to be recovered at any length; called once, None for False.
+        packed: compressed earlier events, in order, each with its uncompressed size.
     """
 
-    packed: tuple[bytes, ...] = ()  # most streams are too short to be packed, so the class has the empty value
-    earlier_bytes = 0
+    bytes_max = PACK_BYTES  # most streams are too short to be packed, so the class has their values
+    is_long: Callable[[], bool] | None = None
+    packed: tuple[tuple[int, bytes], ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Uncompressed size of all events."""
+        return len(self) + sum(size for size, _ in self.packed)
 
     def pack(self) -> bool:
-        """Compress the latest events; return False if the stream is too long to be recovered."""
+        """Compress the latest events, or store more of them; return False if the stream is too long to be recovered."""
+        if self.is_long is not None:
+            is_long, self.is_long = self.is_long, None
+            if not is_long():
+                self.bytes_max = STORED_BYTES_MAX
+        if self.bytes_max == STORED_BYTES_MAX:
+            return len(self) <= STORED_BYTES_MAX
         size = len(self)
-        self.earlier_bytes += size
-        if self.earlier_bytes > EVENTS_BYTES_MAX or size > _PACK_BYTES_MAX:
+        if size > _PACK_BYTES_MAX or self.total > EVENTS_BYTES_MAX:
             return False
-        self.packed += (zlib.compress(self, _PACK_LEVEL),)
+        self.packed += ((size, zlib.compress(self, _PACK_LEVEL)),)
         self.clear()
-        return True
+        return sum(len(block) for _, block in self.packed) <= STORED_BYTES_MAX - PACK_BYTES
 
-    def take(self) -> Iterator[bytes]:
-        """Yield all events in order, and forget them."""
-        packed, self.packed = self.packed, ()
-        yield from map(zlib.decompress, packed)
-        self.earlier_bytes += len(self)
-        latest = bytes(self)
-        self.clear()
-        yield latest
+    def since(self, start: int) -> Iterator[bytes]:
+        """Yield the events after the first `start` bytes, in order."""
+        at = 0
+        for size, block in self.packed:
+            if at + size > start:
+                yield zlib.decompress(block)[max(0, start - at) :]
+            at += size
+        yield bytes(self[max(0, start - at) :])

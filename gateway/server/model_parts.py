@@ -204,7 +204,7 @@ class PartsBuilder:
                 self.new_keys.append(NewKey(built, self._endpoint(model, row, client)[0], secrets_of(row)))
         else:
             built = self._new(model, row, client)
-        built.backup_only, built.weight = row.backup_only, row.weight
+        built.backup_only, built.weight, built.answers_as = row.backup_only, row.weight, answers_as(model, row)
         self.replicas[named] = built
         return built
 
@@ -297,6 +297,17 @@ class PartsBuilder:
         )
 
 
+def answers_as(model: config.ModelSettings, replica: config.ReplicaSettings) -> str:
+    """Return the name that replicas with the same answers share: the model's id at the first replica, or their own.
+
+    A slash and the name of a replica is no id: such a replica shares its answers with no other.
+    """
+    primary = model.replicas[0].model if model.replicas else None
+    if replica.answers_alike is None:
+        return replica.model or model.name
+    return (primary or model.name) if replica.answers_alike else f"/{replica.name}"
+
+
 def hedge_parameters(
     settings: config.HedgeSettings, crossing: Crossing, first_token: FirstToken = "any"
 ) -> HedgeParameters:
@@ -316,7 +327,7 @@ def _settings_of(
     """Return all settings that a replica depends on, except routing and the key, which a reload changes in place."""
     bounds = (settings.timeouts.connect_s, settings.limits.event_max_bytes)
     quotas = [quota for quota in settings.quotas if quota.name == replica.quota]
-    in_place = {"backup_only": False, "weight": 1, "api_key": None, "api_key_file": None}
+    in_place = {"backup_only": False, "weight": 1, "answers_alike": None, "api_key": None, "api_key_file": None}
     rest = replica.model_copy(update=in_place)
     return (rest, replica.api_key is None, model.first_token, model.prices, model.drop_params, quotas, *bounds)
 

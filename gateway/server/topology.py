@@ -25,7 +25,7 @@ from gateway.config import settings as config
 from gateway.config.settings import KeySettings
 from gateway.events import PreviousKeyUsed
 from gateway.race.context import Model
-from gateway.server.model_parts import Before, Foundation, ModelParts, NewKey, PartsBuilder
+from gateway.server.model_parts import Before, Foundation, ModelParts, NewKey, PartsBuilder, answers_as
 from gateway.server.upstreams import UpstreamClient
 from gateway.traces import TraceStart
 from providers.transport.origin import Origin
@@ -143,6 +143,7 @@ class Topology(msgspec.Struct, frozen=True):
             for replica in (*model.replicas, *(each for pool in model.fallbacks for each in pool.replicas)):
                 built = self.replicas[(model.name, replica.name)]
                 built.backup_only, built.weight = replica.backup_only, replica.weight
+                built.answers_as = answers_as(model, replica)
 
     def close(self, keep: "Topology | None" = None) -> None:
         """Close idle connections, except connections of clients that `keep` has taken over."""

@@ -9,7 +9,7 @@ signature, and the second message follows in blocks of its own. Sans-I/O. Units:
 from collections.abc import Sequence
 
 from providers.anthropic.blocks import TEXTS, Block, block_in, delta_in, kind_of, text_of
-from providers.comparison import ComparingJoiner, Differs, Expected
+from providers.comparison import ComparingJoiner, Differs, Expected, Space
 from ttft_gateway.apis.anthropic.writer import Json, event
 from ttft_gateway.apis.sse import data_of
 from ttft_gateway.apis.tolerant_json import as_count, loads
@@ -126,7 +126,8 @@ class ContinuedMessage(MessageJoiner):
     """
 
     def __init__(self, blocks: int, rest: str, *, is_open: bool, prefill_tokens: int) -> None:
-        super().__init__([Block(("text", None), [rest] if rest else [])] if is_open else [], blocks - is_open)
+        super().__init__([Block(("text", None))] if is_open else [], blocks - is_open)
+        self._expected = [Space(rest)] if is_open else []
         self._is_open = is_open
         self._prefill_tokens = prefill_tokens
 

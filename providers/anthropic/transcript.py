@@ -109,7 +109,7 @@ class MessageTranscript:
     def continuation(self) -> Continuation | None:
         """See `Transcript.continuation`.
 
-        White space at the end is not sent: the API rejects it, and the model generates it again.
+        White space at the end is not sent: the API rejects it.
         """
         if (
             self._prefix is None

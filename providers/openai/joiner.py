@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from providers.comparison import ComparingJoiner, Differs, Expected
+from providers.comparison import ComparingJoiner, Differs, Expected, Space
 from providers.openai.choice_texts import THINKING, ChoiceVisitor, Fields, Path
 from ttft_gateway.apis.sse import data_of
 from ttft_gateway.apis.tolerant_json import dumps, loads
@@ -51,6 +51,7 @@ class _Choice(ChoiceVisitor):
     Args:
         delivered: the part that the client has.
         only: the fields that may have new text, None for any.
+        space: white space at the end of the text that is continued, by its path.
         is_separated: the client has the thinking of another answer.
     """
 
@@ -68,10 +69,16 @@ class _Choice(ChoiceVisitor):
     )
 
     def __init__(
-        self, delivered: Delivered, only: Collection[str] | None = None, *, is_separated: bool = False
+        self,
+        delivered: Delivered,
+        only: Collection[str] | None = None,
+        space: Mapping[Path, str] | None = None,
+        *,
+        is_separated: bool = False,
     ) -> None:
         self._expected = {path: Expected(pieces) for path, pieces in delivered.texts.items() if any(pieces)}
         self._unrepeated = len(self._expected)  # texts that were not repeated yet
+        self._expected |= {path: Space(rest) for path, rest in (space or {}).items()}
         self._finish = delivered.finish
         self._finish_due = bool(delivered.finish)  # the finish_reason was not repeated yet
         self._calls = set(delivered.calls)
@@ -115,18 +122,18 @@ class _Choice(ChoiceVisitor):
     def visit_text(self, path: Path, value: str) -> str:
         """Compare a text; return the new part."""
         expected = self._expected.get(path)
-        if expected is None or expected.done:
-            if self._only is not None and path[0] not in self._only and path[0] != "logprobs":
-                raise Differs  # the answer continues in another field: this server parses it differently
+        is_repeated = expected is None or expected.done
+        if is_repeated and self._only is not None and path[0] not in self._only and path[0] != "logprobs":
+            raise Differs  # the answer continues in another field: this server parses it differently
+        if expected is not None:
+            value = expected.take(value)
+            self._unrepeated -= expected.done and not is_repeated
+        if value:
             self._is_new = True
-            if self._is_separated and path in REASONING:
-                self._is_separated = False
-                return SEPARATOR + value
-            return value
-        rest = expected.take(value)
-        self._unrepeated -= expected.done
-        self._is_new = self._is_new or bool(rest)
-        return rest
+        if self._is_separated and path in REASONING:
+            self._is_separated = False
+            return SEPARATOR + value
+        return value
 
     def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
         """Return only the texts of a tool call that the client has: the client has the first stream's id."""
@@ -145,6 +152,7 @@ class StreamJoiner(ComparingJoiner):
         head: fields with equal values in every event of the first stream.
         delivered: the part that the client has, by choice.
         only: the fields that may have new text, for a continuation; None for any.
+        space: white space at the end of the text that is continued, by its path.
         prefill_tokens: tokens of the answer's beginning, which the second stream's usage counts as prompt.
         usage_sent: the client has its token counts.
     """
@@ -155,13 +163,14 @@ class StreamJoiner(ComparingJoiner):
         delivered: Mapping[int, Delivered],
         *,
         only: Collection[str] | None = None,
+        space: Mapping[Path, str] | None = None,
         prefill_tokens: int = 0,
         usage_sent: bool = False,
     ) -> None:
         super().__init__(may_restart=only is None and may_restart(delivered))
         self._head = head
         self._only = only
-        self._choices = {index: _Choice(each, only) for index, each in delivered.items()}
+        self._choices = {index: _Choice(each, only, space) for index, each in delivered.items()}
         self._prefill_tokens = prefill_tokens
         self._usage_sent = usage_sent
         self._has_new = False  # an event had new content
@@ -171,8 +180,7 @@ class StreamJoiner(ComparingJoiner):
         return all(choice.caught_up for choice in self._choices.values())
 
     def _restart(self) -> bytes:
-        role = any(choice.has_role for choice in self._choices.values())
-        self._choices = {0: _Choice(Delivered(role), is_separated=True)}
+        self._choices[0] = _Choice(Delivered(self._choices[0].has_role), is_separated=True)
         self._has_new = False
         return b""
 
@@ -227,6 +235,6 @@ class StreamJoiner(ComparingJoiner):
 
 
 def may_restart(delivered: Mapping[int, Delivered]) -> bool:
-    """Return True if a client has nothing but thinking, of the only choice."""
-    (choice, *others) = delivered.values() or (Delivered(),)
-    return not others and not choice.finish and bool(choice.texts) and THINKING.issuperset(choice.texts)
+    """Return True if a client has nothing but thinking, of the first choice."""
+    choice = delivered.get(0, Delivered())
+    return len(delivered) == 1 and not choice.finish and bool(choice.texts) and THINKING.issuperset(choice.texts)

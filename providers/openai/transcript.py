@@ -153,7 +153,7 @@ class OpenAITranscript(ChoiceVisitor):
     def continuation(self) -> Continuation | None:
         """See `Transcript.continuation`.
 
-        White space at the end is not sent: chat templates remove it, and the model generates it again.
+        White space at the end is not sent: chat templates remove it.
         """
         chat = self._call.api is Api.CHAT
         path = CONTENT if chat else TEXT
@@ -177,9 +177,10 @@ class OpenAITranscript(ChoiceVisitor):
         values = self._values(sent, self.tokens - unsent)
         if values is None:
             return None
-        rest = {0: Delivered(delivered.role, {path: [text[len(sent) :]]}, delivered.finish)}
+        rest = {0: Delivered(delivered.role or bool(text))}
         only = {path[0], "tool_calls"} if self._prefix[1] else path
-        joiner = StreamJoiner(self._head, rest, only=only, prefill_tokens=self.tokens - unsent)
+        space: dict[Path, str] = {path: text[len(sent) :]}
+        joiner = StreamJoiner(self._head, rest, only=only, space=space, prefill_tokens=self.tokens - unsent)
         call = replace(edited(self._call, values), continues=True)
         return Continuation(call, joiner, self.tokens - unsent)
 

@@ -11,7 +11,7 @@ one item and one answer; the second response follows in items of its own. Sans-I
 from collections.abc import Sequence
 from typing import Final
 
-from providers.comparison import ComparingJoiner, Differs, Expected
+from providers.comparison import ComparingJoiner, Differs, Expected, Space, after_space
 from providers.responses.items import TEXTS, Fields, Item, Part, Place, endings, is_part, kind_of, place_of
 from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
 from ttft_gateway.apis.responses.events import TERMINAL
@@ -201,9 +201,9 @@ class ContinuedResponse(ResponseJoiner):
     def __init__(self, head: Fields, number: int, item: Item, sent: str, *, prefill_tokens: int) -> None:
         (place, part), *_ = item.parts.items()
         rest = "".join(part.texts)[len(sent) :]
-        continued = Item(item.fields, {place: Part(part.fields, [rest] if rest else [], part.annotations)})
-        super().__init__(head, number, [continued])
-        self._message, self._start, self._prefill_tokens = item, sent, prefill_tokens
+        super().__init__(head, number, [Item(item.fields, {place: Part(part.fields, [], part.annotations)})])
+        self._expected = {(0, place): Space(rest)}
+        self._message, self._start, self._rest, self._prefill_tokens = item, sent + rest, rest, prefill_tokens
 
     @property
     def caught_up(self) -> bool:
@@ -237,7 +237,7 @@ class ContinuedResponse(ResponseJoiner):
             stem = kind.removesuffix(".done")
             if stem != kind and stem in TEXTS:
                 field = TEXTS[stem].field
-                value = {**value, field: f"{self._start}{value.get(field) or ''}"}
+                value = {**value, field: self._whole(value.get(field))}
             elif kind == "response.content_part.done":
                 value = {**value, "part": self._with_start(dict_or_empty(value.get("part")))}
         return super()._sent(kind, value, index)
@@ -251,7 +251,10 @@ class ContinuedResponse(ResponseJoiner):
 
     def _with_start(self, part: Fields) -> Fields:
         """Return a part with the beginning of its text."""
-        return {**part, "text": f"{self._start}{part.get('text') or ''}"}
+        return {**part, "text": self._whole(part.get("text"))}
+
+    def _whole(self, text: object) -> str:
+        return self._start + after_space(str(text or ""), self._rest)
 
     def _moved(self, usage: Fields) -> Fields:
         """Return the token counts of the whole answer."""

@@ -117,7 +117,7 @@ class ResponseTranscript:
     def continuation(self) -> Continuation | None:
         """See `Transcript.continuation`.
 
-        White space at the end is not sent: chat templates remove it, and the model generates it again.
+        White space at the end is not sent: chat templates remove it.
         """
         text = self._open_text()
         if text is None or self._prefix is None or any("\ud800" <= char <= "\udfff" for char in text):

@@ -20,8 +20,9 @@ from gateway.race.deadlines import TimerQueue
 from gateway.race.race import Race
 from gateway.simulated.profile import parse_profile
 from gateway.simulated.replica import SimulatedReplica
-from providers.openai.transcript import OpenAIRecoverer
+from providers.protocols import RECOVERERS
 from providers.transport.origin import unreachable
+from recovering import CONTINUES
 from running import run_virtual
 from scripted import Scripted
 from simulated_calls import body_of
@@ -140,13 +141,12 @@ async def _play(fault: Fault) -> Seen:
     endpoints = [
         [_Counted(each, 1 if fault.alike else number) for number, each in enumerate(group, 1)] for group in groups
     ]
-    names = iter("abcd")
+    names, prefills = iter("abcd"), CONTINUES if fault.prefills else frozenset()
     pools = [
-        Pool(f"m/{number}", [Replica(next(names), endpoint, prefills=fault.prefills) for endpoint in group], _OFF)
+        Pool(f"m/{number}", [Replica(next(names), endpoint, prefills=prefills) for endpoint in group], _OFF)
         for number, group in enumerate(endpoints)
     ]
-    recoverers = {Api.CHAT: OpenAIRecoverer()}
-    model = Model("m", pools, default_timeouts(), recovery=fault.recovery, recoverers=recoverers)
+    model = Model("m", pools, default_timeouts(), recovery=fault.recovery, recoverers=RECOVERERS)
     for _ in range(fault.warm):
         await _ask(model, loop)
     before = sum(each.calls for group in endpoints for each in group)

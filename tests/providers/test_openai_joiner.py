@@ -104,7 +104,7 @@ def test_any_two_streams_of_one_answer_make_one(seed: int) -> None:
 
 @given(st.integers(0, 2**32), st.booleans())
 def test_a_difference_is_never_passed_over(seed: int, near: bool) -> None:
-    """Every text of a joined answer is from one model, else a difference is reported; thinking alone may be followed."""
+    """Every text of a joined answer is from one model, else a difference is reported; thinking may be followed."""
     rng = random.Random(seed)
     one, other = answer(rng), answer(rng)
     if near:

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from defaults import default_timeouts
 from gateway.events import RecoveryKind, RecoveryResult, Role
-from gateway.race import attempt, recovery, sent_events
+from gateway.race import recovery, sent_events
 from gateway.race.context import RecoveryMode
 from gateway.race.race import Race
+from gateway.race.sent_events import SentEvents
 from recovering import WEATHER, Told, ask, run
 from scripted import HEDGED, RecordingClient
 from ttft_gateway.apis.base import Api
@@ -137,7 +138,7 @@ def test_texts_of_two_answers_are_never_put_together(at: int, seed: int, n: int)
         (RecoveryMode.AUTO, {}, 15, True, CONTINUED),
         (RecoveryMode.AUTO, {"temperature": None, "seed": 7}, 15, False, REPLAYED),
         (RecoveryMode.AUTO, {"temperature": None}, 15, True, CONTINUED),
-        (RecoveryMode.AUTO, {"temperature": None}, 9, False, []),
+        (RecoveryMode.AUTO, {"temperature": None}, 15, False, REPLAYED),
         (RecoveryMode.AUTO, {"temperature": None}, 8, False, REPLAYED),
         (RecoveryMode.REPLAY, {"temperature": None}, 15, True, REPLAYED),
         (RecoveryMode.CONTINUE, {"temperature": None}, 15, False, REPLAYED),
@@ -177,12 +178,69 @@ def test_a_refused_prefill_is_replayed() -> None:
     ]
 
 
-def test_a_replica_without_sibling_carries_on_itself() -> None:
-    """The replica of the broken stream is asked again where there is no other, and never a fallback."""
-    told = run(ask(), broken("cut_rst:5 once"), fallback=STEADY)
+def test_a_replica_without_sibling_and_fallback_carries_on_itself() -> None:
+    """The replica of the broken stream is asked again where there is no other."""
+    told = run(ask(), broken("cut_rst:5 once"))
     assert results(told) == REPLAYED
-    assert told.asked == [2, 0]
+    assert told.asked == [2]
     assert told.read.valid
+
+
+@pytest.mark.parametrize("fault", ["cut_rst:12 always", "stall:12,600s always"])
+@pytest.mark.parametrize(
+    ("fields", "fallback", "alike", "prefills", "expected"),
+    [
+        ({}, STEADY, True, False, REPLAYED),
+        ({}, STEADY, True, True, CONTINUED),
+        ({}, STEADY, False, True, REPLAYED),  # a text is continued by the same model only
+        ({}, {**STEADY, "continues": False}, True, True, [(RecoveryKind.CONTINUE, RecoveryResult.FAILED), *REPLAYED]),
+        (AT_RANDOM, STEADY, True, False, REPLAYED),  # the simulated text is the same
+        (AT_RANDOM, STEADY, True, True, CONTINUED),
+        (AT_RANDOM, STEADY, False, True, []),  # another model does not repeat a sampled answer
+    ],
+)
+def test_a_fallback_carries_a_stream_on_where_it_answers_alike(
+    fault: str,
+    fields: dict[str, object],
+    fallback: dict[str, object],
+    alike: bool,
+    prefills: bool,
+    expected: list[tuple[RecoveryKind, RecoveryResult]],
+) -> None:
+    """With defaults and a primary alone in its pool, the answer is whole, or the error comes within one stall."""
+    request = {key: value for key, value in ask(**fields).items() if value is not None}
+    whole = run(request, STEADY)
+    told = run(request, broken(fault), fallback=fallback, alike=alike, prefills=[False, prefills])
+    assert results(told) == expected
+    if expected:
+        assert told.read.said == whole.read.said
+        assert told.read.valid
+    else:
+        assert told.read.error in ("upstream_cut", "upstream_timeout")
+        assert told.asked[1] == 0
+    broken_s = told.report.attempts[0].end_s
+    assert broken_s is not None
+    assert told.report.total_s - broken_s < default_timeouts().stall_s
+
+
+def test_a_sampled_answer_is_replayed_once_and_within_the_retry_budget() -> None:
+    """The replay that differs is cancelled at the first difference; without budget there is none."""
+    request = {key: value for key, value in ask(temperature=None).items() if value is not None}
+    other = {**STEADY, "tokens": 200}
+    told = run(request, broken("cut_rst:15 once"), other, other, seeds=[0, 0, 0], draws=[7, 8, 9])
+    assert results(told) == DIVERGED
+    assert told.asked == [1, 1, 0]
+    assert told.read.error == "upstream_cut"
+    assert told.client.error is not None
+    assert told.client.error.message.endswith("because another replica gave another answer")
+
+    def spend(race: Race, _client: RecordingClient) -> None:
+        while race._model.retries.take(race._runtime.loop.time()):
+            pass
+
+    spent = run(request, broken("cut_rst:15 once"), STEADY, during=spend)
+    assert results(spent) == []
+    assert spent.asked == [1, 0]
 
 
 def test_a_loser_may_carry_on() -> None:
@@ -287,14 +345,17 @@ def test_a_broken_refusal_is_not_asked_for_again() -> None:
     assert told.read.error == "upstream_cut"
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks are packed, and an answer that grows over the bound is let go: it is forwarded, and not recovered."""
-    monkeypatch.setattr(attempt, "PACK_BYTES", 1000)
-    whole = run(ask(), STEADY)
-    packed = run(ask(), broken("cut_rst:15 once"), STEADY)
-    assert packed.read.said == whole.read.said
-    monkeypatch.setattr(sent_events, "EVENTS_BYTES_MAX", 2000)
-    large = run(ask(), broken("cut_rst:15 once"), STEADY)
+@pytest.mark.parametrize("fields", [{}, AT_RANDOM], ids=["deterministic", "sampled"])
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]) -> None:
+    """An answer that grows over the bound is let go: it is forwarded, and not recovered."""
+    request = {key: value for key, value in ask(**fields).items() if value is not None}
+    monkeypatch.setattr(SentEvents, "bytes_max", 1000)
+    whole = run(request, STEADY)
+    stored = run(request, broken("cut_rst:15 once"), STEADY)
+    assert stored.read.said == whole.read.said
+    bound = "STORED_BYTES_MAX" if fields else "EVENTS_BYTES_MAX"
+    monkeypatch.setattr(sent_events, bound, 2000)
+    large = run(request, broken("cut_rst:15 once"), STEADY)
     assert large.read.error == "upstream_cut"
     assert large.asked == [1, 0]
 
@@ -332,16 +393,6 @@ def test_a_stream_that_is_cut_twice_at_one_place_is_not_asked_for_a_third_time()
     result = run(ask(), {**STEADY, "faults": ["cut_rst:10 always"]})
     assert result.report.status != 200
     assert [attempt.role for attempt in result.report.attempts] == [Role.PRIMARY, Role.RECOVERY]
-
-
-@pytest.mark.parametrize("fault", ["cut_rst:10 always", "stall:10,600s always"])
-@pytest.mark.parametrize(("mode", "recovered"), [(RecoveryMode.REPLAY, True), (RecoveryMode.AUTO, False)])
-def test_a_fallback_carries_a_stream_on_where_the_mode_is_written(
-    fault: str, mode: RecoveryMode, *, recovered: bool
-) -> None:
-    """`recovery: replay` reaches fallbacks, which may be other models; `auto` never does."""
-    result = run(ask(), {**STEADY, "faults": [fault]}, fallback=STEADY, mode=mode)
-    assert (result.report.status == 200) is recovered
 
 
 def test_one_rejected_continuation_leaves_other_replicas_theirs() -> None:

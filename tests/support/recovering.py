@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from defaults import default_hedging, default_timeouts
@@ -17,7 +18,7 @@ from gateway.race.deadlines import Timeouts
 from gateway.race.race import Race
 from gateway.simulated.profile import parse_profile
 from gateway.simulated.replica import SimulatedReplica
-from providers.openai.transcript import OpenAIRecoverer
+from providers.protocols import RECOVERERS
 from running import run_virtual
 from scripted import Hearing, RecordingClient
 from simulated_endpoint import SimulatedEndpoint
@@ -182,6 +183,8 @@ def run(
     fallback: Profile | None = None,
     sides: Sequence[str] = (),
     deadline_s: float | None = None,
+    alike: bool = True,
+    draws: Sequence[int] = (),
 ) -> Told:
     """Send one request to replicas, the first choice first.
 
@@ -198,21 +201,29 @@ def run(
         fallback: a replica in a pool of its own.
         sides: their boundaries.
         deadline_s: deadline of the caller.
+        alike: whether the fallback is declared to answer like the other replicas.
+        draws: seeds of the replicas' sampled texts; the same for all unless given.
     """
 
     async def main() -> Told:
         loop = asyncio.get_running_loop()
         simulated = [
-            SimulatedReplica(parse_profile(profile), random.Random(7), seeds[number] if seeds else 0, f"r{number}")
+            SimulatedReplica(
+                parse_profile(profile),
+                random.Random(draws[number] if draws else 7),
+                seeds[number] if seeds else 0,
+                f"r{number}",
+            )
             for number, profile in enumerate((*profiles, *((fallback,) if fallback else ())))
         ]
-        able = [prefills] * len(profiles) if isinstance(prefills, bool) else prefills
+        able = [prefills] * len(simulated) if isinstance(prefills, bool) else prefills
         replicas = [
             Replica(
                 f"r{number}",
                 SimulatedEndpoint(each),
                 boundary=sides[number] if sides else None,
-                prefills=number < len(able) and able[number],
+                prefills=CONTINUES if number < len(able) and able[number] else frozenset(),
+                answers_as="" if alike or number < len(profiles) else "another model",
             )
             for number, each in enumerate(simulated)
         ]
@@ -222,7 +233,7 @@ def run(
         heard = Hearing(loop)
         inbound = parse(api, json.dumps(request).encode(), [], NumberLimits(16, 100_000), frozenset())
         client = _Client(streaming=True)
-        model = Model("m", pools, timeouts or default_timeouts(), recovery=mode, recoverers=_RECOVERERS)
+        model = Model("m", pools, timeouts or default_timeouts(), recovery=mode, recoverers=RECOVERERS)
         facts = RequestFacts(prompt_tokens=10, hedge_off=inbound.hedge_off, deadline_s=deadline_s)
         caller = Caller("req_1", "key", loop.time())
         race = Race(model, inbound.call, facts, client, caller, heard.runtime)
@@ -237,4 +248,5 @@ def run(
     return run_virtual(main())
 
 
-_RECOVERERS = dict.fromkeys(Api, OpenAIRecoverer())
+CONTINUES = frozenset(product(Api, (False, True)))
+"""Kinds of answers that a simulated replica continues."""

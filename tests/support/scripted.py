@@ -12,7 +12,7 @@ from gateway.events import Event, RequestEnded
 from gateway.race.context import Caller, Model, RecoveryMode, Runtime
 from gateway.race.deadlines import Timeouts, TimerQueue
 from gateway.race.race import Race
-from providers.openai.transcript import OpenAIRecoverer
+from providers.protocols import RECOVERERS
 from running import run_virtual
 from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Sink
 from ttft_gateway.apis.errors import BadStatus, UpstreamError
@@ -264,8 +264,7 @@ def run_race(
         client = RecordingClient(streaming)
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming, assemble=assemble)
         caller = Caller("req_1", "key", loop.time())
-        recoverers = {Api.CHAT: OpenAIRecoverer()}
-        model = Model("m", pools, timeouts or default_timeouts(), recovery=recovery, recoverers=recoverers)
+        model = Model("m", pools, timeouts or default_timeouts(), recovery=recovery, recoverers=RECOVERERS)
         known = facts or RequestFacts()
         if pinned is not None:
             known = msgspec.structs.replace(known, pinned=[replica for group in made for replica in group][pinned])

@@ -154,9 +154,15 @@ class Picker:
         return best
 
     def pick(
-        self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float, *, prefills: bool = False
+        self,
+        facts: RequestFacts,
+        tried: Collection[Replica],
+        now_s: float,
+        rand: float,
+        *,
+        able: Callable[[Replica], bool] | None = None,
     ) -> Replica | None:
-        """Pick a replica for a primary or failover, None if none is usable now; `prefills` requires prefill support."""
+        """Pick a replica for a primary or failover, None if none is usable now; `able` excludes further replicas."""
         tiers = self.tiers if facts.pinned is None else (self.ring,)
         stalled: tuple[Ring, Sequence[Replica]] | None = None
         for ring in tiers:
@@ -165,8 +171,8 @@ class Picker:
                 candidates = usable(self._in_reach(facts, group, tried), now_s)
                 if self._quotas.of:
                     candidates = self._quotas.without_wait(candidates, facts, now_s)
-                if prefills:
-                    candidates = [replica for replica in candidates if replica.prefills]
+                if able is not None:
+                    candidates = [replica for replica in candidates if able(replica)]
                 if not candidates:
                     continue
                 if ring is tiers[-1] or self._answers(candidates, now_s):

@@ -75,7 +75,6 @@ class Pool:
         self.max_hedges = 0 if settings.policy is Policy.OFF else settings.max_hedges  # of a request
         self.is_shadow = settings.policy is Policy.SHADOW
         self.withholds = self.is_shadow or settings.measure != NOT_MEASURED  # some granted hedges
-        self.prefills = any(replica.prefills for replica in replicas)  # some can continue a given answer
         self.hedging_on = True  # the on-call switch
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
         self.budget = HedgeBudget(settings.budget, settings.budget_unit, settings.saved_hedges)

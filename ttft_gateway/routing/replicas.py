@@ -187,6 +187,7 @@ class Replica:
         read_limits: reader of the rate limits in response headers; None if the provider sends none.
         counts_max_tokens: True if the provider charges a request's whole `max_tokens` to its rate limit in advance.
         prefills: kinds of answers that the replica continues from a given beginning.
+        answers_as: name of its answers: replicas with the same name may continue each other's answers.
         weight: its share of primaries relative to the weights of the other replicas.
         backup_only: True if it gets a primary only while no other replica of its pool can be used.
         batches: True for a self-hosted engine: its concurrent streams slow each other down.
@@ -209,6 +210,7 @@ class Replica:
     read_limits: LimitReader | None = None
     counts_max_tokens: bool = False
     prefills: frozenset[Prefix] = frozenset()
+    answers_as: str = ""
     weight: int = 1
     backup_only: bool = False
     batches: bool = False
