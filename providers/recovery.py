@@ -6,7 +6,7 @@ Three ways lead to one whole answer, and all three give the client one stream of
     replay         the same request again; what the client has is compared and skipped
     restart        a replay of which the client gets everything, because it has nothing but thinking
 
-The events are those of the client's API, translated or not, so each API has one transcript and one joiner.
+All events are in the form of the client's API, translated or not, so each API has one transcript and one joiner.
 """
 
 from typing import Protocol

@@ -21,7 +21,7 @@ from gateway.race.context import Model, RecoveryMode
 from gateway.race.retry_plan import SendTo
 from gateway.race.sent_events import SentEvents
 from providers.recovery import Continuation, Joiner, Recoverer, Transcript
-from ttft_gateway.apis.base import Call, Usage
+from ttft_gateway.apis.base import Api, Call, Usage
 from ttft_gateway.apis.errors import TimedOut, UpstreamError
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.failures import classify
@@ -79,6 +79,8 @@ def recorded(model: Model, call: Call, attempt: Attempt) -> SentEvents | None:
     recoverer = model.recoverers.get(call.api)
     if recoverer is None or model.recovery is _OFF or not call.streaming or not call.repeatable or attempt.refused:
         return None
+    if model.stores_by_default and _is_stored(call):
+        return None
 
     def is_long() -> bool:
         return _repeats(model, recoverer, call) or _continues(model, recoverer, call)
@@ -103,6 +105,14 @@ def can_recover(
     pools = model.pools[model.pools.index(winner.pool) :]
     others = (replica for pool in pools for replica in pool.picker.reachable(tried))
     return any(not each.out and each.breaker.is_closed(now_s) for each in others)
+
+
+def _is_stored(call: Call) -> bool:
+    """Return True if a provider stores the answer, so that another one would be stored under another id."""
+    if call.api is not Api.RESPONSES:
+        return False
+    start, end = call.spans.get("store", (0, 0))
+    return call.body[start:end] != b"false"
 
 
 def _repeats(model: Model, recoverer: Recoverer, call: Call) -> bool:

@@ -139,7 +139,7 @@ def endings(item: Item, **fields: object) -> Iterator[tuple[str, Fields]]:
     """Yield the events that end an item where it is, without their numbers and output index.
 
     Args:
-        item: the item; afterwards its fields are those of its end.
+        item: the item; afterwards it has the fields of its end.
         fields: fields that the item has at its end.
     """
     lists: dict[str, list[Fields]] = {}

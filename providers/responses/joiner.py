@@ -161,7 +161,7 @@ class ResponseJoiner(ComparingJoiner):
         return self._numbered(kind, {**value, "response": whole})
 
     def _patched(self, item: Fields, index: int) -> Fields:
-        """Return an item as the client has it, or with the ids under which the client knows it."""
+        """Return an item as the client has it, or with the ids that the client has for it."""
         if index >= len(self._items):
             return item
         known = self._items[index]
