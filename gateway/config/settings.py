@@ -24,6 +24,7 @@ from gateway.config.values import (
     Delay,
     Duration,
     EngineUrl,
+    Gateways,
     HostName,
     Interval,
     Kind,
@@ -89,6 +90,8 @@ class ShareSettings(Section):
     """Certificate authorities to trust, in PEM form; unset: the system's. Relative to the configuration file."""
     fleet: Name = "default"
     """Name that gateways have in common if they share with each other."""
+    gateways: Gateways | None = Field(default=None, examples=["3", "ttft-gateway-peers"])
+    """Number of gateways, or a host name with the addresses of all of them; unset: as the server counts."""
     when_away: WhenAwayName = "share"
     """Part of each limit that a gateway uses while the server is away: `share` (0.9, divided by the number of
     gateways), `alone` (all) or `refuse` (none)."""

@@ -28,6 +28,7 @@ _SIZE = re.compile(r"([0-9]{1,12})(B|[kMG]B|[KMG]iB)")
 _SHARE = re.compile(rf"({_NUMBER})%")
 _BARE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _API_PATHS = (*(f"/{api.value}" for api in Api), "/models")
+GATEWAYS_MAX = 4_096  # processes that a server counts
 WORKERS_MAX = 128  # a process takes some 25 MB, and servers have about this number of cores
 _UNIX = "http+unix://%2Frun%2Fvllm.sock/v1"
 
@@ -237,6 +238,16 @@ def _workers(value: object) -> int | None:
     return int(text)
 
 
+def _gateways(value: object) -> int | str:
+    text = str(value)
+    if isinstance(value, bool) or not text or re.fullmatch(r"-?[0-9.]+", text):
+        if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= GATEWAYS_MAX:
+            example = "a number such as 3, or a host name with the addresses of all gateways"
+            raise invalid_value(f"the number of gateways is not between 1 and {GATEWAYS_MAX}", example)
+        return int(text)
+    return _host_name(text)
+
+
 def _base_url(value: str) -> str:
     example = "for example http://10.0.0.1:8000/v1"
     if not re.fullmatch(r"[!-~]+", value):
@@ -369,6 +380,15 @@ OptionalFile = Annotated[
     WithJsonSchema({"type": "string"}),
 ]
 """Path of a file; None for `off`."""
+
+Gateways = Annotated[
+    int | str,
+    PlainValidator(_gateways),
+    WithJsonSchema(
+        {"oneOf": [{"type": "integer", "minimum": 1, "maximum": GATEWAYS_MAX}, {"type": "string", "minLength": 1}]}
+    ),
+]
+"""Number of gateways, or the host name with their addresses."""
 
 Workers = Annotated[
     int | None,

@@ -143,10 +143,12 @@ class LeaseState(msgspec.Struct, frozen=True):
     Attributes:
         limit: name of the limit in the fleet, such as `key:team:requests`.
         left: amount that is leased and not in use; negative for a debt.
+        owed: debt of this process, and of the fleet at the last answer: nothing more is leased until it is repaid.
     """
 
     limit: str
     left: float
+    owed: float = 0.0
 
 
 class MismatchState(msgspec.Struct, frozen=True):
@@ -174,8 +176,9 @@ class ShareState(msgspec.Struct, frozen=True):
         reply_age_s: age of the last reply in time; None before the first.
         exchange_age_s: age of the last exchange of loads and learned values; None before the first.
         processes: number of processes that share, at the last reply.
+        expected: number of processes as it is known without the engine; None if it is not.
         when_away: part of each limit to use while the engine is away: "share", "alone" or "refuse".
-        away_part: that part as a number, with the number of processes last seen.
+        away_part: that part as a number, with the larger number of processes.
         leases: leases in use.
         mismatches: limits that other processes have lower.
     """
@@ -187,6 +190,7 @@ class ShareState(msgspec.Struct, frozen=True):
     reply_age_s: float | None
     exchange_age_s: float | None
     processes: int
+    expected: int | None
     when_away: str
     away_part: float
     leases: tuple[LeaseState, ...] = ()

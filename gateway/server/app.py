@@ -17,6 +17,7 @@ from gateway.observe.proof import every_goal, goals
 from gateway.process_events import AcceptingChanged
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
+from gateway.server.fleet_size import FleetSize
 from gateway.server.learned_file import LearnedFile
 from gateway.server.learned_state import OwnState
 from gateway.server.model_parts import Foundation, Tune
@@ -27,7 +28,7 @@ from gateway.server.sharing import Sharing
 from gateway.server.switches import Switches
 from gateway.server.topology import InForce, build_topology
 from gateway.server.tracing import Tracing
-from gateway.share.fleet import WhenAway
+from gateway.share.fleet import Fleet, WhenAway
 from gateway.share.messages import NamedEngine
 from gateway.version import VERSION
 from ttft_gateway.limits.rates import LOCAL
@@ -75,7 +76,9 @@ class Gateway:
         self.hub, dropped = observers.hub, observers.dropped
         self.runtime = Runtime(loop, self.hub.emit, random.Random().random, TimerQueue(loop))
         when_away = WhenAway.SHARE if settings.share is None else WhenAway(settings.share.when_away)
-        self._sharing = None if engine is None else Sharing(engine, when_away, self.runtime, dropped.of("share"))
+        gateways = 1 if settings.share is None else settings.share.gateways
+        size = FleetSize(gateways, member.workers, Fleet(when_away), tasks)
+        self._sharing = None if engine is None else Sharing(engine, size, self.runtime, dropped.of("share"))
         limits = LOCAL if self._sharing is None else self._sharing.limits
         foundation = Foundation(tasks, self.runtime, limits, tune)
         self.in_force = InForce(build_topology(settings, foundation))

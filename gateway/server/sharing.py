@@ -14,8 +14,9 @@ from gateway.observe.process import ProcessValue
 from gateway.observe.state import LeaseState, MismatchState, ShareState
 from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Model, Runtime
+from gateway.server.fleet_size import FleetSize
 from gateway.share.asker import Asker, AskResult
-from gateway.share.fleet import ASK_S_MAX, Fleet, WhenAway
+from gateway.share.fleet import ASK_S_MAX
 from gateway.share.leases import Leases
 from gateway.share.messages import NamedEngine
 from gateway.share.pools import exchanges_of
@@ -41,7 +42,7 @@ class Sharing:
 
     Args:
         engine: connection to the engine.
-        when_away: the part of each limit to use while the engine is away.
+        size: the size of the fleet as it is known without the engine.
         runtime: clock, random numbers and receiver of events.
         drop: receives what other processes have sent and is out of range.
 
@@ -50,7 +51,7 @@ class Sharing:
         sync: the timer of the exchange.
     """
 
-    def __init__(self, engine: NamedEngine, when_away: WhenAway, runtime: Runtime, drop: Drop) -> None:
+    def __init__(self, engine: NamedEngine, size: FleetSize, runtime: Runtime, drop: Drop) -> None:
         engine.drop = drop
         self._engine = engine
         self._runtime = runtime
@@ -58,7 +59,8 @@ class Sharing:
         self._drop = drop
         self._reason = ""
         self._away_since_s = 0.0
-        self._fleet = Fleet(when_away)
+        self._size, self._fleet = size, size.fleet
+        self._fleet.is_rejected = lambda: engine.is_rejected
         self.limits = Leases(self._fleet)
         loop = runtime.loop
         self._asker = Asker(engine, self._fleet, loop, runtime.rand, self._on_away, self._on_back, self._on_error)
@@ -75,11 +77,13 @@ class Sharing:
     async def start(self, follow_switch: FollowSwitch) -> None:
         """Ask for the first time, begin to exchange, and return after the reply, at most 100 ms later."""
         self._follow_switch = follow_switch
+        self._size.start()
         await self._asker.start()
         self.sync.start()
 
     def close(self) -> None:
         """Stop asking and exchanging."""
+        self._size.close()
         self._asker.close()
         self.sync.stop()
 
@@ -106,7 +110,7 @@ class Sharing:
     @property
     def processes(self) -> int:
         """Number of processes that share the limits, at the last reply."""
-        return self._fleet.processes
+        return max(1, self._fleet.processes)
 
     def state(self) -> ShareState:
         """Return a snapshot."""
@@ -119,9 +123,10 @@ class Sharing:
             None if asker.replied_s is None else round(now_s - asker.replied_s, 3),
             None if exchanged_s == -math.inf else round(now_s - exchanged_s, 3),
             self.processes,
+            self._fleet.expected,
             self._fleet.when_away.value,
             self._fleet.part,
-            tuple(LeaseState(lease.key, round(lease.unspent, 3)) for lease in self.limits.held),
+            tuple(LeaseState(lease.key, round(lease.unspent, 3), round(lease.owed, 3)) for lease in self.limits.held),
             tuple(MismatchState(key, *amounts) for key, amounts in self.limits.mismatches.items()),
         )
 
@@ -140,7 +145,8 @@ class Sharing:
 
     def values(self) -> Iterator[ProcessValue]:
         """Return the values for a scrape."""
-        return share_values(is_up=self.is_up, processes=self.processes)
+        owed = max((lease.owed / lease.size for lease in self.limits.held), default=0.0)
+        return share_values(is_up=self.is_up, processes=self.processes, owed=owed)
 
     def _apply(self, name: str, value: str) -> None:
         kind, _, model = name.partition(" ")
@@ -163,7 +169,10 @@ class Sharing:
         self._runtime.report(_COMPONENT, error)
 
 
-def share_values(*, is_up: bool, processes: int) -> Iterator[ProcessValue]:
+def share_values(*, is_up: bool, processes: int, owed: float) -> Iterator[ProcessValue]:
     """Return the values for a scrape."""
     yield ProcessValue("ttft_gateway_share_up", "1 if the engine answers", "gauge", float(is_up))
     yield ProcessValue("ttft_gateway_share_processes", "Processes that share limits", "gauge", processes)
+    yield ProcessValue(
+        "ttft_gateway_share_owed", "Largest debt of a shared limit, as a part of the limit", "gauge", owed
+    )

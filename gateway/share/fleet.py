@@ -13,7 +13,10 @@ from gateway.share.messages import AWAY_SHARE, Answer, Ask
 
 ASK_S_MAX: Final = 0.09  # time limit of a reply, and of a request's wait for it: under 100 ms with the delay of timers
 ASK_WAIT_S: Final = 0.001  # wait that limits report while the engine is asked: after it, the reply has usually come
+QUIET_S: Final = 0.05  # longest time after a refusal without another ask
+IDLE_S: Final = 2.0  # without use, after which unspent amounts and spare slots are given back
 _WAITS_S_MAX: Final = ASK_S_MAX + 0.005  # of one request: the time limit of a reply has then passed, too
+_UNKNOWN_SIZE: Final = 16  # of a fleet that was never counted: too small a part costs less than too large a part
 _COUNTED_S_MAX: Final = 0.005  # of the time between two calls; what is more is a pause of this process
 
 
@@ -64,7 +67,9 @@ class Fleet:
         when_away: the part of each limit to use alone.
 
     Attributes:
-        processes: number of processes in the last reply; 1 before the first.
+        processes: number of processes in the last reply; 0 before the first.
+        expected: number of processes as it is known without the engine; None if it is not.
+        is_rejected: returns True while the engine answers, but rejects this process: the others use the whole limit.
         is_alone: True while the engine does not answer in time.
         is_away: True once the asker treats the silence as an outage, until a reply is in time again.
         alone_since_s: time of the last change of `is_alone` to True.
@@ -72,11 +77,23 @@ class Fleet:
         want: has a requester's ask sent with the next batch.
     """
 
-    __slots__ = ("alone_since_s", "is_alone", "is_away", "processes", "times_alone", "want", "when_away")
+    __slots__ = (
+        "alone_since_s",
+        "expected",
+        "is_alone",
+        "is_away",
+        "is_rejected",
+        "processes",
+        "times_alone",
+        "want",
+        "when_away",
+    )
 
     def __init__(self, when_away: WhenAway = WhenAway.SHARE) -> None:
         self.when_away = when_away
-        self.processes = 1
+        self.processes = 0
+        self.expected: int | None = None
+        self.is_rejected: Callable[[], bool] = bool
         self.is_alone = True
         self.is_away = False
         self.alone_since_s = -math.inf
@@ -84,10 +101,15 @@ class Fleet:
         self.want: Callable[[Requester], None] = _ignore
 
     @property
+    def size(self) -> int:
+        """Number of processes that may share the limits now."""
+        return max(self.processes, self.expected or (0 if self.processes else _UNKNOWN_SIZE))
+
+    @property
     def part(self) -> float:
         """Part of each limit that this process uses alone."""
         if self.when_away is WhenAway.SHARE:
-            return AWAY_SHARE / self.processes
+            return 0.0 if not self.processes and self.is_rejected() else AWAY_SHARE / self.size
         return 1.0 if self.when_away is WhenAway.ALONE else 0.0
 
     def leave(self, now_s: float) -> None:

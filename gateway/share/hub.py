@@ -17,7 +17,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from gateway.share.debts import OWED_MAX, Segment, absorb, cut, segments_of, waste
 from gateway.share.messages import (
+    ASK_LIFE_S,
     BIN_S,
     BINS_MAX,
     FORGET_S_MAX,
@@ -52,10 +54,11 @@ _GONE_MAX: Final = 4  # silent processes removed by one ask, so that no ask take
 _REPLY_S_MAX: Final = 30.0  # a reply is late much earlier, but its answers are used
 _DAMAGES: Final = (ValueError, RecursionError)  # what msgspec raises for any bytes
 
+_LEASES: Final = (BucketAsk, SlotsAsk)
 _T = TypeVar("_T")
 
-_decode_asks = msgspec.msgpack.Decoder(list[Ask]).decode
-_decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_decode_asks = msgspec.msgpack.Decoder(tuple[float, list[Ask]]).decode
+_decode_raws = msgspec.msgpack.Decoder(tuple[float, list[msgspec.Raw]]).decode
 _decode_ask: Callable[[msgspec.Raw], Ask] = msgspec.msgpack.Decoder(Ask).decode
 _decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
@@ -96,14 +99,20 @@ class _Bucket:
     """A bucket.
 
     Attributes:
-        first_left: amount at its creation: the lowest hint of the processes that had an answer of an earlier epoch.
+        created_s: time of its creation.
+        base: lowest amount that processes had seen before its creation, and the time at which they had; equal to the
+            amount at its creation if there was none.
+        left: amount at `now_s`.
+        wasted: refill that it has wasted while it was full.
     """
 
     amount: _Lowest
     epoch: int
+    created_s: float
+    base: tuple[float, float]
     left: float
-    first_left: float
     now_s: float
+    wasted: list[Segment] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -145,10 +154,12 @@ class ShareHub:
         self._slices: _Table[dict[int, dict[str, int]]] = _Table()
         self._epoch = 0
 
-    def answer(self, now_s: float, process: str, asks: Sequence[Ask]) -> Reply:
-        """Execute a batch of a process, and return its answers."""
+    def answer(self, now_s: float, process: str, asks: Sequence[Ask], until_s: float = math.inf) -> Reply:
+        """Execute a batch of a process, and return its answers; after `until_s`, nothing is leased."""
         self._see(process, now_s)
-        return Reply([self._answer(now_s, process, ask) for ask in asks], len(self._processes))
+        is_old = now_s > until_s
+        answers = [Lost() if is_old and isinstance(ask, _LEASES) else self._answer(now_s, process, ask) for ask in asks]
+        return Reply(answers, len(self._processes), now_s)
 
     def processes(self, now_s: float) -> dict[str, float]:
         """Return the time since the last ask of each process."""
@@ -189,20 +200,16 @@ class ShareHub:
     def _bucket(self, now_s: float, ask: BucketAsk) -> BucketAnswer:
         bucket = self._buckets.use(ask.key)
         if bucket is None or now_s >= bucket.now_s + min(FORGET_WINDOWS * ask.window_s, FORGET_S_MAX):
-            self._epoch = max(self._epoch + 1, int(1000 * now_s))
-            left = ask.amount if ask.hint is None else min(ask.hint, ask.amount)
-            bucket = _Bucket(_Lowest(ask.amount, now_s), self._epoch, left, left, now_s)
-            self._buckets.add(ask.key, bucket)
-        elif ask.hint is not None and ask.epoch != bucket.epoch and ask.hint < bucket.first_left:
-            bucket.left -= bucket.first_left - ask.hint
-            bucket.first_left = ask.hint
+            bucket = self._buckets.add(ask.key, self._created(now_s, ask))
         amount = bucket.amount.counted(ask.amount, now_s)
         rate = amount / ask.window_s
-        bucket.left = min(amount, bucket.left + max(0.0, now_s - bucket.now_s) * rate)
-        bucket.now_s = now_s
-        # the hints of a new epoch contain the debts of an older one
-        change = -ask.beyond if ask.epoch in (0, bucket.epoch) else ask.saved
-        bucket.left = min(amount, bucket.left + change)
+        _refill(bucket, amount, rate, ask.window_s, now_s)
+        if ask.hint is not None and ask.epoch != bucket.epoch:
+            _use_hint(bucket, ask.hint, now_s - ask.hint_age_s, amount, rate)
+        if ask.spent:
+            owed = absorb(bucket.wasted, segments_of(ask.spent, now_s))
+            bucket.left = max(bucket.left - owed, min(bucket.left, -OWED_MAX * amount))
+        bucket.left = min(amount, bucket.left - ask.beyond)
         if ask.drained:
             bucket.left = min(0.0, bucket.left)
         least = min(ask.least, amount)
@@ -212,6 +219,14 @@ class ShareHub:
         granted = min(max(ask.want, least), max(0.0, bucket.left))
         bucket.left -= granted
         return BucketAnswer(granted, bucket.left, 0.0, bucket.epoch, amount)
+
+    def _created(self, now_s: float, ask: BucketAsk) -> _Bucket:
+        """Return a bucket without a history but the hint of an ask."""
+        self._epoch = max(self._epoch + 1, int(1000 * now_s))
+        left, at_s = ask.amount, now_s
+        if ask.hint is not None:
+            left, at_s = min(ask.hint, ask.amount), now_s - ask.hint_age_s
+        return _Bucket(_Lowest(ask.amount, now_s), self._epoch, now_s, (left, at_s), left, at_s)
 
     def _lease_slots(self, now_s: float, process: str, ask: SlotsAsk) -> SlotsAnswer:
         slots = self._slots.use(ask.key)
@@ -268,6 +283,32 @@ class ShareHub:
                     sums[name] = sums.get(name, 0) + added
         since = ask.since if ask.since <= number else 0  # a number from before a loss
         return SliceAnswer(number, {each: dict(sums) for each, sums in bins.items() if each >= since})
+
+
+def _refill(bucket: _Bucket, amount: float, rate: float, window_s: float, now_s: float) -> None:
+    """Fill a bucket until now, and note what it wastes."""
+    refill = max(0.0, now_s - bucket.now_s) * rate
+    over = min(refill, bucket.left + refill - amount)
+    if over > 0:
+        waste(bucket.wasted, (now_s - over / rate, now_s, over), window_s)
+    bucket.left, bucket.now_s = min(amount, bucket.left + refill), now_s
+
+
+def _use_hint(bucket: _Bucket, hint: float, hint_s: float, amount: float, rate: float) -> None:
+    """Use the amount that a process has seen, or supposes, in a bucket if the bucket has counted more."""
+    if hint_s >= bucket.created_s:  # of a process that has started without the engine
+        supposed = hint + (bucket.now_s - hint_s) * rate
+        if supposed < bucket.left:
+            bucket.left = supposed
+            cut(bucket.wasted, hint_s)
+        return
+    left, at_s = bucket.base
+    since_s = max(at_s, hint_s)
+    counted = min(amount, left + (since_s - at_s) * rate)
+    seen = min(amount, hint + (since_s - hint_s) * rate)
+    if seen < counted:
+        bucket.base = (seen, since_s)
+        bucket.left -= absorb(bucket.wasted, [(since_s, since_s, counted - seen)])
 
 
 def _silent(seen_s: dict[str, float], now_s: float, silent_s: float = SILENT_S) -> list[str]:
@@ -327,16 +368,22 @@ class Calls(Protocol):
 class HubEngine:
     """The connection of one process; it ends with the channel.
 
+    Args:
+        channel: the channel.
+        now: returns the time of a clock that all processes of the host have in common.
+
     Attributes: see `gateway.share.messages.NamedEngine`.
     """
 
     kind = "hub"
     fault = ""  # without the channel, the process ends
+    is_rejected = False
     carries_switches = False
 
-    def __init__(self, channel: Calls) -> None:
+    def __init__(self, channel: Calls, now: Callable[[], float]) -> None:
         self.drop: Drop = keep_silent
         self._channel = channel
+        self._now = now
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
         """Send a batch."""
@@ -344,7 +391,7 @@ class HubEngine:
         def on_reply(reply: bytes | None) -> None:
             answered(None if reply is None else self._read(reply))
 
-        self._channel.call(METHOD, list(asks), on_reply, _REPLY_S_MAX)
+        self._channel.call(METHOD, (self._now() + ASK_LIFE_S, list(asks)), on_reply, _REPLY_S_MAX)
 
     def _read(self, reply: bytes) -> Reply | None:
         try:
@@ -363,25 +410,26 @@ def answers_of(
     """Return the method that answers the batches of one process.
 
     Args:
-        now: returns the time of the hub.
+        now: returns the time of the common clock.
         drop: receives damaged asks; their answers are lost.
     """
 
     def answer(packed: bytes) -> Reply:
-        asks = _undamaged(packed, drop)
-        reply = hub.answer(now(), process, [ask for ask in asks if ask is not None])
+        until_s, asks = _undamaged(packed, drop)
+        reply = hub.answer(now(), process, [ask for ask in asks if ask is not None], until_s)
         answers = iter(reply.answers)
-        return Reply([Lost() if ask is None else next(answers) for ask in asks], reply.processes)
+        return Reply([Lost() if ask is None else next(answers) for ask in asks], reply.processes, reply.now_s)
 
     return answer
 
 
-def _undamaged(packed: bytes, drop: Drop) -> Sequence[Ask | None]:
-    """Return the asks of a batch; None for a damaged one."""
+def _undamaged(packed: bytes, drop: Drop) -> tuple[float, Sequence[Ask | None]]:
+    """Return the end and the asks of a batch; None for a damaged ask."""
     try:
         return _decode_asks(packed)
     except _DAMAGES:
-        return [_ask(raw, drop) for raw in _decode_raws(packed)]
+        until_s, raws = _decode_raws(packed)
+        return until_s, [_ask(raw, drop) for raw in raws]
 
 
 def _ask(raw: msgspec.Raw, drop: Drop) -> Ask | None:

@@ -3,17 +3,19 @@
 Requests take from the unspent amount of a lease; below 0 it is a debt, which the next ask settles. The amount is filled
 before it is empty, while limit and fleet are large enough for that; otherwise a request that needs more waits for one
 ask. Only the engine refuses. While the engine is away, a process spends the unspent amount and its part of the limit
-(`Fleet.part`). Slots are leased in the same way, and returned after use.
+(`Fleet.part`). Slots are leased in the same way (leased_slots.py).
 
 Units: requests, tokens and slots; seconds of the loop's clock.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import ClassVar, Final, Protocol
 
-from gateway.share.fleet import ASK_WAIT_S, Fleet, Requester
-from gateway.share.messages import AWAY_SHARE, Answer, Ask, BucketAnswer, BucketAsk, SlotsAnswer, SlotsAsk
+from gateway.share.debts import Segment, Spending, ages_of
+from gateway.share.fleet import ASK_WAIT_S, IDLE_S, QUIET_S, Fleet, Requester, WhenAway
+from gateway.share.leased_slots import LeasedSlots
+from gateway.share.messages import AGE_S_MAX, Answer, Ask, BucketAnswer, BucketAsk
 from ttft_gateway.apis.base import RateLimit
 from ttft_gateway.limits.bucket import MARGIN_SHARE, Bucket, BucketState, Limit, QuotaBucket, Spend, counted
 from ttft_gateway.limits.rates import RATE_WINDOW_S, Rate, Slots
@@ -24,9 +26,7 @@ _UNSPENT_SHARE: Final = 1 / 8  # of the limit: the largest unspent amount
 _USUAL_SHARE: Final = 0.05  # of the limit: a usual request of every process; if it is larger, nothing is leased ahead
 _RATE_S: Final = 5.0  # time over which the usual rate is measured, about
 _USUAL_WEIGHT: Final = 0.05  # of a new request in the usual size
-_IDLE_S: Final = 2.0  # without use, after which unspent amounts and spare slots are given back
-_QUIET_S: Final = 0.05  # longest time after a refusal without another ask
-_FRESH_S: Final = 2.0  # age up to which the amount left in the last answer can be divided
+_FRESH_S: Final = 10.0  # age up to which the amount left in the last answer can be divided
 _UNSURE_S: Final = 0.5  # of the refill: used after a late reply, while other processes may still use all that is left
 _REFUSED_S: Final = 1.0  # wait that is reported while the engine is away and nothing may be used without it
 _WAIT_S_MIN: Final = 0.01  # shortest wait after a refusal
@@ -86,6 +86,14 @@ class HeldLease(Requester, Protocol):
     def unspent(self) -> float:
         """Amount that is leased and not in use; negative for a debt."""
 
+    @property
+    def owed(self) -> float:
+        """Debt of this process, and of the fleet at the last answer."""
+
+    @property
+    def size(self) -> float:
+        """The whole limit."""
+
     def tick(self, now_s: float) -> None:
         """Ask for what is due; called about every 0.1 s while the engine answers."""
 
@@ -104,6 +112,7 @@ class Lease:
     __slots__ = (
         "_alone_number",
         "_amount",
+        "_claim_s",
         "_epoch",
         "_fills_ahead",
         "_fleet",
@@ -118,10 +127,12 @@ class Lease:
         "_refill",
         "_seen_s",
         "_sent",
+        "_sent_spending",
         "_share_left",
         "_share_rest",
         "_share_s",
         "_slope",
+        "_spending",
         "_spent",
         "_unspent",
         "_usable",
@@ -146,6 +157,8 @@ class Lease:
         self._need = 0.0  # amount that a waiting request needs
         self._is_asking = self._is_drained = False
         self._sent = 0.0  # debt in the ask under way; negative for an amount that is given back
+        self._spending: Spending | None = None  # without the engine, and not in an ask yet
+        self._sent_spending: Sequence[Segment] = ()  # in the ask under way
         self._wanted = 0.0  # amount asked for in it
         self._want_s = -math.inf  # when that began
         # the last answer
@@ -154,6 +167,7 @@ class Lease:
         self._slope = 0.0  # change per second of what is left, at most 0
         self._epoch = 0
         self._was_alone = False  # since then
+        self._claim_s = -math.inf  # time from which a limit without an answer is filled, as if it had been used up
         self._quiet_until_s = -math.inf
         self._fills_ahead = True  # False for a limit that is small for the fleet
         # use
@@ -186,16 +200,15 @@ class Lease:
 
     def take(self, cost: float, now_s: float) -> None:
         """Take `cost`; a negative cost gives back."""
-        before = self._unspent
-        unspent = self._unspent = before - cost
         if cost > 0:
             self._used_s = now_s
             self._spent += cost
             self._usual += (_USUAL_WEIGHT if self._usual else 1.0) * (cost - self._usual)
         if self._fleet.is_alone:
-            self._share_left = self._share(now_s) + min(0.0, unspent) - min(0.0, before)
-            self._leases.held[self] = None
-        elif (
+            self._take_alone(cost, now_s)
+            return
+        unspent = self._unspent = self._unspent - cost
+        if (
             unspent < (self._usual if self._fills_ahead else 0.0)
             and not self._is_asking
             and now_s >= self._quiet_until_s
@@ -218,7 +231,18 @@ class Lease:
     @property
     def unspent(self) -> float:
         """Amount that is leased and not spent; negative for a debt."""
-        return self._unspent
+        return self._unspent - self._spent_alone
+
+    @property
+    def owed(self) -> float:
+        """Debt of this process, and of the fleet at the last answer."""
+        sent = max(0.0, self._sent) + sum(amount for _, _, amount in self._sent_spending)
+        return max(0.0, self._spent_alone - self._unspent) + sent + max(0.0, -self._left)
+
+    @property
+    def size(self) -> float:
+        """The usable part of the limit."""
+        return self._amount
 
     @property
     def is_asking(self) -> bool:
@@ -234,7 +258,8 @@ class Lease:
         """Settle debts, and give back an unused amount."""
         if self._is_asking:
             return
-        if self._unspent < 0 or self._is_drained or (self._unspent > 0 and now_s >= self._used_s + _IDLE_S):
+        is_idle = self._unspent > 0 and now_s >= self._used_s + IDLE_S
+        if self._unspent < 0 or self._spending is not None or self._is_drained or is_idle:
             self._want(now_s)
         elif self._unspent == 0:
             del self._leases.held[self]
@@ -243,13 +268,16 @@ class Lease:
 
     def ask(self, now_s: float) -> Ask | None:
         """Return the ask: settle the debt, or give back an unused amount, and lease for the next second."""
-        is_idle = now_s >= self._used_s + _IDLE_S and not self._need
+        is_idle = now_s >= self._used_s + IDLE_S and not self._need
         if self._unspent < 0 or is_idle:
             self._sent, self._unspent = -self._unspent, 0.0
         least = max(0.0, self._need - self._unspent)
         target = 0.0 if is_idle else self._target(now_s)
         want = max(least, self._need + target - self._unspent)
         is_drained, self._need, self._is_drained, self._wanted = self._is_drained, 0.0, False, want
+        if self._spending is not None:
+            self._sent_spending, self._spending = self._spending.take(), None
+        hint, hint_s = self._hint()
         return BucketAsk(
             self.key,
             self._amount,
@@ -257,23 +285,24 @@ class Lease:
             want,
             least,
             self._sent,
-            None if self._seen_s == -math.inf else self._hint(now_s),
+            hint,
             self._epoch,
             is_drained,
-            max(0.0, self._share_left + self._share_rest) if self._was_alone and self._fleet.part < 1 else 0.0,
+            0.0 if hint is None else min(now_s - hint_s, AGE_S_MAX),
+            ages_of(self._sent_spending, now_s),
         )
 
     def answered(self, answer: Answer, now_s: float) -> None:
         """Add the grant to the unspent amount."""
         assert isinstance(answer, BucketAnswer)
-        self._is_asking, self._sent = False, 0.0
+        self._is_asking, self._sent, self._sent_spending = False, 0.0, ()
         self._unspent += answer.granted
         if now_s > self._seen_s:
             self._slope = min(0.0, (answer.left - self._left) / (now_s - self._seen_s))
         self._left, self._seen_s, self._epoch = answer.left, now_s, answer.epoch
         self._was_alone = False
         if answer.granted < self._wanted:
-            self._quiet_until_s = now_s + min(answer.wait_s or _QUIET_S, _QUIET_S)
+            self._quiet_until_s = now_s + min(answer.wait_s or QUIET_S, QUIET_S)
         self._fills_ahead = self._fleet.processes * self._usual <= _USUAL_SHARE * self._amount
         self._leases.held[self] = None
         self._leases.note_amount(self.key, self._amount / self._usable, answer.amount / self._usable)
@@ -283,6 +312,9 @@ class Lease:
         self._is_asking = False
         self._unspent -= self._sent
         self._sent = 0.0
+        if self._sent_spending:
+            self._own_spending().put_back(self._sent_spending)
+            self._sent_spending = ()
 
     # helpers
 
@@ -311,18 +343,38 @@ class Lease:
         elapsed_s = now_s - self._rate_s
         if elapsed_s > 0:
             weight = 1 - math.exp(-elapsed_s / _RATE_S)
-            self._rate += weight * (self._spent / max(elapsed_s, _QUIET_S) - self._rate)
+            self._rate += weight * (self._spent / max(elapsed_s, QUIET_S) - self._rate)
             self._spent, self._rate_s = 0.0, now_s
         if self._fleet.processes * self._usual > _USUAL_SHARE * self._amount:
             return 0.0
         wanted = max(_AHEAD_S * self._rate, _USUAL_MIN * self._usual)
         return min(wanted, max(_UNSPENT_SHARE * self._amount, self._usual))
 
-    def _hint(self, now_s: float) -> float:
-        """Return the least that the bucket has left: alone, all processes together use 0.9 of it."""
-        rest = 1 - AWAY_SHARE
-        left = rest * self._left if self._was_alone and self._left > 0 else self._left
-        return min(self._amount, left + rest * (now_s - self._seen_s) * self._refill)
+    @property
+    def _spent_alone(self) -> float:
+        """Amount that was spent without the engine, and is in no ask yet."""
+        return 0.0 if self._spending is None else self._spending.total
+
+    def _own_spending(self) -> Spending:
+        spending = self._spending = self._spending or Spending(self.window_s)
+        return spending
+
+    def _hint(self) -> tuple[float | None, float]:
+        """Return the amount last seen in the bucket, or supposed in it, and its time."""
+        if self._seen_s > -math.inf:
+            return self._left, self._seen_s
+        return (None, 0.0) if self._claim_s == -math.inf else (0.0, self._claim_s)
+
+    def _take_alone(self, cost: float, now_s: float) -> None:
+        """Take from the unspent amount, then from the part of this process; give back in the opposite order."""
+        share = self._share(now_s)
+        spent = max(0.0, cost - max(0.0, self._unspent)) if cost > 0 else max(cost, -self._spent_alone)
+        self._unspent -= cost - spent
+        if spent:
+            self._share_left = share - spent
+            settled = spent / self._fleet.size if self._fleet.when_away is WhenAway.ALONE else spent
+            self._own_spending().add(settled, now_s)
+        self._leases.held[self] = None
 
     def _alone_wait_s(self, need: float, now_s: float) -> float:
         part = self._fleet.part
@@ -339,10 +391,14 @@ class Lease:
         if self._alone_number != fleet.times_alone:
             self._alone_number = fleet.times_alone
             if not self._was_alone:
+                if self._seen_s == -math.inf:
+                    self._claim_s = fleet.alone_since_s
                 age_s = fleet.alone_since_s - self._seen_s
                 left = self._left + self._slope * age_s if age_s <= _FRESH_S else 0.0
                 self._share_rest = part * max(0.0, left)
-                self._share_left = min(self._share_rest, _UNSURE_S * part * self._refill if part < 1 else math.inf)
+                # a usual request of each process fits into what a limit may be exceeded by
+                unsure = max(_UNSURE_S * part * self._refill, self._usual) if part < 1 else math.inf
+                self._share_left = min(self._share_rest, unsure)
                 self._share_rest -= self._share_left
             self._share_s = fleet.alone_since_s
             self._was_alone = True
@@ -399,137 +455,3 @@ class LeasedBucket(Lease):
     def state(self, now_s: float) -> BucketState:
         """Return a snapshot."""
         return BucketState(self.resource, self.window_s, self.amount, self.left(now_s), False, self.enforce, None)
-
-
-class LeasedSlots(Slots):
-    """Slots that the fleet shares.
-
-    Slots in use are reported every 2 s. A spare slot goes back when another process lacks one, or after 2 s.
-    """
-
-    __slots__ = (
-        "_alone_number",
-        "_asked_s",
-        "_excess",
-        "_fleet",
-        "_is_asking",
-        "_leases",
-        "_on_more",
-        "_others",
-        "_quiet_until_s",
-        "_sent",
-        "_used_s",
-        "_waiting",
-        "_want",
-        "_wanted",
-        "key",
-    )
-
-    def __init__(self, leases: Leases, key: str, limit: float) -> None:
-        super().__init__(limit)
-        self.allowed = 0
-        self.key = key
-        self._waiting: Callable[[], int] = int
-        self._on_more: Callable[[], None] = _nothing
-        self._leases = leases
-        self._fleet = leases.fleet
-        self._is_asking = self._wanted = False
-        self._others: int | None = None
-        self._want = self._sent = self._excess = self._alone_number = 0
-        self._asked_s = self._used_s = self._quiet_until_s = -math.inf
-
-    @property
-    def is_refused(self) -> bool:
-        """True while no further slot may be used without the engine, which is away."""
-        return self._fleet.is_alone and not self._fleet.part
-
-    @property
-    def unspent(self) -> float:
-        """Slots that are leased and not in use; negative after slots were taken while the engine was away."""
-        return self.allowed - self.taken
-
-    def release(self) -> None:
-        """Release a slot, and give it back if another process lacks one."""
-        self.taken -= 1
-        if self._wanted:
-            self._send()
-
-    def serve(self, waiting: Callable[[], int], on_more: Callable[[], None]) -> None:
-        """Serve a queue; see `Slots.serve`."""
-        self._waiting, self._on_more = waiting, on_more
-
-    def passes_on(self) -> bool:
-        """Return False for a slot more than an equal part while another process lacks one."""
-        if not self._excess or self._fleet.is_alone:
-            return self.taken <= self.allowed
-        self._excess -= 1
-        return False
-
-    def is_asking(self, now_s: float, waiting: int = 0) -> bool:
-        """Have further slots asked for, and return True until the answer is known; called while all are taken."""
-        self._used_s, self._want = now_s, waiting + 1
-        if self._fleet.is_alone:
-            self._take_part()
-            return False
-        if not self._is_asking and now_s >= self._quiet_until_s:
-            self._send()
-        return self._is_asking
-
-    def tick(self, now_s: float) -> None:
-        """Ask again for a request that waits, give back spare slots, and report the slots in use every 2 s."""
-        if self._is_asking:
-            return
-        is_idle = now_s >= self._used_s + _IDLE_S
-        self._want = self._waiting()
-        if self._want or now_s >= self._asked_s + _IDLE_S or (self.allowed > self.taken and (is_idle or self._wanted)):
-            self._send()
-        elif not self.allowed and not self.taken:
-            del self._leases.held[self]
-
-    def ask(self, now_s: float) -> Ask | None:
-        """Return the ask: report the slots held, without spare ones that others lack."""
-        gives_back = self._wanted or now_s >= self._used_s + _IDLE_S
-        self._asked_s = now_s
-        if gives_back or self.allowed < self.taken:
-            self.allowed = self.taken
-        self._sent = int(self.allowed)
-        spare = 0 if gives_back else 1
-        want = self._want + spare if self._want else 0
-        return SlotsAsk(self.key, int(self.limit), self._sent, want, self._others)
-
-    def answered(self, answer: Answer, now_s: float) -> None:
-        """Use the granted slots."""
-        assert isinstance(answer, SlotsAnswer)
-        self._is_asking = False
-        self._others, self._wanted = answer.others, answer.wanted
-        self.allowed = self._sent + answer.granted
-        if answer.granted < self._want:
-            self._quiet_until_s = now_s + _QUIET_S
-        part = max(1, answer.limit // self._fleet.processes)
-        self._excess = max(0, self.taken - part) if answer.wanted else 0
-        self._want = 0
-        self._leases.held[self] = None
-        self._leases.note_amount(self.key, self.limit, answer.limit)
-        if self.allowed > self.taken:
-            self._on_more()
-
-    def lost(self, now_s: float) -> None:
-        """Go on with the slots held: the next ask states them."""
-        self._is_asking = False
-
-    def _send(self) -> None:
-        self._is_asking = True
-        self._fleet.want(self)
-
-    def _take_part(self) -> None:
-        """Add this process's part of the slots that were free, once, or one slot if it would have none."""
-        part = self._fleet.part
-        if part and self._alone_number != self._fleet.times_alone:
-            self._alone_number = self._fleet.times_alone
-            others = 0 if part == 1 else self._others or 0
-            free = max(0.0, self.limit - others - self.allowed)
-            self.allowed = max(1, self.allowed + int(part * free))
-
-
-def _nothing() -> None:
-    """Do nothing: no request waits."""

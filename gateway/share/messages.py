@@ -9,7 +9,7 @@ Messages are arrays: a later version may append fields with defaults. Each field
 damaged or forged; what is outside is not decoded. The ranges of rows and sums belong to their readers, as their meaning
 does.
 
-`pack` and `unpack` convert batches and replies to and from the form of `ttft1.lua`, msgpack arrays. Integers of slices
+`pack` and `unpack` convert batches and replies to and from the form of `ttft2.lua`, msgpack arrays. Integers of slices
 travel as text, because Lua's numbers are exact up to 2^53 only. The rows of a gauge are packed by themselves, because
 the server stores them packed. A client that can write to the server can forge a reply, so any bytes may come. The
 smallest damaged part is dropped: a row of a gauge, a bin of a slice, a switch, or an answer. Only a reply without the
@@ -25,14 +25,17 @@ from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar
 from msgspec import Meta, Raw, Struct, convert
 from msgspec.msgpack import Decoder, Encoder
 
+from gateway.share.debts import SEGMENTS_MAX
 from ttft_gateway.pool.learned import Drop
 
 SILENT_S: Final = 5.0  # a process that asks nothing for this long is gone: its gauges and slots are free
 BIN_S: Final = 5.0  # length of a bin of a slice
 SLICE_S: Final = 120.0  # age at which a bin is dropped
+ASK_LIFE_S: Final = 1.0  # after it, an engine that was late leases nothing any more: the ask was sent again meanwhile
 AWAY_SHARE: Final = 0.9  # of a limit: what all processes together use while the engine is away
-FORGET_WINDOWS: Final = 1 / (1 - AWAY_SHARE)  # age of an unused bucket at which any hint for it is the full amount
+FORGET_WINDOWS: Final = 10.0  # age at which an unused bucket is forgotten; it is full after one, if nothing is owed
 FORGET_S_MAX: Final = 3600.0  # and the longest such age
+AGE_S_MAX: Final = 10 * FORGET_S_MAX  # of what a process reports; what is older counts as this old
 PROCESSES_MAX: Final = 4_096
 NAMES_MAX: Final = 4_096  # names in a gauge or in a bin; a bin has at most the names of about 3,000 bins of a sketch
 ROW_MAX: Final = 64  # integers in a row of a gauge
@@ -52,6 +55,7 @@ Slots = Annotated[int, Meta(ge=0, le=_SLOTS_MAX)]
 Amount = Annotated[float, Meta(ge=0.0, le=_AMOUNT_MAX)]
 Change = Annotated[float, Meta(ge=-_AMOUNT_MAX, le=_AMOUNT_MAX)]
 Duration = Annotated[float, Meta(ge=0.0)]  # infinite where a bucket never fills by itself
+Age = Annotated[float, Meta(ge=0.0, le=AGE_S_MAX)]
 Integer = Annotated[int, Meta(ge=-(2**63) + 1, le=2**63 - 1)]
 Row = Annotated[Sequence[Integer], Meta(max_length=ROW_MAX)]
 Sums = Annotated[dict[Name, Integer], Meta(max_length=NAMES_MAX)]
@@ -66,12 +70,14 @@ class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
         window_s: time in which the empty bucket fills; infinite for a bucket that only processes fill.
         want: amount to lease.
         least: smallest lease of use; 0 if any is.
-        beyond: amount spent without a lease; negative to give back.
-        hint: estimate of the amount left in the bucket, without the lease of the process; None before its first answer.
-        epoch: epoch of the last answer; 0 before the first, which counts as the present epoch.
+        beyond: amount spent just now without a lease; negative to give back.
+        hint: amount that was left at `hint_age_s`; None if the process has no estimate. It counts if the engine has
+            lost the bucket since: the bucket had at most as much.
+        epoch: epoch of the last answer; 0 before the first.
         drained: True if the limit was found used up, whatever the bucket's own count.
-        saved: amount that the process was free to spend while the engine was away, and did not; it is not in the hint,
-            and counts in a later epoch of the bucket only.
+        hint_age_s: age of `hint`.
+        spent: amounts that were spent while the engine was away, oldest first: the ages of the start and of the end of
+            each segment, and its amount (see `gateway.share.debts`).
     """
 
     key: Name
@@ -83,7 +89,8 @@ class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
     hint: Change | None = None
     epoch: Number = 0
     drained: bool = False
-    saved: Amount = 0.0
+    hint_age_s: Age = 0.0
+    spent: Annotated[Sequence[Change], Meta(max_length=3 * SEGMENTS_MAX)] = ()
 
 
 class BucketAnswer(Struct, tag="bucket", array_like=True, frozen=True):
@@ -93,8 +100,7 @@ class BucketAnswer(Struct, tag="bucket", array_like=True, frozen=True):
         granted: leased amount, at most `want`; 0 if less than `least` is left.
         left: remaining amount, without all leases; negative after more was spent than leased.
         wait_s: time until `least` is left; 0 if it was granted.
-        epoch: number that changes when the engine has lost the bucket. Debts and hints of an older epoch do not count
-            in a later one.
+        epoch: number that changes when the engine has lost the bucket.
         amount: size that counts, lower than the asked one if another process has a lower limit.
     """
 
@@ -231,7 +237,7 @@ class SwitchesAnswer(Struct, tag="switches", array_like=True, frozen=True):
 
 
 class Lost(Struct, tag="lost", array_like=True, frozen=True):
-    """Stands for a damaged answer, or for the answer to a damaged ask: the engine has executed the ask or not."""
+    """Stands for a damaged answer, or the answer to a damaged or old ask: the engine has executed the ask or not."""
 
 
 Ask: TypeAlias = BucketAsk | SlotsAsk | GaugeAsk | SliceAsk | SwitchesAsk
@@ -244,10 +250,12 @@ class Reply(Struct, array_like=True, frozen=True):
     Attributes:
         answers: one for each ask, of the same kind and in the same order, or `Lost`.
         processes: number of processes that have asked in the last 5 s, the asking one included.
+        now_s: time of the engine's clock.
     """
 
     answers: list[Answer]
     processes: Processes = 1
+    now_s: float = 0.0
 
 
 Answered: TypeAlias = Callable[[Reply | None], None]
@@ -275,11 +283,13 @@ class NamedEngine(Engine, Protocol):
         kind: "hub" for the supervisor of the host, "redis" for a server.
         fault: reason for which there is no connection; "" with a connection. Without secrets.
         drop: receives what is dropped of replies; replaced by the owner of the process.
+        is_rejected: True while the engine answers, and rejects the login or the rights of this process.
         carries_switches: False for the hub: the supervisor itself switches all its workers.
     """
 
     kind: str
     fault: str
+    is_rejected: bool
     carries_switches: bool
     drop: Drop
 
@@ -288,9 +298,10 @@ def keep_silent(_name: str, _fault: str) -> None:
     """Report nothing (a `Drop`)."""
 
 
-# The form in which `ttft1.lua` receives asks and returns answers
+# The form in which `ttft2.lua` receives asks and returns answers
 
 REPLY_BYTES_MAX: Final = 64_000_000  # 32 asks with 24 bins of 3,000 names each have 50 MB
+_FALSE: Final = b"\xc2"  # in msgpack; stands for no answer
 _DIGITS_MAX: Final = 20  # of an integer of 64 bits, with its sign
 _DAMAGES: Final = (ValueError, RecursionError)  # what msgspec raises for any bytes
 
@@ -303,7 +314,7 @@ _Empty = Annotated[list[None], Meta(max_length=0)]  # Lua has one kind of empty 
 _T = TypeVar("_T")
 
 _encode = Encoder().encode
-_decode = Decoder(tuple[list[Raw], Processes]).decode
+_decode = Decoder(tuple[list[Raw], Processes, float]).decode
 _decode_scalars = Decoder(list[bool | int | float]).decode
 _decode_gauge = Decoder(tuple[Processes, bool]).decode
 _decode_named = Decoder(_Named | _Empty).decode
@@ -320,9 +331,18 @@ class WireError(ValueError):
     """A reply does not have the form of one."""
 
 
-def pack(asks: Sequence[Ask]) -> list[bytes]:
-    """Return the arguments of the function for a batch."""
-    return [_encode([_packed(ask) for ask in asks]), *(_encode(ask.rows) for ask in asks if isinstance(ask, GaugeAsk))]
+def pack(asks: Sequence[Ask], until_s: float = math.inf) -> list[bytes]:
+    """Return the arguments of the function for a batch.
+
+    Args:
+        until_s: time of the server's clock after which nothing is leased.
+    """
+    until = f"{until_s:.6f}".encode()
+    return [
+        until,
+        _encode([_packed(ask) for ask in asks]),
+        *(_encode(ask.rows) for ask in asks if isinstance(ask, GaugeAsk)),
+    ]
 
 
 def unpack(asks: Sequence[Ask], replied: object, drop: Drop = keep_silent) -> Reply:
@@ -337,14 +357,14 @@ def unpack(asks: Sequence[Ask], replied: object, drop: Drop = keep_silent) -> Re
     """
     first, *sums = _parts(replied)
     try:
-        raws, processes = _decode(first)
+        raws, processes, now_s = _decode(first)
     except _DAMAGES as error:
         raise WireError(f"the reply has an unknown form: {error}") from None
     gauges = sum(isinstance(ask, GaugeAsk) for ask in asks)
     if len(raws) != len(asks) or len(sums) != gauges:
         raise WireError(f"the reply has {len(raws)} answers and {len(sums)} sums to {len(asks)} asks, {gauges} of sums")
     rest = iter(sums)
-    return Reply([_answer(ask, raw, rest, drop) for ask, raw in zip(asks, raws, strict=True)], processes)
+    return Reply([_answer(ask, raw, rest, drop) for ask, raw in zip(asks, raws, strict=True)], processes, now_s)
 
 
 def _parts(replied: object) -> list[bytes]:
@@ -363,6 +383,8 @@ def _answer(ask: Ask, raw: Raw, sums: Iterator[bytes], drop: Drop) -> Answer:
     def drop_part(part: str, fault: str) -> None:
         drop(f"{name} {part}".rstrip(), fault)
 
+    if bytes(raw) == _FALSE:  # an old ask
+        return Lost()
     try:
         if isinstance(ask, GaugeAsk):
             return _gauge(ask, raw, packed, drop_part)

@@ -1,4 +1,4 @@
-"""The engine of many hosts: a function library, ttft1.lua, in a Redis or Valkey server of version 7 or later.
+"""The engine of many hosts: a function library, ttft2.lua, in a Redis or Valkey server of version 7 or later.
 
 One connection and one task, which connects again and again: the server may be away at any time, also at the start.
 Batches that come while others are under way are sent together. The library is loaded at every connect, so that a server
@@ -16,10 +16,10 @@ from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from gateway.share.address import EngineAddress
-from gateway.share.messages import Answer, Answered, Ask, Reply, keep_silent, pack, unpack
+from gateway.share.messages import ASK_LIFE_S, Answer, Answered, Ask, Reply, keep_silent, pack, unpack
 from ttft_gateway.pool.learned import Drop
 
 CONNECT_S: Final = 1.0  # time limit of a connect with all that belongs to it, and of one Sentinel
@@ -28,7 +28,7 @@ CALL_MAX: Final = 32  # asks in one function call, during which the server does 
 QUEUE_MAX: Final = 256  # batches without a reply
 _PAUSES_S: Final = (0.05, 0.5)  # first and longest time between attempts to connect; doubled after each
 _REASON_MAX: Final = 200  # characters
-LIBRARY: Final = files("gateway.share").joinpath("ttft1.lua").read_text("utf-8")
+LIBRARY: Final = files("gateway.share").joinpath("ttft2.lua").read_text("utf-8")
 
 
 class Login(NamedTuple):
@@ -61,6 +61,7 @@ class RedisEngine:
 
     Attributes:
         fault: reason for which there is no connection; "" with a connection. Without secrets.
+        is_rejected: True if the server has rejected the last login, or its rights.
         drop: receives what is dropped of replies.
     """
 
@@ -77,10 +78,11 @@ class RedisEngine:
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
         self.fault = "not connected yet"
+        self.is_rejected = False
         self.drop: Drop = keep_silent
         self._address = address
         self._login = login
-        self._call = ("FCALL", "ttft1_ask", 1, f"ttft1:{{{fleet}}}:processes", process)
+        self._call = ("FCALL", "ttft2_ask", 1, f"ttft2:{{{fleet}}}:processes", process)
         self._rand = rand
         self._tls = tls
         self._waiting: deque[_Batch] = deque()
@@ -89,6 +91,7 @@ class RedisEngine:
         self._connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._pause_s = _PAUSES_S[0]
+        self._ahead_s = 0.0  # of the server's clock
         self._is_closed = False
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
@@ -121,10 +124,11 @@ class RedisEngine:
                 try:
                     async with asyncio.timeout(connect_s):
                         connection = await self._connect()
-                    self.fault = ""
+                    self.fault, self.is_rejected = "", False
                     self._connected.set()
                     await self._serve(connection)
                 except (RedisError, OSError, ValueError) as error:
+                    self.is_rejected = isinstance(error, (AuthenticationError, NoPermissionError))
                     self._lose(_reason(error))
                 finally:
                     if connection is not None:
@@ -150,10 +154,13 @@ class RedisEngine:
         connection = self._connection(address, self._login, address.database)
         try:
             await connection.connect()
+            await connection.send_command("TIME")  # a server answers no text of more than 16 kB without a login
+            await connection.read_response()
             await connection.send_command("FUNCTION", "LOAD", "REPLACE", LIBRARY)
             await connection.read_response()
+            sent_s = asyncio.get_running_loop().time()
             await connection.send_command(*self._call, *pack(()))
-            unpack((), await connection.read_response())
+            self._ahead_s = unpack((), await connection.read_response()).now_s - sent_s
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -216,8 +223,10 @@ class RedisEngine:
             await self._wake.wait()
             self._wake.clear()
             self._sent, self._waiting = self._waiting, self._sent
+            sent_s = loop.time()
+            until_s = sent_s + self._ahead_s + ASK_LIFE_S
             calls: list[tuple[str | int | bytes, ...]] = [
-                (*self._call, *pack(part)) for batch in self._sent for part in _parts(batch.asks)
+                (*self._call, *pack(part, until_s)) for batch in self._sent for part in _parts(batch.asks)
             ]
             async with asyncio.timeout(SILENCE_S):
                 await connection.send_packed_command(connection.pack_commands(calls))
@@ -225,8 +234,9 @@ class RedisEngine:
                 asks = self._sent[0].asks
                 async with asyncio.timeout(SILENCE_S):
                     replies = [unpack(part, await connection.read_response(), self.drop) for part in _parts(asks)]
+                self._ahead_s = replies[-1].now_s - sent_s
                 answers: list[Answer] = [answer for reply in replies for answer in reply.answers]
-                loop.call_soon(self._sent.popleft().answered, Reply(answers, replies[-1].processes))
+                loop.call_soon(self._sent.popleft().answered, Reply(answers, replies[-1].processes, replies[-1].now_s))
             self._pause_s = _PAUSES_S[0]
 
 

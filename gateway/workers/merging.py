@@ -39,6 +39,7 @@ _NOT_ADDED: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "process_max_fds": min,
     "ttft_gateway_config_last_reload_successful": min,
     "ttft_gateway_share_up": min,
+    "ttft_gateway_share_owed": max,
     "ttft_gateway_share_processes": max,
 }
 
@@ -64,19 +65,20 @@ def merged_admission(workers: Sequence[AdmissionState]) -> AdmissionState:
 def merged_share(workers: Sequence[ShareState]) -> ShareState | None:
     """Return the state of the exchange; None if there is no exchange.
 
-    It comes from the worker that misses the engine, or with the oldest exchange; leases are added. The part comes from
-    the worker that counts the fewest processes.
+    It comes from the worker that misses the engine, or with the oldest exchange; leases are added, and of debts, which
+    contain the debt of the fleet, the largest counts. The part comes from the worker that counts the fewest processes.
     """
     if not workers:
         return None
-    leases: dict[str, float] = {}
+    leases: dict[str, LeaseState] = {}
     for lease in (lease for worker in workers for lease in worker.leases):
-        leases[lease.limit] = leases.get(lease.limit, 0.0) + lease.left
+        found = leases.get(lease.limit, LeaseState(lease.limit, 0.0))
+        leases[lease.limit] = LeaseState(lease.limit, round(found.left + lease.left, 3), max(found.owed, lease.owed))
     return replace(
         max(workers, key=lambda worker: (not worker.up, _age_s(worker.exchange_age_s), _age_s(worker.reply_age_s))),
         processes=max(worker.processes for worker in workers),
         away_part=max(worker.away_part for worker in workers),
-        leases=tuple(LeaseState(limit, round(left, 3)) for limit, left in leases.items()),
+        leases=tuple(leases.values()),
         mismatches=tuple({each.limit: each for worker in workers for each in worker.mismatches}.values()),
     )
 

@@ -139,7 +139,7 @@ class _Worker:
         settings = unpacked(begin.settings, Settings)
         self._drain_timeout_s = settings.drain_timeout_s
         self._redis = None if settings.share is None else open_redis(settings.share, tasks)
-        engine: NamedEngine = self._redis or HubEngine(channel)
+        engine: NamedEngine = self._redis or HubEngine(channel, asyncio.get_running_loop().time)
         self._gateway = Gateway(share_of(settings, member.workers), tasks, None, tune, member, engine)
         self._gateway.switches.on_switch = lambda event: channel.send("switched", SwitchHedging(event.model, event.on))
         asyncio.get_running_loop().set_exception_handler(self._gateway.on_loop_error)

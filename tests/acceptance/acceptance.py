@@ -3,8 +3,8 @@
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
 `quotas` and `ledgers` run in virtual time. Each line has what was measured, what it must be, and whether it is. Units
 in the table: milliseconds and megabytes. The parts of ON_REQUEST run only when they are named: they take minutes, and
-`silence` installs SDKs. `hosts`, `one_provider`, `redis` and `redis_crowd` start redis-server, `nights` prometheus, and
-`rolling` haproxy (Debian: apt install redis-server prometheus haproxy).
+`silence` installs SDKs. `hosts`, `one_provider`, `outages`, `redis` and `redis_crowd` start redis-server, `nights`
+prometheus, and `rolling` haproxy (Debian: apt install redis-server prometheus haproxy).
 """
 
 import signal
@@ -29,6 +29,7 @@ from floods import open_files
 from host_scenarios import HOST_LIMIT, HOST_TROUBLES, two_hosts
 from hot_path import Fleet, cost, longest_slice
 from nights import played_nights
+from outage_scenarios import OUTAGE_LIMIT, SLOTS, SeenOutage, outages_of, seen_outages
 from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
@@ -292,6 +293,19 @@ def redis() -> Iterator[Line]:
         yield Line(f"a shared limit, Redis {trouble}", must_be, f"{over}; {waited}", fine and seen.admitted >= 0.9)
 
 
+def outages() -> Iterator[Line]:
+    """Results of fleets over outages of a real server, of a tenth of a window to three windows."""
+    sizes = outages_of((0.1, 1, 2, 3), (1, 2, 4, 8))
+    with tempfile.TemporaryDirectory() as folder:
+        found = run_real(seen_outages(Path(folder), sizes))
+    for outage, outcome, slots, errors in found:
+        kept = "kept" if outage.keeps else "lost"
+        what = f"{outage.windows:g} windows, {kept}, {outage.gateways} gateways, load {outage.load:g}"
+        refused = f"refused with room {outcome.refused_away} away, {outcome.refused_back} after"
+        measured = f"over {outcome.over:.1f} of {OUTAGE_LIMIT}; {refused}; {slots} of {SLOTS} slots; {errors} errors"
+        yield Line(what, "over <= 1 % + gateways", measured, SeenOutage(outage, outcome, slots, errors).holds)
+
+
 def redis_crowd() -> Iterator[Line]:
     """Cost of 1,000 processes for one server; for a quiet machine."""
     with tempfile.TemporaryDirectory() as folder:
@@ -411,7 +425,7 @@ PARTS = (
     workers,
     redis,
 )
-ON_REQUEST = (blame, deadlines, faults, hosts, nights, one_provider, redis_crowd, rolling, sharing, silence)
+ON_REQUEST = (blame, deadlines, faults, hosts, nights, one_provider, outages, redis_crowd, rolling, sharing, silence)
 
 
 def main() -> int:

@@ -202,7 +202,7 @@ async def crowd(folder: Path, processes: int, seconds: float) -> ProcessesCost:
         path = str(server.socket)
         connections = [(await loop.create_unix_connection(asyncio.Protocol, path))[0] for _ in range(processes)]
         names = [
-            _arguments("FCALL", "ttft1_ask", "1", "ttft1:{prod}:processes", f"process-{process:04}")
+            _arguments("FCALL", "ttft2_ask", "1", "ttft2:{prod}:processes", f"process-{process:04}")
             for process in range(processes)
         ]
         loads, all_kinds, bin_s = _batches(rand, is_full=False), _batches(rand, is_full=True), loop.time()

@@ -177,7 +177,7 @@ def test_every_metric_is_documented() -> None:
     proof = ProofCounts(lambda _: None)
     proof.goals = {REQUEST.model: Goal(2.0, 10.0)}
     proof.on_event(REQUEST)
-    shared = share_values(is_up=True, processes=2)
+    shared = share_values(is_up=True, processes=2, owed=0.25)
     values = [
         *ProcessValues("1.2.3", lambda: 7)(),
         *worker_values({1: 12}, 1),

@@ -13,8 +13,9 @@ from gateway.observe.state import LeaseState, MismatchState, ShareState
 from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Model, Runtime
 from gateway.race.deadlines import TimerQueue
+from gateway.server.fleet_size import FleetSize
 from gateway.server.sharing import Sharing
-from gateway.share.fleet import ASK_WAIT_S, WhenAway
+from gateway.share.fleet import ASK_WAIT_S, Fleet
 from gateway.share.leases import Lease
 from gateway.share.messages import Answered, Ask, BucketAsk, SwitchesAsk, keep_silent
 from pooled import pool, send
@@ -27,6 +28,11 @@ from ttft_gateway.pool.pool import Pool
 _NO_REPLY = "no reply within 90 ms, three times in a row"
 
 
+def _size() -> FleetSize:
+    """Return the size of a fleet of one process."""
+    return FleetSize(1, 1, Fleet(), asyncio.TaskGroup())
+
+
 def test_the_state_of_sharing() -> None:
     """Unspent amounts, a lower limit elsewhere, and one event each for the engine's absence and return."""
 
@@ -34,7 +40,7 @@ def test_the_state_of_sharing() -> None:
         loop, events = asyncio.get_running_loop(), list[Event]()
         host = EngineHost(loop)
         runtime = Runtime(loop, events.append, random.Random(1).random, TimerQueue(loop))
-        shared = Sharing(HostedEngine(host, "me"), WhenAway.SHARE, runtime, keep_silent)
+        shared = Sharing(HostedEngine(host, "me"), _size(), runtime, keep_silent)
         instruments = Instruments()
         shared.count_in(instruments)
         await shared.start(_ignore)
@@ -53,6 +59,7 @@ def test_the_state_of_sharing() -> None:
             reply_age_s=0.05,
             exchange_age_s=None,
             processes=2,
+            expected=1,
             when_away="share",
             away_part=0.45,
             leases=(LeaseState("key:a:requests", 2.0),),
@@ -87,7 +94,7 @@ def test_a_bug_in_a_lease_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         loop, events = asyncio.get_running_loop(), list[Event]()
         runtime = Runtime(loop, events.append, random.Random(1).random, TimerQueue(loop))
-        shared = Sharing(HostedEngine(EngineHost(loop), "me"), WhenAway.SHARE, runtime, keep_silent)
+        shared = Sharing(HostedEngine(EngineHost(loop), "me"), _size(), runtime, keep_silent)
         await shared.start(_ignore)
         monkeypatch.setattr(Lease, "ask", lambda *_: 1 / 0)
         shared.limits.rate("key:a:requests", 600).wait_s(1.0, loop.time())
@@ -105,6 +112,7 @@ class Engine:
 
     kind = "redis"
     fault = ""
+    is_rejected = False
     carries_switches = True
 
     def __init__(self, hub: SwitchingHub, process: str) -> None:
@@ -138,7 +146,7 @@ class Process:
         runtime = Runtime(loop, self.events.append, random.Random(1).random, TimerQueue(loop))
         self.shared = Sharing(
             self.engine,
-            WhenAway.SHARE,
+            _size(),
             runtime,
             keep_silent,
         )

@@ -12,7 +12,7 @@ from gateway.share.messages import Ask, BucketAsk, GaugeAnswer, GaugeAsk, SliceA
 from share_engines import ServerEngine
 
 server = shared_fixtures.server
-PREFIX: Final = "ttft1:{test}:"
+PREFIX: Final = "ttft2:{test}:"
 ASKS: Final[tuple[Ask, ...]] = (
     BucketAsk("k", 60.0, 60.0, want=5.0),
     SlotsAsk("k", 4, 0, 2),

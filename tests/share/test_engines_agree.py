@@ -23,9 +23,21 @@ from switching_hub import SwitchingHub
 
 server = shared_fixtures.server
 
+
+def _sorted(segments: list[tuple[float, float, float]]) -> list[float]:
+    """Return segments as a report has them: sorted, and without overlaps."""
+    ages = sorted((age for from_s, to_s, _ in segments for age in (from_s, to_s)), reverse=True)
+    return [
+        value
+        for place, (_, _, amount) in enumerate(segments)
+        for value in (ages[2 * place], ages[2 * place + 1], amount)
+    ]
+
+
 EIGHTHS = st.integers(-40, 800).map(lambda number: number / 8)  # exact in every order of additions
 KEYS = st.sampled_from(["k1", "k2"])
 NAMES = st.sampled_from(["r1", "r2", "ä \n", "7"])
+AGES = st.integers(0, 1000).map(lambda number: number / 8)
 EPOCHS = st.sampled_from([0, 1_000_000])
 ASKS: st.SearchStrategy[Ask] = st.one_of(
     st.builds(
@@ -39,7 +51,8 @@ ASKS: st.SearchStrategy[Ask] = st.one_of(
         hint=st.none() | EIGHTHS,
         epoch=EPOCHS,
         drained=st.booleans(),
-        saved=EIGHTHS.map(abs),
+        hint_age_s=st.sampled_from([0.0, 0.125, 3.0, 70.0, 700.0]),
+        spent=st.lists(st.tuples(AGES, AGES, EIGHTHS), max_size=4).map(_sorted),
     ),
     st.builds(
         SlotsAsk,
@@ -67,20 +80,27 @@ ASKS: st.SearchStrategy[Ask] = st.one_of(
     ),
 )
 STEPS = st.lists(
-    st.tuples(st.sampled_from([0.0, 0.125, 0.5, 1.0, 4.5, 130.0]), st.sampled_from("abc"), st.lists(ASKS, max_size=4)),
+    st.tuples(
+        st.sampled_from([0.0, 0.125, 0.5, 1.0, 4.5, 130.0]),
+        st.sampled_from("abc"),
+        st.lists(ASKS, max_size=4),
+        st.sampled_from([math.inf, 0.0, -0.125]),
+    ),
     max_size=12,
 )
 
 
 @given(STEPS)
-def test_the_hub_and_the_server_agree(server: ServerEngine, steps: list[tuple[float, str, Sequence[Ask]]]) -> None:
+def test_the_hub_and_the_server_agree(
+    server: ServerEngine, steps: list[tuple[float, str, Sequence[Ask], float]]
+) -> None:
     """The same batches at the same times have the same replies, and every key has a TTL."""
     hub, now_s = SwitchingHub(), 1_000.0
     server.lose()
-    for wait_s, process, asks in steps:
+    for wait_s, process, asks, life_s in steps:
         now_s += wait_s
-        expected, replied = hub.answer(now_s, process, asks), server.answer(now_s, process, asks)
-        assert _trimmed(replied) == _trimmed(expected)
+        expected = hub.answer(now_s, process, asks, now_s + life_s)
+        assert _trimmed(server.answer(now_s, process, asks, now_s + life_s)) == _trimmed(expected)
     assert all(ttl > 0 for ttl in server.keys().values()), server.keys()
 
 

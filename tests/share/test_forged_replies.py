@@ -66,7 +66,7 @@ TOO_MANY_BINS: list[object] = [part for number in range(30) for part in (number,
         (BUCKET, [5.0, -math.inf, 0, 7, 60], None, Lost(), ["b"]),
         (BUCKET, [5.0, 3.0, 0, math.inf, 60], None, Lost(), ["b"]),
         (BUCKET, [5.0, 3.0, 0, 7, [60]], None, Lost(), ["b"]),
-        (BUCKET, False, None, Lost(), ["b"]),
+        (BUCKET, False, None, Lost(), []),  # an old ask
         (SLOTS, [1, 0, 4, False], None, SlotsAnswer(1, 0, 4, wanted=False), []),
         (SLOTS, [1, -2, 4, False], None, Lost(), ["c"]),
         (SWITCHES, [3, ["x", "on", 5.0], 2], None, SwitchesAnswer(3, [SwitchState("x", "on", 5.0)], 2), []),
@@ -89,7 +89,7 @@ TOO_MANY_BINS: list[object] = [part for number in range(30) for part in (number,
 )
 def test_what_is_read(ask: Ask, answer: object, sums: object, read: object, dropped: list[str]) -> None:
     """A damaged row, bin or item costs itself, other damage the answer; the next answer is read in any case."""
-    parts = [encode([[answer, [0, [], 1]], 2])]
+    parts = [encode([[answer, [0, [], 1]], 2, 5.0])]
     if isinstance(ask, GaugeAsk):
         parts.append(sums if isinstance(sums, bytes) else encode(sums))
     names: list[str] = []
@@ -108,15 +108,17 @@ def test_what_is_read(ask: Ask, answer: object, sums: object, read: object, drop
         [5],
         [b""],
         [b"\xc1"],
-        [encode([[[0, [], 1]], 10**9])],
-        [encode([[[0, [], 1]], -1])],
-        [encode([[[0, [], 1]], math.inf])],
-        [encode([[], 1])],
-        [encode([[[0, [], 1]], 1]), b""],
+        [encode([[[0, [], 1]], 10**9, 5.0])],
+        [encode([[[0, [], 1]], -1, 5.0])],
+        [encode([[[0, [], 1]], math.inf, 5.0])],
+        [encode([[[0, [], 1]], 1])],
+        [encode([[[0, [], 1]], 1, None])],
+        [encode([[], 1, 5.0])],
+        [encode([[[0, [], 1]], 1, 5.0]), b""],
         [DEEP],
         [b"\xdd\xff\xff\xff\xff"],
         [LATIN],
-        [encode([[[0, [], 1]], 1]), bytes(64_000_001)],
+        [encode([[[0, [], 1]], 1, 5.0]), bytes(64_000_001)],
     ],
 )
 def test_what_is_no_reply(replied: object) -> None:

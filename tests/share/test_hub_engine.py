@@ -43,7 +43,7 @@ def test_processes_share_the_hub_of_another_process() -> None:
     hub, replies = ShareHub(), list[Reply | None]()
     asks: list[Ask] = [BucketAsk("k", 10.0, 60.0, 6.0), SlotsAsk("s", 2, 0, 1), SwitchesAsk()]
     for process in ("1", "2", "2"):
-        engine = HubEngine(Channel(answers_of(hub, process, lambda: 5.0)))
+        engine = HubEngine(Channel(answers_of(hub, process, lambda: 5.0)), lambda: 5.0)
         engine.ask(asks, replies.append)
         engine.close()
     granted = []
@@ -60,7 +60,7 @@ def test_a_damaged_ask_costs_its_own_answer() -> None:
     dropped: list[str] = []
     hub, replies = ShareHub(), list[Reply | None]()
     asks: list[Ask] = [SlotsAsk("s", 2, -1, 1), BucketAsk("k", math.inf, 60.0), BucketAsk("k", 10.0, 60.0, 6.0)]
-    HubEngine(Channel(answers_of(hub, "1", lambda: 5.0, lambda name, _: dropped.append(name)))).ask(
+    HubEngine(Channel(answers_of(hub, "1", lambda: 5.0, lambda name, _: dropped.append(name))), lambda: 5.0).ask(
         asks, replies.append
     )
     [reply] = replies
@@ -74,7 +74,7 @@ def test_a_damaged_reply_is_a_lost_batch() -> None:
     dropped: list[str] = []
     replies: list[Reply | None] = []
     for reply in (Reply([SlotsAnswer(1, -2, 4)]), Reply([], 10**9), Reply([GaugeAnswer(-1, {})])):
-        engine = HubEngine(Channel(partial(_returned, reply)))
+        engine = HubEngine(Channel(partial(_returned, reply)), lambda: 5.0)
         engine.drop = lambda name, _: dropped.append(name)
         engine.ask([], replies.append)
     assert replies == [None] * 3
@@ -84,5 +84,5 @@ def test_a_damaged_reply_is_a_lost_batch() -> None:
 def test_a_lost_call_is_a_lost_batch() -> None:
     """The channel has ended, or the other process failed."""
     replies: list[Reply | None] = []
-    HubEngine(Channel(None)).ask([], replies.append)
+    HubEngine(Channel(None), lambda: 5.0).ask([], replies.append)
     assert replies == [None]

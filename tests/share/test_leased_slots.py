@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.share.fleet import WhenAway
-from gateway.share.leases import LeasedSlots
+from gateway.share.leased_slots import LeasedSlots
 from gateway.share.messages import SlotsAnswer, SlotsAsk
 from lease_table import Table
 

@@ -240,7 +240,7 @@ def test_what_was_spent_alone_is_settled_with_the_same_engine() -> None:
 
 
 def test_what_was_spent_alone_counts_once_with_a_new_engine() -> None:
-    """The hint contains the parts of all processes; what this one has not used of its own is added."""
+    """It goes on from what was left before."""
     table = Table(processes=2)
     rate = table.rate(600)
     table.spend(rate, 1)
@@ -251,8 +251,28 @@ def test_what_was_spent_alone_counts_once_with_a_new_engine() -> None:
     table.fleet.is_alone = False
     table.leases.tick(table.now_s)
     table.answer()
-    unknown = 0.45 * 599
-    assert rate.left(table.now_s) == pytest.approx(600 - spent - unknown, rel=0.03)
+    assert rate.left(table.now_s) == pytest.approx(600 - spent + 10)
+    assert rate.owed == 0
+
+
+def test_what_is_owed_is_seen() -> None:
+    """While the engine is away, and after its return while the fleet is in debt."""
+    table = Table(processes=1)
+    rate = table.rate(600)
+    table.spend(rate, 1)
+    table.leave()
+    table.spend(rate, 500)
+    assert rate.owed == pytest.approx(500, abs=3)
+    assert rate.unspent == -rate.owed
+    table.fleet.is_alone = False
+    table.leases.tick(table.now_s)
+    assert table.take_asks()
+    assert rate.owed == pytest.approx(500, abs=3)
+    rate.lost(table.now_s)
+    table.others_take(400)
+    table.leases.tick(table.now_s)
+    table.answer()
+    assert rate.owed == -table.last_left > 0
 
 
 def test_a_short_time_alone_gives_its_part_once() -> None:

@@ -21,6 +21,7 @@ from gateway.share.messages import (
     BucketAsk,
     GaugeAnswer,
     GaugeAsk,
+    Lost,
     Reply,
     SliceAnswer,
     SliceAsk,
@@ -38,7 +39,7 @@ def test_answers_come_in_the_order_of_the_asks(engines: Engines) -> None:
     """One batch may hold every kind."""
     asks: list[Ask] = [
         SwitchesAsk([]),
-        BucketAsk("k", 5, 60, want=1),
+        BucketAsk("k", 5, 60, want=1, spent=[]),
         SliceAsk("s", {}),
         GaugeAsk("g", {}),
         SlotsAsk("c", 2, 0),
@@ -126,31 +127,74 @@ def test_a_drained_bucket_has_nothing_left(engines: Engines) -> None:
 
 
 def test_a_lost_bucket_goes_on_from_the_lowest_hint(engines: Engines) -> None:
-    """Debts of the life before are in the hints, and count once; a process without a hint changes nothing."""
+    """Debts of the life before count once, and what was leased then; a process without a hint changes nothing."""
     processes = Processes(engines)
     old = processes.bucket(want=50).epoch
     processes.lose()
     processes.now_s += 1.0
-    answer = processes.bucket("a", beyond=30, hint=10, epoch=old)
-    assert answer.left == 10
+    answer = processes.bucket("a", beyond=3, hint=10, epoch=old, hint_age_s=1.0)
+    assert answer.left == 10 + 1 - 3
     assert answer.epoch != old
-    processes.bucket("b", want=2, hint=12, epoch=old)
-    assert processes.bucket("c").left == 8
-    assert processes.bucket("d", hint=7, epoch=old).left == 5
-    assert processes.bucket("a", hint=0, epoch=answer.epoch).left == 5
+    processes.bucket("b", want=2, hint=12, epoch=old, hint_age_s=1.0)
+    assert processes.bucket("c").left == 6
+    assert processes.bucket("d", hint=7, epoch=old, hint_age_s=2.0).left == 6 - (11 - 9)
+    assert processes.bucket("a", hint=0, epoch=answer.epoch).left == 4
 
 
-def test_what_processes_saved_while_the_engine_was_away_counts_in_its_next_life(engines: Engines) -> None:
-    """The hint takes it for spent; in the same life it was never taken."""
+def test_a_hint_that_is_older_than_a_full_bucket_costs_nothing(engines: Engines) -> None:
+    """After an outage of a window, whatever was left before it."""
     processes = Processes(engines)
     old = processes.bucket(want=50).epoch
-    assert processes.ask("a", BucketAsk("k", 60, 60, epoch=old, saved=5), BucketAnswer).left == 10
     processes.lose()
-    processes.now_s += 1.0
-    assert processes.ask("a", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 8
-    assert processes.ask("b", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 13
-    assert processes.ask("c", BucketAsk("k", 60, 60, saved=5), BucketAnswer).left == 13
-    assert processes.ask("c", BucketAsk("k", 60, 60, beyond=2), BucketAnswer).left == 11
+    processes.now_s += 100.0
+    processes.bucket("a", hint=40, epoch=old, hint_age_s=100.0)
+    assert processes.bucket("b", hint=0, epoch=old, hint_age_s=90.0).left == 60
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_was_spent_while_the_engine_was_away_is_charged_at_its_time(engines: Engines, keeps: bool) -> None:
+    """What a full bucket has wasted since pays for it, in any order; the engine may have lost its data."""
+    for order in ("abc", "cab"):
+        processes = Processes(engines)
+        old = processes.bucket(want=60).epoch
+        if not keeps:
+            processes.lose()
+        processes.now_s += 180.0
+        spent = {"a": [180.0, 0.0, 90.0], "b": [100.0, 80.0, 40.0], "c": [10.0, 10.0, 20.0, 5.0, 5.0, 20.0]}
+        answers = [
+            processes.bucket(process, hint=0, epoch=old, hint_age_s=180.0, spent=spent[process]) for process in order
+        ]
+        # 40 before b, which leaves 10; 45 before c, which takes 20 twice; a takes half of the refill
+        assert answers[-1].left == pytest.approx(10)
+
+
+def test_a_process_that_was_cut_off_alone_locks_nobody_out_for_long(engines: Engines) -> None:
+    """The others had the whole limit meanwhile: of what it owes, a quarter of the limit counts."""
+    processes = Processes(engines)
+    for _ in range(600):
+        processes.now_s += 1.0
+        processes.bucket("a", want=1)
+    assert processes.bucket("b", spent=[600.0, 0.0, 500.0]).left == -15
+
+
+def test_a_process_that_has_started_alone_supposes_a_used_up_limit(engines: Engines) -> None:
+    """What was spent before its start is unknown."""
+    processes = Processes(engines)
+    processes.bucket("a")
+    processes.now_s += 100.0
+    answer = processes.bucket("b", hint=0, hint_age_s=20.0, spent=[15.0, 5.0, 8.0])
+    assert answer.left == 20 - 8
+    assert processes.bucket("a").left == 12
+
+
+@pytest.mark.parametrize("until_s", [999.0, 1_000.0])
+def test_nothing_is_leased_to_an_ask_that_is_too_old(engines: Engines, until_s: float) -> None:
+    """It was sent again meanwhile; what is only reported counts."""
+    hub = engines()
+    asks: list[Ask] = [BucketAsk("k", 5, 60, want=1), SlotsAsk("c", 2, 0, 1), GaugeAsk("g", {"r": [1]})]
+    answers = hub.answer(1_000.0, "a", asks, until_s).answers
+    kinds = [Lost, Lost] if until_s < 1_000 else [BucketAnswer, SlotsAnswer]
+    assert [type(answer) for answer in answers] == [*kinds, GaugeAnswer]
 
 
 def test_a_bucket_that_only_processes_fill(engines: Engines) -> None:

@@ -16,7 +16,7 @@ STEP_S = 0.25
 def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerEngine, ServerEngine]]:
     """The functions of two versions in one server."""
     with redis_server(tmp_path_factory.mktemp("redis")) as process:
-        both = ServerEngine(process.socket), ServerEngine(process.socket, 2)
+        both = ServerEngine(process.socket, 1), ServerEngine(process.socket)
         yield both
         for each in both:
             each.close()

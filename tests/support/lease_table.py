@@ -3,7 +3,7 @@
 from gateway.share.fleet import ASK_WAIT_S, Fleet, Requester, WhenAway
 from gateway.share.hub import ShareHub
 from gateway.share.leases import LeasedRate, Leases
-from gateway.share.messages import BucketAsk, SlotsAsk
+from gateway.share.messages import BucketAnswer, BucketAsk, SlotsAsk
 
 
 class Table:
@@ -27,7 +27,14 @@ class Table:
         """Let the engine answer what was asked."""
         for requester in self.take_asks():
             [answer] = self.hub.answer(self.now_s, process, [self.asks[-1]]).answers
+            self.last_answer = answer
             requester.answered(answer, self.now_s)
+
+    @property
+    def last_left(self) -> float:
+        """Amount left in the last answer about a bucket."""
+        assert isinstance(self.last_answer, BucketAnswer)
+        return self.last_answer.left
 
     @property
     def last(self) -> BucketAsk:

@@ -38,12 +38,16 @@ class Meter:
 
     def charge(self, now_s: float, cost: float = 1.0) -> None:
         """Charge one admission."""
-        if math.isnan(self._left):
-            self._left, self._now_s = self.limit, self.start_s
-        self._left = min(self.limit, self._left + (now_s - self._now_s) * self.limit / 60) - cost
+        self._left = self.left(now_s) - cost
         self._now_s = now_s
         self.over = max(self.over, -self._left)
         self.admitted.append(now_s)
+
+    def left(self, now_s: float) -> float:
+        """Return the amount left."""
+        if math.isnan(self._left):
+            self._left, self._now_s = self.limit, self.start_s
+        return min(self.limit, self._left + (now_s - self._now_s) * self.limit / 60)
 
     def allowed(self, now_s: float) -> float:
         """Return what a bucket that was never full again would have admitted."""

@@ -3,6 +3,7 @@
 Both have the test's clock: in the text of the functions, the server's TIME becomes a look at two keys.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, cast
@@ -18,7 +19,7 @@ _CLOCK = "call('TIME')"
 class SharedEngine(Protocol):
     """An engine of several processes at a time of the test's."""
 
-    def answer(self, now_s: float, process: str, asks: Sequence[Ask]) -> Reply:
+    def answer(self, now_s: float, process: str, asks: Sequence[Ask], until_s: float = math.inf) -> Reply:
         """Execute a batch of a process."""
 
 
@@ -27,25 +28,25 @@ class ServerEngine:
 
     Args:
         path: unix socket of the server.
-        version: wire version; another one than 1 is the same library under other names.
+        version: wire version; another one than 2 is the same library under other names.
 
     Attributes:
         client: a client of the server.
     """
 
-    def __init__(self, path: Path, version: int = 1) -> None:
+    def __init__(self, path: Path, version: int = 2) -> None:
         self.client = redis.Redis(unix_socket_path=str(path), protocol=2)
         self._version = f"ttft{version}"
-        library = LIBRARY.replace("VERSION = 1", f"VERSION = {version}").replace("ttft1", self._version)
+        library = LIBRARY.replace("VERSION = 2", f"VERSION = {version}").replace("ttft2", self._version)
         assert _CLOCK in library
         self.client.function_load(library.replace(_CLOCK, "call('MGET', 'clock:s', 'clock:us')"), replace=True)
 
-    def answer(self, now_s: float, process: str, asks: Sequence[Ask]) -> Reply:
+    def answer(self, now_s: float, process: str, asks: Sequence[Ask], until_s: float = math.inf) -> Reply:
         """Execute a batch of a process."""
         micros = round(now_s * 1e6)
         pipe = self.client.pipeline(transaction=False)
         pipe.mset({"clock:s": micros // 1_000_000, "clock:us": micros % 1_000_000})
-        pipe.fcall(f"{self._version}_ask", 1, f"{self._version}:{{test}}:processes", process, *pack(asks))
+        pipe.fcall(f"{self._version}_ask", 1, f"{self._version}:{{test}}:processes", process, *pack(asks, until_s))
         return unpack(asks, cast("list[list[bytes]]", pipe.execute())[1])
 
     def lose(self) -> None:

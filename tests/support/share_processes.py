@@ -1,6 +1,6 @@
 """Processes that ask an engine, on a clock that the test sets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from gateway.share.messages import (
@@ -48,8 +48,10 @@ class Processes:
         amount: float = 60.0,
         window_s: float = 60.0,
         drained: bool = False,
+        hint_age_s: float = 0.0,
+        spent: Sequence[float] = (),
     ) -> BucketAnswer:
-        ask = BucketAsk("k", amount, window_s, want, least, beyond, hint, epoch, drained)
+        ask = BucketAsk("k", amount, window_s, want, least, beyond, hint, epoch, drained, hint_age_s, spent)
         return self.ask(process, ask, BucketAnswer)
 
     def slots(self, process: str, held: int, want: int = 0, others: int | None = None, limit: int = 4) -> SlotsAnswer:

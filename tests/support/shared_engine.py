@@ -1,10 +1,10 @@
 """An engine in this process for a fleet in virtual time: it answers late, hangs, or is killed with its data."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gateway.share.hub import ShareHub
-from gateway.share.messages import Answered, Ask, Reply, keep_silent
+from gateway.share.messages import ASK_LIFE_S, Answered, Ask, Reply, keep_silent
 from ttft_gateway.pool.learned import Drop
 
 
@@ -25,6 +25,11 @@ class EngineHost:
         self._is_down = False
         self._hung: list[Callable[[], None]] | None = None
         self._waiting: dict[object, Answered] = {}
+        self._cut: frozenset[str] = frozenset()
+
+    def cut_off(self, processes: Iterable[str]) -> None:
+        """Lose every batch of these processes, and reply to all others."""
+        self._cut = frozenset(processes)
 
     def kill(self) -> None:
         """Lose all data, and every batch under way."""
@@ -49,24 +54,25 @@ class EngineHost:
 
     def ask(self, process: str, asks: Sequence[Ask], answered: Answered) -> None:
         """Execute a batch after half of the delay."""
-        if self._is_down:
+        if self._is_down or process in self._cut:
             self._loop.call_soon(answered, None)
             return
         number = object()
         self._waiting[number] = answered
-        self._loop.call_later(self.delay_s / 2, self._arrived, number, process, asks)
+        until_s = self._loop.time() + ASK_LIFE_S
+        self._loop.call_later(self.delay_s / 2, self._arrived, number, process, asks, until_s)
 
-    def _arrived(self, number: object, process: str, asks: Sequence[Ask]) -> None:
+    def _arrived(self, number: object, process: str, asks: Sequence[Ask], until_s: float) -> None:
         if number not in self._waiting:
             return
         if self._hung is not None:
-            self._hung.append(lambda: self._execute(number, process, asks))
+            self._hung.append(lambda: self._execute(number, process, asks, until_s))
         else:
-            self._execute(number, process, asks)
+            self._execute(number, process, asks, until_s)
 
-    def _execute(self, number: object, process: str, asks: Sequence[Ask]) -> None:
+    def _execute(self, number: object, process: str, asks: Sequence[Ask], until_s: float) -> None:
         self.asks += len(asks)
-        reply = self.hub.answer(self._loop.time(), process, asks)
+        reply = self.hub.answer(self._loop.time(), process, asks, until_s)
         self._loop.call_later(self.delay_s / 2, self._reply, number, reply)
 
     def _reply(self, number: object, reply: Reply) -> None:
@@ -81,6 +87,7 @@ class HostedEngine:
     kind = "hub"
     carries_switches = False
     fault = ""
+    is_rejected = False
 
     def __init__(self, host: EngineHost, process: str) -> None:
         self._host = host

@@ -1,5 +1,6 @@
 """The hub of a host that also carries switches, as a server does."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,9 +25,9 @@ class SwitchingHub(ShareHub):
         self._number = 0
         self._read: dict[str, int] = {}  # number of the last switch that a process has
 
-    def answer(self, now_s: float, process: str, asks: Sequence[Ask]) -> Reply:
+    def answer(self, now_s: float, process: str, asks: Sequence[Ask], until_s: float = math.inf) -> Reply:
         """Execute a batch of a process."""
-        reply = super().answer(now_s, process, asks)
+        reply = super().answer(now_s, process, asks, until_s)
         for place, ask in enumerate(asks):
             if isinstance(ask, SwitchesAsk):
                 reply.answers[place] = self._switch(now_s, process, ask)

@@ -24,7 +24,7 @@ FLEET: Final = "test"
 SECRET: Final = "sk-shared-0123456789abcdef"
 REQUESTS: Final = 40
 FAR: Final = 2**53
-KEY: Final = f"ttft1:{{{FLEET}}}:g:load1 m"
+KEY: Final = f"ttft2:{{{FLEET}}}:g:load1 m"
 
 
 def _row(level: int, *, in_flight: int = 0) -> list[int]:

@@ -115,6 +115,7 @@ def test_a_server_may_go_away_in_every_way(tmp_path: Path) -> None:
             assert await asked(engine, *EVERY_KIND) is None
             assert await asked(engine) is None
             assert engine.fault
+            assert not engine.is_rejected
             server.start()
             await until(lambda: not engine.fault)
             assert await asked(engine, *EVERY_KIND) is not None
@@ -128,7 +129,7 @@ def test_a_server_may_go_away_in_every_way(tmp_path: Path) -> None:
 
             admin.function_flush("SYNC")
             assert await asked(engine, *EVERY_KIND) is None
-            assert "ttft1_ask" in engine.fault or "Function" in engine.fault
+            assert "ttft2_ask" in engine.fault or "Function" in engine.fault
             await until(lambda: not engine.fault)
 
             admin.replicaof("127.0.0.1", "1")
@@ -190,6 +191,7 @@ def test_a_user_needs_few_rights(tmp_path: Path) -> None:
         async with connecting(place, Login("gw", "wrong-p-w")) as engine:
             await until(lambda: "invalid username-password pair" in engine.fault)
             assert "wrong" not in engine.fault
+            assert engine.is_rejected
         async with connecting(place) as engine:
             await until(lambda: "Authentication required" in engine.fault)
 

@@ -169,11 +169,13 @@ def test_a_replica_with_another_source_is_another_one() -> None:
 
 
 def test_the_exchange_is_that_of_the_worker_in_trouble() -> None:
-    """Leases add up; a worker with its engine away is shown, else the worker with the oldest exchange."""
-    first = ShareState("redis", True, 9.0, None, 0.1, 0.1, 4, "share", 0.225, (LeaseState("key:a:requests", 2.5),))
+    """Leases add up, debts do not; a worker with its engine away is shown, else the worker with the oldest exchange."""
+    first = ShareState(
+        "redis", True, 9.0, None, 0.1, 0.1, 4, None, "share", 0.225, (LeaseState("key:a:requests", 2.5, 1.0),)
+    )
     second = replace(first, exchange_age_s=3.0, processes=3, mismatches=(MismatchState("key:a:requests", 9, 5),))
     merged = merged_share([first, second])
-    assert merged == replace(second, processes=4, leases=(LeaseState("key:a:requests", 5.0),))
+    assert merged == replace(second, processes=4, leases=(LeaseState("key:a:requests", 5.0, 1.0),))
     merged = merged_share([replace(first, processes=3, away_part=0.3), second])
     assert merged is not None
     assert merged.away_part == 0.3

@@ -1,20 +1,21 @@
-#!lua name=ttft1
+#!lua name=ttft2
 -- The engine of gateway/share/hub.py as a function of Redis or Valkey 7 and later: the same answers to the same asks. It
 -- also carries switches from host to host.
 --
--- FCALL ttft1_ask 1 "ttft1:{FLEET}:processes" PROCESS ASKS ROWS... executes a batch, and returns ANSWERS SUMS... ASKS and
--- ANSWERS are msgpack arrays; the form of each is with its function below. ROWS and SUMS are the rows and sums of the
--- gauges, in order. All keys begin with "ttft1:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live", which is common to all wire versions. A change of meaning is a new version: another name of library, function and keys.
+-- FCALL ttft2_ask 1 "ttft2:{FLEET}:processes" PROCESS UNTIL ASKS ROWS... executes a batch, and returns ANSWERS SUMS... After
+-- the time UNTIL it leases nothing. ASKS and ANSWERS are msgpack arrays; the form of each is with its function below. ROWS and SUMS are the rows and sums of the
+-- gauges, in order. All keys begin with "ttft2:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live", which is common to all wire versions. A change of meaning is a new version: another name of library, function and keys.
 --
 -- The clock is that of the server. Numbers of Lua are exact up to 2^53; sums of slices are 64-bit integers in text.
 
-local VERSION = 1
+local VERSION = 2
 local SILENT_S = 5 -- a process that asks nothing for this long is gone
 local LOWER_S = 5 -- without an ask with a lower limit; then a higher one counts
 local LACKING_S = 1
 local PAUSE_S = 2 -- longer than any process is silent
 local BIN_S, BINS_MAX = 5, 24
-local FORGET_WINDOWS, FORGET_S_MAX = 1 / (1 - 0.9), 3600
+local FORGET_WINDOWS, FORGET_S_MAX = 10, 3600
+local OWED_MAX, WASTES_MAX, WASTE_GRAIN = 0.25, 64, 1 / 32
 local PROCESSES_MAX, NAMES_MAX, ROW_MAX, SWITCHES_MAX = 4096, 4096, 64, 1024
 local GONE_MAX = 4 -- silent processes that one ask removes
 local KEPT_S = 60 -- TTL of what belongs to processes
@@ -154,41 +155,145 @@ local function next_number(fleet, name, at_s)
   return number
 end
 
--- {key, amount, window_s, want, least, beyond, hint, epoch, drained, saved} -> {granted, left, wait_s, epoch, amount}
+-- What full buckets waste, and what is reported late: gateway/share/debts.py has the reasons. Lists of {start, end, amount}.
+
+local function bound(wasted)
+  while #wasted > WASTES_MAX do
+    local joined, half = {}, math.floor(#wasted / 4) * 2
+    for i = 1, half, 2 do
+      local one, other = wasted[i], wasted[i + 1]
+      joined[#joined + 1] = {one[1], other[2], one[3] + other[3]}
+    end
+    for i = half + 1, #wasted do joined[#joined + 1] = wasted[i] end
+    wasted = joined
+  end
+  return wasted
+end
+
+local function waste(wasted, start_s, end_s, amount, window_s)
+  local last = wasted[#wasted]
+  if last and end_s - last[1] <= WASTE_GRAIN * window_s then
+    last[2], last[3] = end_s, last[3] + amount
+    return wasted
+  end
+  wasted[#wasted + 1] = {start_s, end_s, amount}
+  return bound(wasted)
+end
+
+-- Charges reported amounts to what was wasted after them. Returns what remains for the bucket, and what is still wasted.
+local function absorb(wasted, reported)
+  local owed, rest, place, left = 0, {}, 0, 0
+  local from_s, to_s
+  local function advance()
+    place = place + 1
+    if reported[place] then
+      from_s, to_s, left = unpack(reported[place])
+    else
+      from_s, to_s = math.huge, math.huge
+    end
+  end
+  local function spent(time_s)
+    local sum = 0
+    while to_s <= time_s and reported[place] do
+      sum = sum + left
+      advance()
+    end
+    if from_s < time_s and time_s < to_s and to_s < math.huge then
+      local part = left * (time_s - from_s) / (to_s - from_s)
+      sum, left, from_s = sum + part, left - part, time_s
+    end
+    return sum
+  end
+  advance()
+  for _, each in ipairs(wasted) do
+    local start_s, end_s, amount = unpack(each)
+    local at_s, waste_rate = start_s, end_s > start_s and amount / (end_s - start_s) or 0
+    while at_s < end_s do
+      owed = owed + spent(at_s)
+      local cut_s = math.min(end_s, from_s > at_s and from_s or to_s)
+      local spent_rate = from_s > at_s and 0 or left / (to_s - from_s)
+      local rate = waste_rate - spent_rate
+      if owed > 0 and rate > 0 and at_s < at_s + owed / rate and at_s + owed / rate < cut_s then
+        cut_s = at_s + owed / rate -- all is repaid
+      end
+      if spent_rate ~= 0 then owed = owed + spent(cut_s) end
+      local room = waste_rate * (cut_s - at_s)
+      local used = math.min(owed, room)
+      owed = owed - used
+      if room > used then rest[#rest + 1] = {at_s, cut_s, room - used} end
+      at_s = cut_s
+    end
+  end
+  return owed + spent(math.huge), bound(rest)
+end
+
+local function lowered(state, hint, hint_s, amount, rate) -- uses what a process has seen, or supposes, if it is lower
+  if hint_s >= state.created_s then -- of a process that has started without the server
+    local supposed, wasted = hint + (state.left_s - hint_s) * rate, state.wasted
+    if supposed < state.left then
+      state.left = supposed
+      while wasted[1] and wasted[#wasted][2] > hint_s do
+        local start_s, end_s, amount = unpack(table.remove(wasted))
+        if start_s < hint_s then
+          wasted[#wasted + 1] = {start_s, hint_s, amount * (hint_s - start_s) / (end_s - start_s)}
+        end
+      end
+    end
+    return
+  end
+  local since_s = math.max(state.base_s, hint_s)
+  local counted = math.min(amount, state.base + (since_s - state.base_s) * rate)
+  local seen = math.min(amount, hint + (since_s - hint_s) * rate)
+  if seen < counted then
+    local owed
+    state.base, state.base_s = seen, since_s
+    owed, state.wasted = absorb(state.wasted, {{since_s, since_s, counted - seen}})
+    state.left = state.left - owed
+  end
+end
+
+-- {key, amount, window_s, want, least, beyond, hint, epoch, drained, hint_age_s, {age of start, age of end, amount, ...}}
+-- -> {granted, left, wait_s, epoch, amount}
 local function bucket(fleet, process, at_s, ask, from, to)
   local key, window_s, want, least, beyond, hint, epoch = ask[2], ask[4], ask[5], ask[6], ask[7], ask[8], ask[9]
-  local asked = ask[3] * (to - from)
+  local asked, hint_s, spent = ask[3] * (to - from), at_s - ask[11], ask[12]
   local forget_s = math.min(FORGET_WINDOWS * window_s, FORGET_S_MAX)
   local at = fleet .. 'b:' .. key
   local packed = call('GET', at)
-  local amount, asked_s, born, left, born_left, left_s
-  if packed then amount, asked_s, born, left, born_left, left_s = unpack(cmsgpack.unpack(packed)) end
-  if not packed or at_s >= left_s + forget_s then
-    left = hint and math.min(hint, asked) or (to - from < 1 and 0) or asked
-    amount, asked_s, born, born_left, left_s = asked, at_s, next_number(fleet, 'epoch', at_s), left, at_s
-  elseif hint and epoch ~= born and hint < born_left then
-    left = left - (born_left - hint)
-    born_left = hint
+  local state = packed and cmsgpack.unpack(packed)
+  if not state or at_s >= state.left_s + forget_s then
+    local left = hint and math.min(hint, asked) or (to - from < 1 and 0) or asked
+    local left_s = hint and hint_s or at_s
+    state = {amount = asked, asked_s = at_s, born = next_number(fleet, 'epoch', at_s), created_s = at_s,
+      base = left, base_s = left_s, left = left, left_s = left_s, wasted = {}}
   end
-  amount, asked_s = lowest(amount, asked_s, asked, at_s)
+  local amount
+  amount, state.asked_s = lowest(state.amount, state.asked_s, asked, at_s)
+  state.amount = amount
   local rate = window_s == math.huge and 0 or amount / window_s
-  left = math.min(amount, left + math.max(0, at_s - left_s) * rate)
-  local change = (epoch == 0 or epoch == born) and -beyond or ask[11] or 0
-  left = math.min(amount, left + change)
-  if ask[10] then left = math.min(0, left) end
+  local refill = math.max(0, at_s - state.left_s) * rate
+  local over = math.min(refill, state.left + refill - amount)
+  if over > 0 then state.wasted = waste(state.wasted, at_s - over / rate, at_s, over, window_s) end
+  state.left, state.left_s = math.min(amount, state.left + refill), at_s
+  if hint and epoch ~= state.born then lowered(state, hint, hint_s, amount, rate) end
+  if #spent > 0 then
+    local reported, owed = {}, nil
+    for i = 1, #spent, 3 do reported[#reported + 1] = {at_s - spent[i], at_s - spent[i + 1], spent[i + 2]} end
+    owed, state.wasted = absorb(state.wasted, reported)
+    state.left = math.max(state.left - owed, math.min(state.left, -OWED_MAX * amount))
+  end
+  state.left = math.min(amount, state.left - beyond)
+  if ask[10] then state.left = math.min(0, state.left) end
   least = math.min(least, amount)
-  local granted, wait_s, missing = 0, 0, least - left
-  local answered = left
+  local granted, wait_s, missing = 0, 0, least - state.left
   if missing > 1e-9 * amount then
     wait_s = rate > 0 and missing / rate or math.huge
   else
-    granted = math.min(math.max(want, least), math.max(0, left))
-    left = left - granted
-    answered = left
+    granted = math.min(math.max(want, least), math.max(0, state.left))
+    state.left = state.left - granted
   end
-  local state = cmsgpack.pack({amount, asked_s, born, left, born_left, at_s})
-  call('SET', at, state, 'PX', math.ceil(1000 * forget_s) + 1000)
-  return {granted, answered, wait_s, born, amount}
+  call('SET', at, cmsgpack.pack(state), 'PX', math.ceil(1000 * forget_s) + 1000)
+  return {granted, state.left, wait_s, state.born, amount}
 end
 
 -- {key, limit, held, want, others} -> {granted, others, limit, wanted}
@@ -361,20 +466,24 @@ local function healed(fn, ...)
   return fn(...)
 end
 
--- {{kind, ...}, ...} -> {{{answer, ...}, processes}, sums of each gauge}; all are packed
+-- {{kind, ...}, ...} -> {{{answer, ...}, processes, now_s}, sums of each gauge}; all are packed
 local function ask(keys, args)
   local fleet, process, at_s, answers, replies = keys[1]:sub(1, -10), args[1], now(), {}, {}
   local processes, from, to = healed(see, fleet, process, at_s)
-  for i, each in ipairs(cmsgpack.unpack(args[2])) do
-    if each[1] == 'gauge' then
+  local is_old = at_s > tonumber(args[2]) -- it was sent again meanwhile
+  for i, each in ipairs(cmsgpack.unpack(args[3])) do
+    local kind = each[1]
+    if kind == 'gauge' then
       local place = #replies + 1
-      answers[i], replies[place] = healed(gauge, fleet, process, at_s, each, args[place + 2])
+      answers[i], replies[place] = healed(gauge, fleet, process, at_s, each, args[place + 3])
+    elseif is_old and (kind == 'bucket' or kind == 'slots') then
+      answers[i] = false
     else
-      answers[i] = healed(KINDS[each[1]], fleet, process, at_s, each, from, to)
+      answers[i] = healed(KINDS[kind], fleet, process, at_s, each, from, to)
     end
   end
-  table.insert(replies, 1, cmsgpack.pack({answers, processes}))
+  table.insert(replies, 1, cmsgpack.pack({answers, processes, at_s}))
   return replies
 end
 
-redis.register_function('ttft1_ask', ask)
+redis.register_function('ttft2_ask', ask)

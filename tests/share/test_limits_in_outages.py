@@ -1,0 +1,143 @@
+"""A fleet over outages of every length, in virtual time: no limit is exceeded, and nothing is refused without need."""
+
+import asyncio
+import random
+from typing import Final
+
+import pytest
+
+from gateway.admission.caller_limits import CallerLimits
+from gateway.share.messages import Answered, Ask
+from leased_fleet import FleetProcess, Meter, offer
+from outages import Outage, run
+from running import run_virtual
+from shared_engine import EngineHost, HostedEngine
+
+LIMIT: Final = 120  # a minute
+GATEWAYS: Final = 4
+
+
+def _over_max(gateways: int) -> float:
+    return 0.01 * LIMIT + gateways
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "lost"])
+@pytest.mark.parametrize("windows", [0.1, 1, 3, 20])
+@pytest.mark.parametrize(("gateways", "load"), [(1, 2.0), (4, 0.5), (4, 2.0), (8, 2.0)])
+def test_an_outage_exceeds_no_limit_and_locks_nobody_out(
+    keeps: bool, windows: float, gateways: int, load: float
+) -> None:
+    """Over by 1 % and one request of each gateway; half of the limit is never refused, and nothing after the return."""
+    outcome = run(Outage(windows, keeps, gateways, load), LIMIT)
+    assert outcome.over <= _over_max(gateways)
+    assert outcome.refused_back == 0
+    assert load > 1 or outcome.refused_away == 0
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "lost"])
+def test_traffic_at_one_gateway_uses_what_the_others_leave(keeps: bool) -> None:
+    """After the return, the whole limit is there."""
+    outcome = run(Outage(3, keeps, GATEWAYS, 2.0), LIMIT, (0.9, 0.04, 0.03, 0.03))
+    assert outcome.over <= _over_max(GATEWAYS)
+    assert outcome.refused_back == 0
+
+
+@pytest.mark.parametrize("windows", [0.5, 10])
+def test_one_gateway_that_is_cut_off_adds_its_part(windows: float) -> None:
+    """At half of the limit nobody notices; at twice the limit, the others do not stop after its return."""
+    half = run(Outage(windows, True, GATEWAYS, 0.5, cut=1), LIMIT)
+    assert (half.over, half.refused_away, half.refused_back) == (0, 0, 0)
+    outcome = run(Outage(windows, True, GATEWAYS, 2.0, cut=1), LIMIT)
+    assert outcome.over <= 0.9 / GATEWAYS * LIMIT * windows + _over_max(GATEWAYS)
+    assert outcome.refused_back == 0
+
+
+class RejectedEngine(HostedEngine):
+    """A connection with a wrong password."""
+
+    is_rejected = True
+
+    def ask(self, asks: list[Ask], answered: Answered) -> None:  # type: ignore[override]
+        """Lose a batch."""
+        asyncio.get_running_loop().call_soon(answered, None)
+
+
+def _process(
+    host: EngineHost, name: str, *, expected: int | None, kind: type[HostedEngine] = HostedEngine
+) -> FleetProcess:
+    loop = asyncio.get_running_loop()
+    process = FleetProcess(kind(host, name), CallerLimits(LIMIT), loop, random.Random(name))
+    process.fleet.expected = expected
+    process.fleet.is_rejected = lambda: kind.is_rejected
+    return process
+
+
+@pytest.mark.parametrize("expected", [GATEWAYS, None], ids=["known", "unknown"])
+def test_a_start_without_the_engine_exceeds_no_limit(expected: int | None) -> None:
+    """Neither before the engine comes nor after; a fleet of unknown size uses less."""
+
+    async def main() -> Meter:
+        loop = asyncio.get_running_loop()
+        host = EngineHost(loop)
+        host.kill()
+        processes = [_process(host, f"h{n}", expected=expected) for n in range(GATEWAYS)]
+        await asyncio.gather(*(process.asker.start() for process in processes))
+        meter = Meter(0.01, loop.time())  # nothing is left at the start
+        meter.limit = LIMIT
+        meter.charge(loop.time(), LIMIT)
+        loop.call_later(60.0, host.start)
+        await offer(processes, [2 * LIMIT / 60 / GATEWAYS] * GATEWAYS, 150.0, meter, 1)
+        return meter
+
+    meter = run_virtual(main())
+    away = sum(at_s < meter.start_s + 60 for at_s in meter.admitted)
+    assert meter.over <= 0.01 + _over_max(GATEWAYS)
+    assert away >= (0.85 if expected else 0.2) * LIMIT
+    assert len(meter.admitted) - away >= 0.9 * LIMIT * 90 / 60
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "lost"])
+def test_a_rolling_restart_during_an_outage_exceeds_no_limit(keeps: bool) -> None:
+    """What the old processes have spent is not reported: the new ones suppose a used up limit."""
+
+    async def main() -> Meter:
+        loop = asyncio.get_running_loop()
+        host = EngineHost(loop)
+        processes = [_process(host, f"h{n}", expected=GATEWAYS) for n in range(GATEWAYS)]
+        for process in processes:
+            await process.asker.start()
+        meter = Meter(LIMIT, loop.time())
+        per_s = 2 * LIMIT / 60 / GATEWAYS
+        await offer(processes, [per_s] * GATEWAYS, 70.0, meter, 1)
+        (host.hang if keeps else host.kill)()
+        await offer(processes, [per_s] * GATEWAYS, 20.0, meter, 2)
+        for place in range(GATEWAYS):
+            processes[place].asker.close()
+            processes[place] = _process(host, f"new{place}", expected=GATEWAYS)
+            await processes[place].asker.start()
+            await offer(processes, [per_s] * GATEWAYS, 5.0, meter, 3 + place)
+        (host.go_on if keeps else host.start)()
+        await offer(processes, [per_s] * GATEWAYS, 60.0, meter, 9)
+        return meter
+
+    assert run_virtual(main()).over <= _over_max(GATEWAYS)
+
+
+def test_a_gateway_with_a_wrong_password_uses_nothing() -> None:
+    """The others have the whole limit."""
+
+    async def main() -> tuple[Meter, FleetProcess]:
+        loop = asyncio.get_running_loop()
+        host = EngineHost(loop)
+        kinds = [RejectedEngine, HostedEngine, HostedEngine, HostedEngine]
+        processes = [_process(host, f"h{n}", expected=GATEWAYS, kind=kind) for n, kind in enumerate(kinds)]
+        for process in processes:
+            await process.asker.start()
+        meter = Meter(LIMIT, loop.time())
+        await offer(processes, [2 * LIMIT / 60 / GATEWAYS] * GATEWAYS, 150.0, meter, 1)
+        return meter, processes[0]
+
+    meter, rejected = run_virtual(main())
+    assert meter.over <= 0.01 * LIMIT + 1
+    assert not rejected.waits
+    assert set(rejected.refused) == {"limits_unavailable"}
