@@ -32,6 +32,7 @@ from ttft_gateway.routing.replicas import Replica
 LeaveOut = Callable[[str], AbstractContextManager[None]]
 
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)
+_INTERVAL = (0.1, 0.9)
 _CURVE_POINTS = 32
 
 
@@ -133,11 +134,11 @@ def _draining_state(replica: Replica) -> ReplicaState:
 
 
 def usual_delay_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
-    """Return the hedge delay of a request with an empty prompt; None if there is no plan or it never hedges."""
+    """Return the hedge delay of a request with the usual prompt; None if there is no plan or it never hedges."""
     plan = pool.learning.last_plan(replica.name)
     if plan is None or pool.never_hedged(replica) is not None or not math.isfinite(plan.delay):
         return None
-    predicted_s = pool.picker.predict(RequestFacts(), replica, now_s)
+    predicted_s = _usual_ttft_s(pool, replica, now_s)
     if predicted_s is None:
         return None
     settings = pool.settings
@@ -146,6 +147,11 @@ def usual_delay_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
             settings.ttft_target_s, predicted_s, coin=0.0, delay_s_min=settings.hedge_delay_min_s
         )
     return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=settings.hedge_delay_min_s)
+
+
+def _usual_ttft_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
+    """Return the predicted TTFT of a request with the usual prompt, None before the first sample."""
+    return pool.picker.predict(RequestFacts(prompt_tokens=pool.learning.predictor.usual_tokens), replica, now_s)
 
 
 def _never_hedged(pool: Pool, replica: Replica) -> str | None:
@@ -171,6 +177,7 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
             ),
         },
         "predictor": {
+            "usual_prompt_tokens": round(learning.predictor.usual_tokens),
             "base_ms": round(1000 * b, 3),
             "ms_per_1000_uncached_tokens": round(1e6 * s, 3),
             "ms_per_1000_pending_tokens": round(1e6 * c, 3),
@@ -230,10 +237,28 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         "in_flight": replica.own_in_flight,
         "pending_prompt_tokens": round(pool.pending_tokens(replica)),
         "level": round(learning.predictor.levels.get(replica.name, 1.0), 3),
+        "predicted_ms": _predicted_ms(pool, replica, now_s),
         "hedge_delay_ms": None if delay_s is None else round(1000 * delay_s, 3),
         "ttft_ms": _quantiles_ms(ttft, now_s, quantiles),
         "ttft_estimate_ms": _estimates(ttft, now_s, quantiles, 1000.0),
         "headers_ms": _quantiles_ms(learning.ttfb[replica.name], now_s, quantiles),
+    }
+
+
+def _predicted_ms(pool: Pool, replica: Replica, now_s: float) -> dict[str, float | None] | None:
+    """Return the predicted TTFT of the usual prompt, and the interval in which 80 % of such first tokens arrive.
+
+    The interval has None where the waits that were given up hide its end; the result is None before the first sample.
+    """
+    predicted_s, ratios = _usual_ttft_s(pool, replica, now_s), pool.learning.ratios
+    if predicted_s is None:
+        return None
+    curve = Survival(ratios.bins(now_s)) if ratios.count(now_s) else None
+    low, high = (None if curve is None else curve.quantile(q) for q in _INTERVAL)
+    return {
+        "ttft": round(1000 * predicted_s, 3),
+        "p10": None if low is None else round(1000 * low * predicted_s, 3),
+        "p90": None if high is None else round(1000 * high * predicted_s, 3),
     }
 
 

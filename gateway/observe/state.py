@@ -29,7 +29,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
         cancel_stops_billing: True if cancelling a request stops its bill; None if that is unknown.
         level: current slowness, as a factor of the predicted TTFT; 1 is usual.
         hedge_delay_s: time without a first content after which an attempt is considered for a hedge; None without
-            hedging. Under a policy that predicts, the delay for an empty prompt.
+            hedging. Under a policy that predicts, the delay for the usual prompt.
         ttfb_p50_s, ttfb_p99_s: time to response headers in the recent window; None without samples.
         ttft_p50_s, ttft_p99_s: time to first content in the recent window; None without samples.
     """

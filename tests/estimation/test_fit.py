@@ -66,6 +66,18 @@ def test_a_column_that_never_moves_is_left_to_the_first() -> None:
     assert filled([(0.5, 1.0, 700.0, 0.0)] * 30).solve_nonnegative() == pytest.approx((0.5, 0.0, 0.0))
 
 
+def test_an_expected_reach_gives_way_to_the_samples() -> None:
+    """Noise in a column that hardly varies adds next to nothing; a law that samples show is found as before."""
+    rng = np.random.default_rng(4)
+    flat = [(0.2 * float(np.exp(0.25 * rng.normal())), 1.0, u, 0.0) for u in rng.uniform(12, 20, 150).tolist()]
+    b, s, _ = filled(flat).solve_nonnegative(4_000.0)
+    assert b == pytest.approx(0.18, rel=0.1)
+    assert 2_300.0 * s < 0.1 * b
+    clear = [(0.2 + 1e-4 * u, 1.0, u, p) for u, p in rng.uniform(0, 5_000, (150, 2)).tolist()]
+    assert filled(clear).solve_nonnegative(4_000.0) == pytest.approx((0.2, 1e-4, 0.0), rel=0.02, abs=1e-6)
+    assert filled([(0.5, 1.0, 13.0, 0.0)] * 30).solve_nonnegative(4_000.0) == pytest.approx((0.5, 0.0, 0.0))
+
+
 def test_a_negative_influence_is_zero() -> None:
     """If more of a column makes y smaller, its coefficient is 0."""
     samples = [(1.0 - 1e-4 * u, 1.0, u, 0.0) for u in (0.0, 1_000.0, 2_000.0, 3_000.0)]

@@ -72,6 +72,54 @@ def test_it_finds_the_law_through_noise_and_levels() -> None:
         assert predicted(predictor, "b", uncached, pending, 100.0) == pytest.approx(2 * typical_s, rel=0.15)
 
 
+@pytest.mark.parametrize("drift", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("shortest", "longest", "pending"),
+    [(13, 13, 0), (12, 13, 0), (12, 12.75, 0), (12, 20, 0), (12, 20, 40), (10, 60, 0)],
+)
+def test_prompts_of_nearly_one_length_show_no_slope(
+    shortest: float, longest: float, pending: float, drift: float
+) -> None:
+    """After 150 prompts of nearly one length, a prompt of 2,300 tokens is predicted within a factor of 2."""
+    for seed in range(6):
+        rng, predictor = np.random.default_rng(seed), Predictor()
+        for n in range(150):
+            part = n / 150 if longest == 12.75 else float(rng.random())  # tokens that grow with time, like the drift
+            ttft_s = 0.2 * (1.0 + drift * n / 150) * float(np.exp(0.25 * rng.normal()))
+            uncached = shortest + part * (longest - shortest)
+            predictor.add("abc"[n % 3], ttft_s, uncached, float(rng.random()) * pending, n / 2)
+            predictor.fold(n / 2)
+        for waiting in (0.0, 2_300.0) if pending else (0.0,):
+            assert 0.1 * (1.0 + drift) <= predicted(predictor, "a", 2_300.0, waiting, 75.0) <= 0.4
+        assert shortest * 0.9 <= predictor.usual_tokens <= longest * 1.1
+
+
+def test_a_steep_slope_is_found_in_short_prompts() -> None:
+    """The law of an engine with 10 ms a token is found in prompts of 10 to 60 tokens, which explain its TTFT."""
+    rng, predictor = np.random.default_rng(1), Predictor()
+    for n in range(150):
+        uncached = float(rng.uniform(10, 60))
+        predictor.add("a", (0.05 + 0.01 * uncached) * float(np.exp(0.25 * rng.normal())), uncached, 0.0, n / 2)
+        predictor.fold(n / 2)
+    assert predicted(predictor, "a", 10.0, 0.0, 75.0) == pytest.approx(0.15, rel=0.3)
+    assert predicted(predictor, "a", 60.0, 0.0, 75.0) == pytest.approx(0.65, rel=0.2)
+
+
+def test_the_usual_prompt_follows_the_traffic() -> None:
+    """The usual prompt is the median from the first samples on, moves with the traffic, and survives a restart."""
+    predictor = Predictor()
+    for n in range(20):
+        predictor.add("a", 0.2, 10.0 + n % 3, 0.0, float(n))
+    predictor.fold(20.0)
+    assert predictor.usual_tokens == 11.0
+    for n in range(300):
+        predictor.add("a", 0.3, 2_000.0, 0.0, 20.0 + n)
+    predictor.fold(320.0)
+    assert predictor.usual_tokens == pytest.approx(2_000.0, rel=0.05)
+    restored = Predictor.restored(predictor.state(320.0), 0.0, 0.0)
+    assert restored.usual_tokens == pytest.approx(2_000.0, rel=0.5)
+
+
 @given(st.lists(st.tuples(st.floats(1e-4, 1e3), st.floats(0, 1e5), st.floats(0, 1e5)), min_size=1, max_size=120))
 def test_coefficients_are_never_negative(samples: list[tuple[float, float, float]]) -> None:
     """For any samples, no coefficient is below 0, and every prediction is positive and finite."""
@@ -179,7 +227,7 @@ def test_weights_stay_finite() -> None:
         predictor.add("a", 0.2 if n % 2 else 0.4, 0.0 if n % 2 else 2_000.0, 0.0, 0.0)
     b, s, _ = predictor.coefficients
     assert b == pytest.approx(0.2, rel=1e-3)
-    assert s == pytest.approx(1e-4, rel=1e-3)
+    assert s == pytest.approx(1e-4, rel=5e-3)  # the prior weighs less than one sample in 200
 
 
 def test_a_forgotten_replica_starts_at_one() -> None:

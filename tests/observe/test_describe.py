@@ -125,3 +125,21 @@ def test_replicas_show_whether_they_can_be_hedged() -> None:
     assert {(each.never_hedged, each.takes_hedges, each.cancel_stops_billing) for each in state.replicas} == {
         (None, True, True)
     }
+
+
+def test_predictions_are_shown_for_the_usual_prompt() -> None:
+    """Prompts of one length: the prediction shown is near the times seen, with an interval from the ratios; never 0."""
+    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], default_hedging())
+    shown: Any = describe(Model("m", [pool], default_timeouts()), 0.0, ())["pools"]
+    assert shown[0]["replicas"][0]["predicted_ms"] is None
+    for n in range(200):
+        ttft_s = 0.2 * (0.8 + 0.4 * (n % 10) / 9)
+        pool.learning.predictor.add("a", ttft_s, 1_000.0 + n % 7, 0.0, n / 10)
+        pool.learning.add_content("a", ttft_s, 0.2, n / 10)
+    pool.learning.predictor.fold(20.0)
+    shown = describe(Model("m", [pool], default_timeouts()), 20.0, ())["pools"]
+    usual = shown[0]["replicas"][0]["predicted_ms"]
+    assert abs(shown[0]["predictor"]["usual_prompt_tokens"] - 1_003) <= 60
+    assert abs(usual["ttft"] - 200.0) < 15.0
+    assert 150.0 < usual["p10"] < 180.0
+    assert 220.0 < usual["p90"] < 250.0

@@ -2,8 +2,12 @@
 
 Minimises the sum of weight * ((x0 * c0 + x1 * c1 + x2 * c2) / y - 1)^2: the error of a sample is relative to its value.
 Independent of the meaning of the columns. Stores the normal equations, not the samples.
+
+Columns that hardly vary show nothing about c1 and c2, and noise or a drift would become a large coefficient. With a
+reach, both are therefore expected near 0 (a ridge in units of c0) until the samples contradict.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
@@ -14,6 +18,10 @@ _WEIGHT_MAX: Final = 1e9  # new weights grow instead of all sums decaying, until
 _PIVOT_MIN: Final = 1e-9  # relative; below it, columns are multiples of each other
 _LATER_MAX: Final = 5_000  # samples after which an older one has no weight
 _SUMS: Final = 10  # the number of samples, six sums of the matrix and three of the right side
+_NOISE: Final = 0.25  # relative error of a sample, the unit in which the expectation of c1 and c2 is weighed
+# Of y, explained by one standard deviation of a column: more is no drift of all samples during the fit, so that the
+# coefficient may be as large as it seems.
+_EXPLAINED_MIN: Final = 0.2
 _ACTIVE: Final = ((1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))  # sets of nonzero coefficients, besides c0 alone
 _ACTIVE_01: Final = ((1,), (0, 1))  # the sets used while every sample has x2 = 0
 
@@ -113,12 +121,19 @@ class RelativeFit:
         self._right = [old + weight * new for old, new in zip(self._right, sums[6:], strict=True)]
         self._rescale()
 
-    def solve_nonnegative(self) -> Triple:
-        """Return the best nonnegative coefficients, trying each set of zeros; needs one sample with x0."""
+    def solve_nonnegative(self, reach: float = math.inf) -> Triple:
+        """Return the best nonnegative coefficients, trying each set of zeros; needs one sample with x0.
+
+        Args:
+            reach: value of x1 and x2 up to which they are expected to add at most c0 to y, unless the samples show
+                more; infinite for no expectation. Then the coefficients of constant columns are noise.
+        """
         right, rows = self._right, self._rows()
+        if reach < math.inf:
+            rows = self._expected(reach)
         best: Triple = (right[0] / rows[0][0], 0.0, 0.0)
         best_gain = best[0] * right[0]
-        for active in _ACTIVE if rows[2][2] else _ACTIVE_01:
+        for active in _ACTIVE if self._matrix[5] else _ACTIVE_01:
             solution = _eliminate([[rows[i][j] for j in active] + [right[i]] for i in active])
             if solution is None or min(solution) < 0.0:
                 continue
@@ -139,6 +154,21 @@ class RelativeFit:
         if solution is None:  # the prior makes the sums of samples regular
             raise ValueError("the sums are not sums of samples")
         return solution[0], solution[1], solution[2]
+
+    def _expected(self, reach: float) -> tuple[Triple, Triple, Triple]:
+        """Return the rows with the expectation of `solve_nonnegative` added."""
+        m00, m01, m02, m11, m12, m22 = self._matrix
+        r0, r1, r2 = self._right
+        usual, noise = (r0 / m00 / reach) ** 2, _NOISE**2 * self._weight  # squared: expected coefficient, error
+        explained_min = _EXPLAINED_MIN**2 * r0 * r0 / m00  # in all samples together
+        ridges = []
+        for mixed, own, right in ((m01, m11, r1), (m02, m22, r2)):
+            expected, varied = usual, own - mixed * mixed / m00
+            if varied > _PIVOT_MIN * own:
+                seen = ((right - mixed * r0 / m00) / varied) ** 2 - explained_min / varied
+                expected = seen if seen > usual else usual
+            ridges.append(noise / expected)
+        return (m00, m01, m02), (m01, m11 + ridges[0], m12), (m02, m12, m22 + ridges[1])
 
     def _rescale(self) -> None:
         """Give the newest sample the weight 1."""

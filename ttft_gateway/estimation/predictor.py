@@ -29,9 +29,11 @@ _MEMORY_S: Final = 30.0
 _FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
 _REFIT: Final = 8  # new samples before the next fit; 500 count in it
+_REACH_TOKENS: Final = 4_000.0  # such a prompt is expected to double the base at most, until samples show more
 TTFT_MIN_S: Final = 1e-4  # so that logarithms and quotients are finite
 _PREDICTED_S_MAX: Final = 1e4  # a restored base above it is no TTFT
 LEVEL_MAX: Final = 20.0  # logarithm; a level beyond it is no slow phase
+_MEDIAN_STEP: Final = 1.05  # of the median of the prompts, with each sample: it follows a new traffic in 100 samples
 _TOKENS_MIN: Final = 1.0  # less is rounding noise of a sum, and a time divided by it would look like a law
 
 Law = tuple[Triple, Mapping[str, float]]
@@ -63,6 +65,8 @@ class Predictor:
 
     Attributes:
         level_median: median of the levels, 1 before the first sample: the slowness of all replicas against the fit.
+        usual_tokens: median of the recent prompts' uncached tokens, 0 before the first sample: what people are shown is
+            predicted for it, because the base alone is far from any sample.
         memory_s: time constant with which a level without samples decays to 1.
         steps: sum and number of the steps of each replica's level since the start, for other gateways; None if there
             are none.
@@ -80,6 +84,7 @@ class Predictor:
         self._folded_s = self._due_s = -math.inf  # times of the last fold, and of the next one
         self._law: Law | None = None  # valid until then; None before the fit
         self.level_median = 1.0
+        self.usual_tokens = 0.0
         self.memory_s = _MEMORY_S
         self.steps: dict[str, tuple[float, int]] | None = None
 
@@ -97,6 +102,7 @@ class Predictor:
         predictor._samples, predictor._first = state.samples, list(state.first)
         predictor._fit, predictor._levels = RelativeFit.restored(state.fit), dict(state.levels)
         predictor._coefficients = _restored_coefficients(state)
+        predictor.usual_tokens = _usual_tokens(state)
         predictor._folded_s = now_s - elapsed_s - state.age_s
         predictor.fold(now_s)
         return predictor
@@ -247,7 +253,7 @@ class Predictor:
             self._add_batch()
         self._raw.clear()
         if self._unfitted >= _REFIT:
-            self._coefficients = self._fit.solve_nonnegative()
+            self._coefficients = self._fit.solve_nonnegative(_REACH_TOKENS)
             self._unfitted = 0
         self._due_s = self._folded_s + _FOLD_S
         self._set_law()
@@ -265,6 +271,7 @@ class Predictor:
             return
         b = _first_base(self._first)
         self._coefficients = (b, 0.0, 0.0)
+        self.usual_tokens = statistics.median(u for _, u, _ in self._first)
         if self._samples >= _FIRST_SAMPLES:
             self._begin_fit(b)
 
@@ -278,7 +285,7 @@ class Predictor:
     def _add_batch(self) -> None:
         """Update levels and fit, with residuals against the coefficients and levels from before the batch."""
         b, s, c = self._coefficients
-        levels = self._levels
+        levels, usual_tokens = self._levels, self.usual_tokens or 1.0
         level_mean = statistics.fmean(levels.values()) if levels else 0.0
         seen: dict[str, tuple[float, float, list[float]]] = {}  # level, factor to the mean level, residuals
         rows: list[Row] = []
@@ -293,12 +300,14 @@ class Predictor:
             y = ttft_s if ttft_s > TTFT_MIN_S else TTFT_MIN_S
             residual = log(y / base) - level
             if is_event:
+                usual_tokens *= _MEDIAN_STEP if uncached > usual_tokens else 1.0 / _MEDIAN_STEP
                 residuals.append(residual)
                 if abs(residual) <= _RESIDUAL_MAX:
                     u = uncached if uncached >= _TOKENS_MIN else 0.0
                     rows.append((y * to_mean, 1.0, u, pending if pending >= _TOKENS_MIN else 0.0))
             elif residual > 0.0:
                 residuals.append(residual)
+        self.usual_tokens = usual_tokens if usual_tokens > 1.0 else 1.0
         self._fit.add_all(rows)
         count = len(rows)
         self._samples += count
@@ -312,6 +321,14 @@ class Predictor:
 
 def _first_base(samples: list[Triple]) -> float:
     return max(TTFT_MIN_S, statistics.median(ttft_s for ttft_s, _, _ in samples))
+
+
+def _usual_tokens(state: PredictorState) -> float:
+    """Return about the median of a recorded state's prompts: of a fit only a mean is known."""
+    if state.first:
+        return statistics.median(u for _, u, _ in state.first)
+    all_, by_tokens = state.fit.matrix[:2]
+    return by_tokens / all_ if all_ else 0.0
 
 
 def _restored_coefficients(state: PredictorState) -> Triple:
@@ -340,7 +357,7 @@ def _plausible_coefficients(fit: RelativeFit) -> Triple:
     """
     if fit.state.matrix[0] <= 0.0:
         raise ValueError("the fit has no samples")
-    b, s, c = fit.solve_nonnegative()
+    b, s, c = fit.solve_nonnegative(_REACH_TOKENS)
     if not 0.0 <= max(b, s, c) <= _PREDICTED_S_MAX:
         raise ValueError("the fit is not one of times")
     return b, s, c

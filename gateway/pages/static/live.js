@@ -51,17 +51,21 @@ function replicaState(replica) {
   return replica.backup_only ? "backup only" : "in use";
 }
 
+function predicted(usual) {
+  if (!usual) return "–";
+  const known = usual.p10 !== null && usual.p90 !== null;
+  return known ? `${milliseconds(usual.ttft)} (${milliseconds(usual.p10)} to ${milliseconds(usual.p90)})` : milliseconds(usual.ttft);
+}
+
 function showModel(described) {
   const rows = [];
   const quotas = new Map();
   for (const pool of described.pools) {
-    const base = pool.predictor?.base_ms ?? null;
     for (const replica of pool.replicas) {
-      const predicted = base === null || replica.level === null || replica.level === undefined ? null : base * replica.level;
       rows.push([
         described.pools.length > 1 ? `${replica.replica} (${pool.pool})` : replica.replica,
         replicaState(replica), count(replica.in_flight),
-        milliseconds(replica.ttft_ms?.p50), milliseconds(replica.ttft_ms?.p99), milliseconds(predicted),
+        milliseconds(replica.ttft_ms?.p50), milliseconds(replica.ttft_ms?.p99), predicted(replica.predicted_ms),
         count(replica.level), milliseconds(replica.hedge_delay_ms), replica.quota ?? "–",
         { button: replica.out ? "Take in" : "Take out", replica: replica.replica, out: String(!replica.out) },
       ]);
