@@ -48,7 +48,6 @@ _LINGER_S = 1.0  # wait for the body's last chunk after the closing event, befor
 _TRAILING_S = 3.0  # wait for token counts and the closing event after the last finish_reason
 _ERROR_BODY_S = 3.0  # wait for the body of an error status, because the request is then tried elsewhere
 _FIRST_EVENTS: Final = range(4)  # role, the beginning of the reasoning, and an event with text
-# Looked up once, because every event is compared with them.
 _CONTENT, _ERROR, _DONE = FrameKind.CONTENT, FrameKind.ERROR, FrameKind.DONE
 _DECISIVE: Final = FIRST_CONTENT | {_ERROR}
 _QUOTED_MAX: Final = 40  # characters of a header's value

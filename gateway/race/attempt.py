@@ -26,7 +26,6 @@ PREAMBLE_BYTES_MAX = 256 * 1024
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
 _REQUEST_ID_HEADERS = frozenset({b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id"})
 
-# Looked up once: every event is compared with them.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
 _FINISH, _DONE, _WORK, _PREAMBLE = FrameKind.FINISH, FrameKind.DONE, FrameKind.WORK, FrameKind.PREAMBLE
 _MALFORMED, _COMMENT = FrameKind.MALFORMED, FrameKind.COMMENT

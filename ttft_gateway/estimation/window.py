@@ -121,10 +121,7 @@ class Window:
         """Add a wait that ended after x."""
         if now_s >= self._due_s:
             self._roll(now_s)
-        raw = self._events.raw
-        raw.append(x)  # `add` without a call: every request has three samples
-        if len(raw) >= _RAW_MAX:
-            self._events.fold()
+        self._events.add(x)
 
     def add_censored(self, x: float, now_s: float) -> None:
         """Add a wait that was given up after x."""

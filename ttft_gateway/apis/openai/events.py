@@ -50,7 +50,6 @@ _GIVEN_UP: Final = frozenset({"error", "abort", "cancelled", "insufficient_syste
 _NONE: Final[frozenset[Never]] = frozenset()
 _SILENT = Problem(None)
 _NOT_TYPED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# On Python 3.11, looking a member up in its class costs more than half as much as decoding a chunk.
 _ERROR, _REFUSAL, _CONTENT = FrameKind.ERROR, FrameKind.REFUSAL, FrameKind.CONTENT
 _FINISH, _PREAMBLE = FrameKind.FINISH, FrameKind.PREAMBLE
 _THINKING, _TOOL_CALL = Phase.THINKING, Phase.TOOL_CALL
