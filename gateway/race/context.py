@@ -127,8 +127,8 @@ class Runtime(msgspec.Struct, frozen=True):
     ) -> _T | _D:
         """Call a policy function and return its result; if it raises, report it and return `default`.
 
-        A bug in the policy must not fail a request. This takes 2,500 to 4,200 instructions more than a `try` (Python 3.13),
-        so calls that each request makes have a `try` of their own.
+        A bug in the policy must not fail a request. This takes 2,500 to 4,200 instructions more than a `try` (Python
+        3.13), so calls that each request makes have a `try` of their own.
         """
         try:
             return function(*args, **named)

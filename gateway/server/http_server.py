@@ -107,7 +107,7 @@ class HttpServer:
         await self.connections.none_left.wait()
 
     async def abort(self) -> None:
-        """Close all connections at once."""
+        """Close all connections immediately."""
         for connection in tuple(self.connections.all):
             connection.transport.abort()
         await self.connections.none_left.wait()

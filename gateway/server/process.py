@@ -3,7 +3,7 @@
     SIGTERM        /readyz returns 503; after READINESS_LEAD_S listening stops, on the admin address, too; running
                    streams have drain_timeout to finish, then end with an error event. SIGINT (Ctrl-C) does the same
                    without the delay.
-    second signal  everything ends at once.
+    second signal  everything ends immediately.
     SIGHUP         the configuration is read again; running streams continue.
 
 Owns sockets and signals; the object graph belongs to app.py. Units: seconds.
@@ -40,7 +40,7 @@ from gateway.server.reloads import Reread
 
 READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: load balancers poll about every second
 DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish in time
-LAST_S = 0.3  # for the remaining connections when everything ends at once
+LAST_S = 0.3  # for the remaining connections when everything ends immediately
 _SWEEP_S = 1.0
 
 
@@ -56,7 +56,7 @@ class ExitReport(msgspec.Struct, frozen=True):
 
     Attributes:
         cut: number of requests that were ended with an error because they did not finish in time.
-        second: signal that ended the drain at once; None without a second signal.
+        second: signal that ended the drain immediately; None without a second signal.
     """
 
     cut: int

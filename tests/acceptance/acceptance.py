@@ -329,7 +329,7 @@ def hosts() -> Iterator[Line]:
 
 
 def faults() -> Iterator[Line]:
-    """Results of some 29,000 answers under 24 kinds of faults at once; fault_run.py asks for 20,000 of each kind."""
+    """Results of some 29,000 answers under 24 kinds of faults together; fault_run.py asks for 20,000 of each kind."""
     seen = Results()
     for seed in range(1, 4):
         seen.add(run_real(faulty(list(FAULTS), 400, seed=seed)))
@@ -345,7 +345,7 @@ def _judged(what: str, results: Counter[str]) -> Line:
 
 
 def blame() -> Iterator[Line]:
-    """Two mistakes a second of one caller beside 200 requests of another one, and dead accounts, each form at once."""
+    """Two mistakes a second of one caller next to 200 requests of another one, and dead accounts of all forms."""
     with tempfile.TemporaryDirectory() as folder:
         seen = run_real(blamed(Path(folder), mistakes=50, careful=4, every_s=0.12))
     for name, replicas in seen.careful.items():

@@ -1,7 +1,7 @@
 """What OpenAI's SDK sees of short faults and of silent replicas: tests make it small, scripts/acceptance in full.
 
 A replica is silent from its first byte, or after four tokens; the SDK has a timeout of 0.8 s and otherwise its
-defaults. A blip is a fault of both replicas at once for 200 ms. Units: seconds.
+defaults. A blip is a fault of both replicas at the same time for 200 ms. Units: seconds.
 """
 
 import asyncio

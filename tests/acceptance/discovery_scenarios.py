@@ -58,7 +58,7 @@ async def _blocked(models: int, replicas: int, changes: int) -> Blocked:
 
         async def timed_ask(followed: Any) -> None:
             begin_s = thread_time()
-            await ask(followed)  # the answer is there at once
+            await ask(followed)  # the answer is there immediately
             look_ups_s.append(thread_time() - begin_s)
 
         vars(discovery).update(_apply=timed_apply, _ask=timed_ask)

@@ -1,4 +1,4 @@
-"""Many answers under every kind of fault at once: each text follows from its request, so every wrong byte is found.
+"""Many answers under all kinds of faults together: each text follows from its request, so every wrong byte is found.
 
 Clients of four APIs ask for streams and for JSON (`fault_requests`) and compute the answers that the replicas can give
 (`fault_judge`). Hedges race, some clients disconnect in the middle, and replicas write their bytes in odd ways. Units:

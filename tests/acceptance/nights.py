@@ -267,7 +267,7 @@ def _gateway(parent: Path, night: Night) -> Iterator[tuple[Home, Served]]:
 
 
 def play(nights: Sequence[Night], speed: float) -> list[Played]:
-    """Play nights at once."""
+    """Play nights at the same time."""
     with contextlib.ExitStack() as stack:
         parent = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         rules = parent / "rules.yaml"

@@ -17,7 +17,7 @@ from simulated_sockets import send
 from spawned import Gateway, started, until
 from worker_site import Site
 
-PROVIDER_LIMIT: Final = 300  # requests a minute, and at once
+PROVIDER_LIMIT: Final = 300  # requests a minute, and in one burst
 PER_S: Final = 25.0  # offered to both gateways together: five times what the quota refills
 FOR_S: Final = 40.0
 _TTFT: Final = "20ms"

@@ -145,14 +145,14 @@ async def _losers_delay_s(site: Site) -> float | None:
 
 @dataclass
 class Surfaced:
-    """How often a backup failed at once while the primary lived, and how often the client saw anything of it."""
+    """How often a backup failed immediately while the primary lived, and how often the client saw anything of it."""
 
     backups: int = 0
     seen: int = 0
 
 
 async def surfaced(fault: str, count: int, *, process: bool = False) -> Surfaced:
-    """A good but slow replica, and one that fails at once.
+    """A good but slow replica, and one that fails immediately.
 
     Each request asks a model of its own, so that no breaker remembers. Where the slow replica happens to be the
     primary, the backup fails; where the other is, that is a failover, and the client must not see anything of it

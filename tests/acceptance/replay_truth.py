@@ -122,7 +122,7 @@ def _failures(name: str, found: Sequence[Checked]) -> list[str]:
 
 
 def _print(name: str, found: Sequence[Checked], summary: str) -> None:
-    """Print one line for each seed, and the summary, at once: all of them take an hour."""
+    """Print one line for each seed, and the summary, as soon as it is known: all of them take an hour."""
     for each in found:
         low, high = each.row.band("p99")
         sys.stdout.write(

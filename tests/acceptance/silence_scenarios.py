@@ -1,6 +1,6 @@
 """Streams in which the model thinks in silence for minutes, read by the SDKs, directly and through nginx.
 
-A replica sends one event of reasoning, nothing for minutes, and then the answer. All streams run at once, each with a
+A replica sends one event of reasoning, nothing for minutes, and then the answer. All streams run together, each with a
 model of its own, so that its upstream calls can be counted, and with a relay in front of its SDK, which measures the
 time between the bytes. The gateway and nginx have their default timeouts. Units: seconds.
 """
@@ -97,7 +97,7 @@ def nginx_program() -> str | None:
 
 
 async def silent(silence_s: float, *, timeouts: Mapping[str, str] | None = None) -> list[Silent]:
-    """Read all streams at once, those through nginx only if it is installed.
+    """Read all streams at the same time, those through nginx only if it is installed.
 
     Args:
         silence_s: time between the reasoning and the answer.

@@ -69,7 +69,7 @@ class Compared:
 
 
 async def compared(count: int, *, process: bool = False) -> Compared:
-    """So many streams at once, raced over replicas each of which has another way to write its bytes."""
+    """Many streams at the same time, raced over replicas that write their bytes in different ways."""
     result = Compared()
     profiles: dict[str, Settings] = {
         fault: {"ttft": "uniform:10ms,60ms", "gap": "uniform:0ms,4ms", "tokens": 30, "faults": [fault]}

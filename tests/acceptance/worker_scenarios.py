@@ -64,7 +64,7 @@ class Usage(NamedTuple):
 
 
 async def spread(workers: int, count: int, *, pause_s: float = 0.0) -> Spread:
-    """Open connections, one after another with a pause or all at once; return how the workers share them."""
+    """Open connections, one after another with a pause or all at the same time; return how the workers share them."""
     with tempfile.TemporaryDirectory() as folder:
         async with site(Path(folder), workers) as home:
             if pause_s:

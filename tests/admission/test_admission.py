@@ -94,7 +94,7 @@ def test_the_next_begins_when_one_ends() -> None:
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
-    """With a full queue it is a 503 at once, with the time that all queued requests need, and retries are allowed."""
+    """With a full queue it is an immediate 503, with the time that all queued requests need; retries are allowed."""
 
     async def main() -> None:
         house = House(places=2)

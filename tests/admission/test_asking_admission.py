@@ -29,7 +29,7 @@ class Asking:
         self.errors: list[GatewayError] = []
 
     def arrive(self, tokens: float = 100.0) -> tuple[Entry, Permit]:
-        """Let a request arrive, and be admitted as far as is possible at once."""
+        """Let a request arrive, and be admitted as far as is possible immediately."""
         entry = self.process.admission.enter("k")
         assert entry is not None
         caller = Caller("id", "k", self.process.loop.time())

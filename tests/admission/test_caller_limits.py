@@ -8,7 +8,7 @@ from gateway.admission.caller_limits import CallerLimits, CallerTicket, KeyLimit
 
 
 def admitted(account: KeyLimiter, prompt: float, answer: float, now_s: float) -> CallerTicket | OverLimit:
-    """Enter a request and reserve its tokens at once; one without enough tokens gives its place back."""
+    """Enter a request and reserve its tokens in one step; one without enough tokens gives its place back."""
     ticket = account.enter(now_s)
     if isinstance(ticket, OverLimit):
         return ticket

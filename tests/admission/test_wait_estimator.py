@@ -15,7 +15,7 @@ def test_it_is_littles_law() -> None:
 
 
 def test_what_is_large_counts_more() -> None:
-    """Many small holders that end at once do not make a large one look quick."""
+    """Many small holders that end at the same time do not make a large one look quick."""
     turnover = WaitEstimator(1_000)
     turnover.ended(30.0, 500)
     for _ in range(10):

@@ -57,7 +57,7 @@ def reader(body_bytes_max: int, body_s: float, memory: BodyMemory) -> BodyLimits
 
 
 async def receive(bodies: BodyLimits, headers: Headers, sender: Sender, key_name: str = "a") -> bytes:
-    """Receive a body of a request that ends at once if it is rejected, and never otherwise."""
+    """Receive a body of a request that ends immediately if it is rejected, and never otherwise."""
     return (await opened(bodies, headers, sender, key_name))[0]
 
 

@@ -27,7 +27,7 @@ def test_requests_of_one_read_are_answered_in_order() -> None:
 
 
 def test_rejections_of_one_read_are_bounded() -> None:
-    """Requests that are rejected at once are queued like others: of thousands in one read few are looked at."""
+    """Requests that are rejected immediately are queued like others: of thousands in one read few are looked at."""
 
     async def play(site: Site) -> None:
         site.client.send(request(b"", "/no") * 1_000)
@@ -74,7 +74,7 @@ GONE = {
 @pytest.mark.parametrize("eof", [False, True])
 @pytest.mark.parametrize(("reads", "said"), GONE.values(), ids=GONE)
 def test_a_disconnect_ends_the_request_at_once(reads: list[bytes], said: list[str], *, eof: bool) -> None:
-    """The request under way is abandoned at once and once, also if others wait; those never begin."""
+    """The request under way is abandoned immediately, and once, also if others wait; those never begin."""
 
     async def play(site: Site) -> None:
         for data in reads:

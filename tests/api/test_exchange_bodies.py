@@ -54,7 +54,7 @@ def test_a_slow_body_is_rejected() -> None:
 
 
 def test_the_rest_of_a_rejected_body_is_dropped_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is sent at once; the connection ends after a time, or after a number of bytes."""
+    """The error is sent immediately; the connection ends after a time, or after a number of bytes."""
     monkeypatch.setattr(exchange_module, "_DISCARD_BYTES_MAX", 500)
 
     async def timed(site: Site) -> None:

@@ -162,7 +162,7 @@ def test_a_lone_event_is_one_write() -> None:
 
 
 def test_keep_alives_do_not_commit_the_answer() -> None:
-    """They are sent at once, the first with the head, and with content that waits; none after the end."""
+    """They are sent immediately, the first with the head, and with content that waits; none after the end."""
 
     async def play(scene: Play) -> None:
         response, written = scene.response, scene.transport.written

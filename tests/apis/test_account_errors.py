@@ -21,7 +21,7 @@ def read(form: Form) -> UpstreamError:
 
 @pytest.mark.parametrize("form", DEAD.values(), ids=DEAD)
 def test_a_dead_account_is_the_gateways_fault(form: Form) -> None:
-    """Each form is the gateway's fault, at once only if no request can cause it."""
+    """Each form is the gateway's fault, immediately only if no request can cause it."""
     failure = classify(read(form))
     assert failure.ours
     assert failure.outcome is (Outcome.MISCONFIGURED if form.at_once else Outcome.UNCLEAR_4XX)

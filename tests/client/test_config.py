@@ -66,7 +66,7 @@ def test_the_first_event_is_checked() -> None:
 
 
 def test_counts_of_several_threads_are_exact() -> None:
-    """Threads that count at once lose nothing."""
+    """Threads that count at the same time lose nothing."""
     stats = Stats()
 
     def count() -> None:

@@ -25,7 +25,7 @@ def site() -> Iterator[Replicas]:
 
 @pytest.mark.parametrize("behaviour", SILENT)
 def test_a_silent_primary_loses_and_is_closed(kit: Kit | SessionKit, site: Replicas, behaviour: str) -> None:
-    """The first content wins, whatever came before it, and the loser's connection is closed at once."""
+    """The first content wins, whatever came before it, and the loser's connection is closed immediately."""
     replica = site.add(behaviour, "quick")
     text, counts = kit.chat(replica)
     assert text == "Hello"
@@ -36,7 +36,7 @@ def test_a_silent_primary_loses_and_is_closed(kit: Kit | SessionKit, site: Repli
 
 @pytest.mark.parametrize("behaviour", SILENT)
 def test_a_silent_backup_loses_and_is_closed(kit: Kit | SessionKit, site: Replicas, behaviour: str) -> None:
-    """A primary that answers after its backup was sent wins, and the backup's connection is closed at once."""
+    """A primary that answers after its backup was sent wins, and the backup's connection is closed immediately."""
     replica = site.add("late:quick", behaviour)
     text, counts = kit.chat(replica)
     assert text == "Hello"

@@ -77,7 +77,7 @@ def test_a_share_near_the_limit_does_not_switch_to_and_fro() -> None:
 
 @pytest.mark.parametrize(("setting", "by_work"), [("any", True), ("answer", False)])
 def test_a_reload_keeps_what_was_found_out(setting: FirstToken, *, by_work: bool) -> None:
-    """Replicas that stay keep their signs; a setting that excludes signs is obeyed at once."""
+    """Replicas that stay keep their signs; a setting that excludes signs is obeyed immediately."""
     old = _choice("any", after_s=APART_S, hidden=True)
     list(map(old.add_sign, "bbb", repeat(RESPONSES), repeat(APART_S)))
     new = FirstTokenChoice(setting)

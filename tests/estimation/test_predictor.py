@@ -156,7 +156,7 @@ def test_a_slow_replica_is_followed_within_fifty_samples() -> None:
 
 
 def test_many_samples_at_once_are_followed_by_their_median() -> None:
-    """A batch of many moves a level most of the way to their median: at once if all are slow, hardly for stragglers."""
+    """A batch of many moves a level most of the way to their median: fully if all are slow, little for stragglers."""
     predictor = trained(600)
     level = math.log(predictor.levels["a"])
     for n in range(20):

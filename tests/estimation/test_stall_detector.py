@@ -90,7 +90,7 @@ def test_an_unknown_prediction_is_never_late() -> None:
 
 
 def test_probes_keep_their_distance() -> None:
-    """A suspect gets a primary at once, then one after each interval; a longer interval counts from the last one."""
+    """A suspect gets a primary immediately, then one after each interval; a longer one counts from the last primary."""
     waits = StallDetector()
     assert [waits.take_probe(now_s, 5.0) for now_s in (10.0, 10.1, 14.9, 15.0, 15.1, 30.0)] == [
         True,

@@ -137,7 +137,7 @@ plans = st.sampled_from([None, PLAN, FIXED])
 def test_decisions_are_pure_and_never_spin(
     waited_s: float, predicted_s: float, has: tuple[bool, bool], plan: Plan | None
 ) -> None:
-    """The same question gets the same answer, and a denial never asks for another look at once."""
+    """The same question gets the same answer, and a denial never asks for another look immediately."""
     first, second = (
         ask(waited_s, predicted_s=predicted_s, has_room=has[0], has_credit=has[1], plan=plan) for _ in range(2)
     )

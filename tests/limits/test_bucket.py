@@ -63,7 +63,7 @@ def test_our_own_429_is_no_usage_by_others() -> None:
 
 
 def test_more_than_we_thought_is_believed_in_a_quarter_of_the_window() -> None:
-    """A higher reading may be old: it is adopted over 15 s of responses, and at once after a long silence."""
+    """A higher reading may be old: it is adopted over 15 s of responses, and immediately after a long silence."""
     known = bucket(0.0)
     known.observe(stated(500.0), 2, 0.0, 0.0, 1.5)
     assert known.left(1.5) == pytest.approx(15.0 + (500.0 - 15.0) / 10)

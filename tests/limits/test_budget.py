@@ -75,7 +75,7 @@ def test_the_cap_is_three_requests_and_six_seconds_of_accrual() -> None:
 
 @pytest.mark.parametrize(("after_s", "hedges"), [(0.0, 10), (1.0, 10), (6.0, 6), (60.0, 3)])
 def test_what_is_saved_at_the_start_fades_without_traffic(after_s: float, hedges: int) -> None:
-    """Ten saved hedges can be sent at once; after a minute without requests three are left."""
+    """Ten saved hedges can be sent together; after a minute without requests three are left."""
     budget = CreditBudget(0.1, saved=10.0)
     budget.earn(0.0)
     budget.earn(after_s)
@@ -83,7 +83,7 @@ def test_what_is_saved_at_the_start_fades_without_traffic(after_s: float, hedges
 
 
 def test_a_burst_after_idleness_finds_at_most_three_credits() -> None:
-    """Idle for 5 minutes, then 20 requests at once: at most 10 % + 3 are hedged."""
+    """Idle for 5 minutes, then 20 requests at the same time: at most 10 % + 3 are hedged."""
     budget = CreditBudget(0.1)
     for n in range(6_000):
         budget.earn(n / 100)

@@ -38,7 +38,7 @@ def stated(
 
 
 def answered(ledger: Ledger, limits: list[RateLimit], now_s: float) -> QuotaTicket:
-    """A request without tokens is sent and answered at once; its answer states limits."""
+    """A request without tokens is sent and answered immediately; its answer states limits."""
     ticket = ledger.reserve(tokens(0), now_s)
     ledger.observe(ticket, limits, now_s)
     return ticket

@@ -110,7 +110,7 @@ def busy_metrics() -> Metrics:
 
 
 def test_slices_make_the_whole() -> None:
-    """The text made in slices is byte for byte what generate_latest writes of the same families at once."""
+    """The text made in slices is byte for byte what generate_latest writes of the same families in one piece."""
     metrics = busy_metrics()
     families: dict[str, Metric] = {}
     for piece in exposition._slices(run_virtual(metrics.scrape())):

@@ -57,7 +57,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Export at once."""
+    """Export immediately."""
     monkeypatch.setattr(span_queue, "_GATHER_S", 0.001)
 
 
@@ -81,7 +81,7 @@ def test_spans_are_exported_in_order_and_in_batches() -> None:
 
 
 def test_a_slow_receiver_costs_spans_only() -> None:
-    """While the receiver does not answer, spans above the limit are lost at once and counted, whole requests each."""
+    """While the receiver does not answer, spans above the limit are lost immediately, by whole requests, and counted."""
     receiver, counts = Receiver(), SpanCounts()
     receiver.open.clear()
     queue = SpanQueue(lambda: receiver, counts, Clock(), spans_max=10)
@@ -141,7 +141,7 @@ def test_the_end_does_not_wait_for_a_dead_receiver() -> None:
 
 
 def test_an_earlier_queue_ends_by_itself() -> None:
-    """close() without a time returns at once; the thread exports what is queued and ends."""
+    """close() without a time returns immediately; the thread exports what is queued and ends."""
     receiver, counts = Receiver(), SpanCounts()
     receiver.open.clear()
     queue = SpanQueue(lambda: receiver, counts, Clock())

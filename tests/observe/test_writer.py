@@ -50,7 +50,7 @@ def test_lines_come_out_in_order(pipe: tuple[int, int]) -> None:
 
 
 def test_stopped_reader_costs_lines_only(pipe: tuple[int, int]) -> None:
-    """With a stopped reader, lines above the limit are rejected at once; later the others come whole, then the loss."""
+    """With a stopped reader, lines above the limit are rejected immediately; the others come whole, then the loss."""
     reading, writing = pipe
     bound, taken = 300_000, []
     writer = LineWriter(writing, _loss_line, buffer_bytes_max=bound)
@@ -154,7 +154,7 @@ def test_a_killed_process_leaves_whole_lines(pipe: tuple[int, int]) -> None:
 
 
 def test_another_process_ends_the_line_of_a_killed_one(pipe: tuple[int, int], tmp_path: Path) -> None:
-    """A line that a pipe does not take at once may be cut; the next writer of the group begins a new line."""
+    """A line that a pipe does not take in one write may be cut; the next writer of the group begins a new line."""
     reading, writing = pipe
     with (tmp_path / "lock").open("w+b") as lock:
         left = _killed_at_a_full_pipe(pipe, 200_000, lock.fileno())
@@ -192,7 +192,7 @@ writer._thread.join()
 
 
 def test_lines_of_several_processes_never_mix(pipe: tuple[int, int], tmp_path: Path) -> None:
-    """Processes that share a pipe write whole lines, also those that a pipe does not take at once."""
+    """Processes that share a pipe write whole lines, also those that a pipe does not take in one write."""
     reading, writing = pipe
     with (tmp_path / "lock").open("wb") as lock:
         fds = (writing, lock.fileno())

@@ -66,7 +66,7 @@ def test_streams_of_a_provider_are_not_counted() -> None:
 
 
 def test_a_burst_is_shared() -> None:
-    """Requests that come at once, before any has first content, do not all go to the least busy replica."""
+    """Requests that come at the same time, before any has first content, do not all go to the least busy replica."""
     fleet = answering(9, 2, 2, ttft_s=(0.198, 0.2, 0.2))
     for number in range(12):
         replica = fleet.picker.pick(FACTS, (), NOW_S, number / 12)
@@ -125,7 +125,7 @@ def test_a_probe_can_be_hedged() -> None:
 
 
 def test_a_probe_of_a_suspect_is_hedged_without_a_gain() -> None:
-    """A request at a replica that does not answer is hedged at once, although it has hardly waited."""
+    """A request at a replica that does not answer is hedged immediately, although it has hardly waited."""
     fleet, now_s = traffic(0.05)
     for _ in range(3):
         fleet.on_end(send(fleet, 0, now_s), Outcome.LOST, now_s + 10.0, None)

@@ -101,7 +101,7 @@ def test_both_ways_agree_after_any_history(fleet: Fleet, steps: list[Step], warm
     ids=str,
 )
 def test_usual_requests_take_one_step(fleet: Fleet) -> None:
-    """After the first sample, all primaries of a healthy pool are sent in one step, also with many at once."""
+    """After the first sample, all primaries of a healthy pool are sent in one step, also with many at the same time."""
     burst: list[Step] = [("request", (0.001, RequestFacts(prompt_tokens=50.0 * n), n / 64)) for n in range(64)]
     world = both(fleet, [*burst, *[("content", (n, 0.001)) for n in range(64)], *burst], 40)
     assert world.begun == 40 + 2 * 64 - 1
@@ -151,7 +151,7 @@ def test_both_ways_agree_in_each_state(fleet: Fleet, steps: list[Step]) -> None:
     ids=["taken out", "slow start", "cooling", "cooling quota", "used quota", "open breaker", "suspect"],
 )
 def test_unusual_states_take_the_general_way(fleet: Fleet, steps: list[Step], ends_after_s: float) -> None:
-    """A state ends the one-step way at once, and its end by elapsed time begins it again."""
+    """A state ends the one-step way immediately, and its end by elapsed time begins it again."""
     world = both(fleet, steps, 40)
     start_s = world.now_s
     for after_s in (0.0, 9.9, 10.0, 29.9, 30.0):

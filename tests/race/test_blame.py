@@ -176,7 +176,7 @@ def test_a_repeated_request_is_one() -> None:
 
 
 def test_a_burst_of_mistakes_is_judged_after_the_second_opinions() -> None:
-    """Mistakes sent at once count only when another replica has been asked, and its answers to others acquit both."""
+    """Immediate mistakes count only when another replica has been asked, and its answers to others acquit both."""
 
     async def scene(house: House) -> None:
         for _ in range(2):
@@ -252,7 +252,7 @@ def facts(tokens: float) -> RequestFacts:
 
 
 def test_a_request_above_the_whole_limit_makes_nobody_wait() -> None:
-    """It is rejected in the provider's words, and others are served at once."""
+    """It is rejected in the provider's words, and others are served immediately."""
     text = "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 342389."
 
     def rejects(body: bytes) -> list[Step] | None:

@@ -86,7 +86,7 @@ def test_a_refusal_of_the_primary_is_never_overridden(refusal: list[Step]) -> No
 
 
 def test_a_callers_error_is_an_answer() -> None:
-    """A 400 from the primary goes to the client at once, with no further try."""
+    """A 400 from the primary goes to the client immediately, with no further try."""
     told = run_race(Scripted(status(0.01, 400, "invalid_value")), Scripted(answer(0.01)))
     assert told.client.error is not None
     assert (told.client.error.status, told.client.error.code) == (400, "invalid_value")

@@ -75,7 +75,7 @@ def test_an_ask_under_way_is_waited_for_whatever_is_configured() -> None:
 
 
 def test_another_replica_is_not_waited_for() -> None:
-    """A sibling with room gets the request at once."""
+    """A sibling with room gets the request immediately."""
     told = race(Shared(), Scripted(answer(0.05)), Scripted(answer(0.05)))
     assert told.report.winner == "b"
 

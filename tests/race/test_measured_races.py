@@ -138,7 +138,7 @@ def test_a_failover_of_a_withheld_request_is_not_hedged() -> None:
 
 
 def test_nothing_is_drawn_without_shares() -> None:
-    """The loser is cancelled at once."""
+    """The loser is cancelled immediately."""
     told = race(answer(1.0), answer(0.1), MeasureShares())
     assert told.report.measured is None
     assert told.report.attempts[0].end_s == pytest.approx(0.3)

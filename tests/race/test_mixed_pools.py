@@ -38,7 +38,7 @@ def test_a_pool_without_the_api_is_passed_over() -> None:
 
 
 def test_a_request_that_one_replica_cannot_put_into_words_goes_to_the_next() -> None:
-    """An unsupported request is no fault of a replica: its breaker gets no signal, the next one is tried at once."""
+    """An unsupported request is no fault of a replica: its breaker gets no signal, the next is tried immediately."""
     outcome = run_race(*(Scripted(NO_WORDS) for _ in range(3)), Scripted(QUICK))
     assert outcome.client.finished
     assert [attempt.outcome.value for attempt in outcome.report.attempts] == [*["unsupported"] * 3, "finished"]

@@ -68,7 +68,7 @@ def test_headers_and_preamble_do_not_win() -> None:
 
 
 def test_a_policy_that_takes_headers_for_an_answer_never_races_a_flushing_server() -> None:
-    """With the `headers` policy headers stop the timer, so a server that flushes at once is never hedged."""
+    """With the `headers` policy headers stop the timer, so a server that flushes immediately is never hedged."""
     hedge = default_hedging(policy=Policy.QUANTILE, answered_by=FirstEvent.HEADERS, budget=1.0, cold_start_delay_s=0.1)
     told = run_race(Scripted(answer(5.0)), Scripted(answer(0.01)), hedge=hedge)
     assert told.report.result is Result.PRIMARY

@@ -26,7 +26,7 @@ REFUSED: list[Step] = [(0.001, ConnectError("refused"))]
 
 
 def test_what_is_overdue_is_not_waited_for_while_others_may_be_tried() -> None:
-    """If the attempt that replaces an overdue one fails, the next is sent at once, not after 120 s."""
+    """If the attempt that replaces an overdue one fails, the next is sent immediately, not after 120 s."""
     told = run_race(Scripted(SILENT), Scripted(REFUSED), Scripted(answer(0.1)), hedge=OFF)
     assert told.report.winner == "c"
     assert told.report.ttft_s == pytest.approx(10.1, abs=0.01)
@@ -51,7 +51,7 @@ def test_backups_keep_to_the_bound_on_bursts() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_wait_for_a_provider_is_no_longer_than_the_client_waits(streaming: bool) -> None:
-    """A Retry-After that ends after the caller's deadline is not waited out: the caller gets the 429 at once."""
+    """A Retry-After that ends after the caller's deadline is not waited out: the caller gets the 429 immediately."""
 
     def prepare(pools: list[Pool]) -> None:
         pools[0].replicas[0].breaker.cool_down(2.5)
@@ -92,7 +92,7 @@ def test_another_models_word_on_a_request_does_not_end_its_race() -> None:
 
 
 def test_a_siblings_word_on_a_request_ends_its_race() -> None:
-    """An overdue replica is of the same model: its sibling's 400 is the answer, at once."""
+    """An overdue replica is of the same model: its sibling's 400 is the answer, immediately."""
     told = run_race(Scripted(SILENT), Scripted(status(0.1, 400)), hedge=OFF)
     assert told.client.error is not None
     assert told.client.error.status == 400

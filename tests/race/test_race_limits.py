@@ -62,7 +62,7 @@ def test_a_cooling_quota_is_not_asked_while_another_replica_can_be() -> None:
 
 
 def test_where_nobody_may_be_asked_the_answer_says_for_how_long() -> None:
-    """Every quota is cooling down: 429 at once, with the smallest wait, and nothing is sent."""
+    """Every quota is cooling down: an immediate 429 with the smallest wait, and nothing is sent."""
     replica, fallback = Scripted(answer(0.05)), Scripted(answer(0.05))
 
     def prepare(pools: list[Pool]) -> None:

@@ -146,7 +146,7 @@ def test_a_crowd_gets_over_a_blip() -> None:
 
 
 def test_an_outage_gets_no_second_rounds() -> None:
-    """With everything down, attempts are within the retry budget, and after a second each error comes at once."""
+    """With everything down, attempts are within the retry budget, and after a second each error comes immediately."""
 
     async def main() -> None:
         replicas = [Scripted(DOWN), Scripted(DOWN)]

@@ -26,7 +26,7 @@ UNHEDGED = default_hedging(policy=Policy.OFF)
 
 
 def thinks(sign_s: float, thought_s: float = THOUGHT_S) -> list[Step]:
-    """Headers at once, a sign of work, silence, and one token of text."""
+    """Headers immediately, a sign of work, silence, and one token of text."""
     end_s = sign_s + thought_s
     return [
         (0.001, "headers"),

@@ -40,7 +40,7 @@ class Row:
         ttfts_s: of every request, as its client saw it.
         hedged: requests that were sent twice.
         won: of them, the requests answered by the backup.
-        denials: why a late request was not sent twice, or not at once; each reason counts once a request.
+        denials: why a late request was not sent twice, or not immediately; each reason counts once a request.
     """
 
     ttfts_s: list[float] = field(default_factory=list)

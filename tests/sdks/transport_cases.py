@@ -126,7 +126,7 @@ class Cases:
         return self._site.add(*plan, headers=headers, answers=DIALECTS[self._way.dialect])
 
     def silent(self, behaviour: str) -> None:
-        """The attempt without content loses, whichever it is, and is closed at once."""
+        """The attempt without content loses, whichever it is, and is closed immediately."""
         replica = self._add(behaviour, "quick")
         text, counts = self._way.run(replica)
         assert (text, counts.requests, counts.hedge_wins) == ("Hello", 1, 1), (text, counts)

@@ -96,7 +96,7 @@ def test_subscribers_are_bounded() -> None:
 
 
 def test_feed_ends_with_the_gateway() -> None:
-    """Closing ends every feed at once and completely, with whatever is still queued; later ones end as they begin."""
+    """Closing ends every feed immediately and completely, with all that is queued; later ones end as they begin."""
 
     async def scenario(site: AdminUnderTest, tasks: asyncio.TaskGroup) -> None:
         exchange = await follow(site, tasks)

@@ -65,7 +65,7 @@ def virtually(main: Callable[[asyncio.TaskGroup], object]) -> None:
 
 
 def used(pool: Pool, requests: int, *, ttft_s: float = 0.1, since_s: float = 0.0, per_s: float = 100.0) -> Counter[str]:
-    """Send requests one after the other, each answered at once; return their replicas' names."""
+    """Send requests one after the other, each answered immediately; return their replicas' names."""
     names: Counter[str] = Counter()
     for number in range(requests):
         now_s = since_s + number / per_s
@@ -226,7 +226,7 @@ def test_no_hedge_goes_to_a_new_replica_before_its_first_content() -> None:
 
 @pytest.mark.parametrize("requests", [0, 40])
 def test_nothing_starts_slowly_where_nothing_else_serves(requests: int) -> None:
-    """Before the first request, and where every replica is another one, all replicas are used at once."""
+    """Before the first request, and where every replica is another one, all replicas are used immediately."""
 
     def main(tasks: asyncio.TaskGroup) -> None:
         site = Site(tasks, 1, ["10.0.0.1"] if requests else [])

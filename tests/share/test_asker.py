@@ -141,7 +141,7 @@ def test_late_answers_count_but_nobody_waits_for_them() -> None:
 
 @pytest.mark.parametrize(("stop", "start"), [("kill", "start"), ("hang", "go_on")])
 def test_an_engine_that_was_away_is_used_at_once(stop: str, start: str) -> None:
-    """While it is away, asks are given up at once; leases settle their debts in the turn in which it is back."""
+    """While it is away, asks are given up immediately; leases settle their debts in the turn in which it is back."""
 
     async def test(running: Running) -> None:
         await running.asker.start()

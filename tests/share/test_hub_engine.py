@@ -26,7 +26,7 @@ def _returned(reply: Reply, _: bytes) -> Reply:
 
 
 class Channel:
-    """A channel that encodes, calls the other side at once, or loses the call."""
+    """A channel that encodes, calls the other side immediately, or loses the call."""
 
     def __init__(self, answer: Callable[[bytes], Reply] | None) -> None:
         self._answer = answer

@@ -143,7 +143,7 @@ def test_a_rejection_by_the_provider_empties_the_bucket_of_the_fleet() -> None:
 
 
 def test_an_enforced_quota_keeps_a_margin() -> None:
-    """The fleet uses 1 % less of it at once, and as much each second; its state has the configured limit."""
+    """The fleet uses 1 % less of it immediately, and as much each second; its state has the configured limit."""
     table = Table()
     bucket = LeasedBucket(table.leases, "k", Limit(Resource.TOKENS, 600.0, enforce=True))
     assert bucket.left(table.now_s) == 594

@@ -259,7 +259,7 @@ def test_slots_are_leased_up_to_the_limit(engines: Engines) -> None:
 
 
 def test_slots_of_a_process_that_is_gone_are_free(engines: Engines) -> None:
-    """After 5 s of silence, or at once when its connection to a hub ends."""
+    """After 5 s of silence, or immediately when its connection to a hub ends."""
     processes = Processes(engines)
     processes.slots("a", 0, 4)
     for pause_s in (1.7, 1.7, 1.5):

@@ -13,7 +13,7 @@ FACTS = RequestFacts(prompt_tokens=1_000.0)
 
 
 def fail(pool: Pool, index: int, now_s: float) -> None:
-    """An attempt that fails at once."""
+    """An attempt that fails immediately."""
     pool.on_end(send(pool, index, now_s), Outcome.FAILED, now_s, None)
 
 

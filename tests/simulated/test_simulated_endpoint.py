@@ -80,7 +80,7 @@ def record(request: Call, length_s: float = 60.0, **profile: Any) -> Recorder:
 
 
 def test_frames_come_at_their_times() -> None:
-    """Head and role at once, content at TTFT and after each gap, the end with the closing event."""
+    """Head and role immediately, content at TTFT and after each gap, the end with the closing event."""
     sink = record(call(include_usage=True), ttft="100ms", gap="10ms")
     assert sink.calls == [
         (0.0, "headers"), (0.0, "preamble"), (0.1, "content"), (0.11, "content"), (0.12, "content"),
@@ -208,7 +208,7 @@ def test_abort_at_once_is_silent() -> None:
 
 
 def test_paused_stream_waits() -> None:
-    """A paused stream holds its frames; after resume late frames come at once, later ones at their times."""
+    """A paused stream holds its frames; after resume late frames come immediately, later ones at their times."""
 
     async def main() -> Recorder:
         sink = Recorder()

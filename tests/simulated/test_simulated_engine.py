@@ -41,7 +41,7 @@ def test_queue_is_bounded() -> None:
 
 
 def test_unlimited_slots_never_wait() -> None:
-    """With 0 slots every request starts at once."""
+    """With 0 slots every request starts immediately."""
     slots = Slots(0, 0)
     jobs = [Job() for _ in range(100)]
     for job in jobs:
@@ -51,7 +51,7 @@ def test_unlimited_slots_never_wait() -> None:
 
 
 def test_more_slots_let_waiting_requests_begin() -> None:
-    """A larger or unlimited number of slots takes effect at once."""
+    """A larger or unlimited number of slots takes effect immediately."""
     slots = Slots(1, 10)
     jobs = [Job() for _ in range(4)]
     for job in jobs:

@@ -40,7 +40,7 @@ def test_json_answer_is_ready_when_its_stream_would_end() -> None:
 def test_head_and_preamble_follow_the_profile(  # one column for each thing that varies
     headers: str, role: str, comment: str, head_s: float | None, prelude: list[str], first: str
 ) -> None:
-    """The role chunk and the comment come with the head, at once or with the first content."""
+    """The role chunk and the comment come with the head, immediately or with the first content."""
     replica = replica_of(ttft="50ms", headers=headers, headers_delay="1ms", role=role, first_comment=comment)
     script = play(replica, max_tokens=1)
     assert script.head_s == head_s
@@ -133,7 +133,7 @@ def test_cached_response_is_the_response() -> None:
 
 
 def test_full_queue_is_a_503() -> None:
-    """A request gets a 503 at once when all slots and all places in the queue are taken."""
+    """A request gets a 503 immediately when all slots and all places in the queue are taken."""
     replica = replica_of(slots=1, queue_max=0)
     replica.slots.acquire(lambda: None)
     assert play(replica).status == 503

@@ -56,7 +56,7 @@ class Blamed:
 
 
 async def blamed(folder: Path, *, mistakes: int, careful: int, every_s: float) -> Blamed:
-    """Let two callers send requests to all models at once.
+    """Let two callers send requests to all models at the same time.
 
     Args:
         folder: for the gateway's files.

@@ -60,7 +60,7 @@ class Table:
         self.fleet.is_away = True
 
     def spend(self, rate: LeasedRate, number: int, cost: float = 1.0) -> int:
-        """Let requests come at once; return how many have room."""
+        """Let requests come at the same time; return how many have room."""
         admitted = 0
         for _ in range(number):
             if rate.wait_s(cost, self.now_s) == ASK_WAIT_S:

@@ -112,7 +112,7 @@ class FleetProcess:
         self.changes.append((self.loop.time(), is_up))
 
     def request(self, meter: Meter, size: RequestSize = SIZE) -> Permit | None:
-        """Let a request arrive; return its permit, None if it was rejected at once."""
+        """Let a request arrive; return its permit, None if it was rejected immediately."""
         arrived_s = self.loop.time()
 
         def admitted() -> None:

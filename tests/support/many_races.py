@@ -1,4 +1,4 @@
-"""Sends many requests at once, from tasks or from threads, and counts how they end."""
+"""Sends many requests at the same time, from tasks or from threads, and counts how they end."""
 
 import asyncio
 import random

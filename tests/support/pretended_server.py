@@ -1,6 +1,6 @@
 """A server for httpx without a network, and the calls that a request to it makes.
 
-Each connection answers at once, in the thread of the client, so the work is the same in any run, and can be counted.
+Each connection answers immediately, in the thread of the client, so the work is the same in any run and is countable.
 """
 
 import asyncio

@@ -63,7 +63,7 @@ class RedisServer:
         raise AssertionError(self._log.read_text())
 
     def kill(self) -> None:
-        """End it at once; its data are lost."""
+        """End it immediately; its data are lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

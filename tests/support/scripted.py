@@ -37,7 +37,7 @@ BROKEN = Frame(FrameKind.MALFORMED, b"")
 
 
 def answer(ttft_s: float, words: str = "ab", gap_s: float = 0.01) -> list[Step]:
-    """Headers and role at once, the first word after ttft_s, one word each gap_s, a clean end."""
+    """Headers and role immediately, the first word after ttft_s, one word each gap_s, a clean end."""
     steps: list[Step] = [(0.001, "headers"), (0.001, ROLE)]
     steps += [(ttft_s + i * gap_s, text(word)) for i, word in enumerate(words)]
     end_s = ttft_s + len(words) * gap_s

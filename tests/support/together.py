@@ -43,7 +43,7 @@ class Together:
         self._parts[process] = exchanges_of([([new], self.retries[process])], {}, self._parts[process])
 
     def exchange(self, now_s: float, processes: Sequence[int] | None = None, period_s: float = PERIOD_S) -> None:
-        """Let each gateway, or some, ask once and get the answer at once."""
+        """Let each gateway, or some, ask once and get the answer immediately."""
         for process in range(len(self.pools)) if processes is None else processes:
             for part in self._parts[process]:
                 if asks := part.asks(now_s, period_s):

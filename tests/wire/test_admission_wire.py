@@ -48,7 +48,7 @@ async def _until_arriving(held: BodyMemory, count: int) -> None:
 
 
 def test_replicas_never_have_more_than_the_bound() -> None:
-    """Of thirty callers at once, two keys, every one gets a whole answer, and never more than three at a time."""
+    """Each of thirty simultaneous callers with two keys gets a whole answer, and never more than three at a time."""
 
     async def main() -> None:
         profile = {"ttft": "5ms", "gap": "1ms", "tokens": 5}
@@ -82,7 +82,7 @@ def test_replicas_never_have_more_than_the_bound() -> None:
 
 
 def test_who_leaves_while_waiting_reaches_no_replica() -> None:
-    """A caller that goes gives its place up at once, and is told as one that left."""
+    """A caller that disconnects frees its place immediately, and is recorded as one that left."""
 
     async def main() -> None:
         async with serving({"a": _SILENT}, model={"concurrency": 1, "queue": {"timeout": "1m"}}) as site:
@@ -134,7 +134,7 @@ def test_the_drain_gives_who_waits_a_status() -> None:
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_full_queue_and_a_wait_in_vain_are_503(*, full: bool) -> None:
-    """Who finds no place is refused at once, who waited too long then; both hear when to come back."""
+    """A request without a place is rejected immediately, one that waited too long then; both get a Retry-After."""
 
     async def main() -> None:
         queue = {"max": 1, "timeout": "1m"} if full else {"max": 1, "timeout": "50ms"}

@@ -1,4 +1,4 @@
-"""Blame over real sockets: the mistakes of one caller, and dead accounts, in the forms of all providers at once."""
+"""Blame over real sockets: the mistakes of one caller, and dead accounts, in the forms of all providers together."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Everything at once on real sockets: faulty replicas, hedges, failovers, impatient clients; nothing is left behind."""
+"""All faults together on real sockets: faulty replicas, hedges, failovers, impatient clients; nothing is left."""
 
 import asyncio
 import random

@@ -198,7 +198,7 @@ def test_a_name_that_cannot_be_looked_up_is_an_error(kind: str) -> None:
 
 
 def test_aborting_closes_the_socket_and_silences_the_sink(kind: str) -> None:
-    """After abort() the server sees the end at once, and the sink hears nothing more."""
+    """After abort() the server sees the end immediately, and the sink gets nothing more."""
 
     async def main() -> None:
         begun = answering(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi")
@@ -275,7 +275,7 @@ def test_a_paused_stream_stops_the_server(kind: str) -> None:
 
 
 def test_connections_are_bounded(kind: str) -> None:
-    """A request beyond the bound of open connections fails at once instead of queueing."""
+    """A request beyond the bound of open connections fails immediately instead of queueing."""
 
     async def main() -> None:
         async with serving(answering(b"")) as server, client_of(kind, server, connections_max=1) as client:

@@ -112,7 +112,7 @@ def test_bytes_that_nobody_asked_for_are_no_answer(kind: str) -> None:
 def _half_closing(
     answer: bytes, left: Callable[[bytes], object], *, at_once: bool = True
 ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """Answer one request, shut the writing side, at once or when the client has heard it; say what it sent then."""
+    """Answer one request and shut the writing side, immediately or after the client has read it; return later bytes."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -304,7 +304,7 @@ def test_an_informational_answer_does_not_end_the_request(kind: str) -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_an_early_answer_ends_its_connection(kind: str, *, reads: bool) -> None:
-    """The rest of the request would be read as the next one, or never: who was answered early closes at once."""
+    """The rest of the request would be read as the next one, or never: an early answer closes the connection."""
 
     async def main() -> None:
         closed = asyncio.Event()
@@ -331,7 +331,7 @@ def test_an_early_answer_ends_its_connection(kind: str, *, reads: bool) -> None:
 
 
 def test_aborting_before_the_request_is_out_leaves_nothing(kind: str) -> None:
-    """A request given up while most of it waits to be sent closes its connection at once, and nobody hears of it."""
+    """A request given up while most of it is unsent closes its connection immediately, and no error is reported."""
 
     async def main() -> None:
         begun, closed = asyncio.Event(), asyncio.Event()

@@ -94,7 +94,7 @@ def test_an_http2_answer_that_is_not_whole_is_a_cut() -> None:
 
 
 def test_aborting_an_http2_answer_closes_its_connection() -> None:
-    """The server sees the end at once, and another request's answer goes on."""
+    """The server sees the end immediately, and another request's answer goes on."""
 
     async def main() -> None:
         async with serving(Http2Server(endless=True).script) as server, client_of(server, http2=True) as client:

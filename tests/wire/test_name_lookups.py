@@ -171,7 +171,7 @@ def test_the_loop_ends_while_a_lookup_hangs(names: Names) -> None:
 
 
 def test_lookups_over_the_bound_are_shortages(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name over the bound fails at once with an error of its own, and is looked up again when threads are free."""
+    """A name over the bound fails immediately with its own error, and is looked up again when threads are free."""
     monkeypatch.setattr(name_lookups, "_THREADS_MAX", 3)
 
     async def main() -> None:

@@ -126,7 +126,7 @@ def test_a_failure_in_between_keeps_what_was_measured() -> None:
     """Answers before the failure count, and the probe fails all the same."""
 
     async def run() -> ProbeReport:
-        async with serving(gap="1ms", faults=["500 20%"], seed=4) as server:  # this seed fails neither at once nor last
+        async with serving(gap="1ms", faults=["500 20%"], seed=4) as server:  # this seed fails neither first nor last
             return await probed(server.url, {}, 20)
 
     report = run_real(run())

@@ -27,7 +27,7 @@ async def _result(site: Site) -> tuple[str, float]:
 
 
 async def _late(site: Site, fault: str) -> tuple[str, float]:
-    """The same where the first replica that is asked flushes headers and role at once, and then shows this fault."""
+    """The same where the first replica flushes headers and role immediately, and then shows this fault."""
     await site.until_idle()
     break_once(site, fault)
     return await _result(site)

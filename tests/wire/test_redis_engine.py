@@ -106,7 +106,7 @@ def test_batches_of_every_kind_and_size_are_answered_in_order(tmp_path: Path) ->
 
 
 def test_a_server_may_go_away_in_every_way(tmp_path: Path) -> None:
-    """Batches under way are lost at once or after 1 s, new ones at once; the connection comes back by itself."""
+    """Batches under way are lost immediately or after 1 s, new ones immediately; the connection is opened again."""
 
     async def main(server: RedisServer) -> None:
         admin = client.Redis(unix_socket_path=str(server.socket))

@@ -237,7 +237,7 @@ def test_origins_are_read_again(tmp_path: Path) -> None:
 
 
 def test_sighup_drops_no_stream(tmp_path: Path) -> None:
-    """After SIGHUP, a process serves the new models at once, and a running stream completes."""
+    """After SIGHUP, a process serves the new models immediately, and a running stream completes."""
 
     async def main() -> None:
         async with simulated_sockets.serving(ttft="5ms", gap="10ms") as server:

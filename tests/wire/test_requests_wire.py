@@ -130,7 +130,7 @@ def test_a_refused_request_leaves_its_connection_usable() -> None:
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_all_read() -> None:
-    """A declared length is refused at once, chunks as soon as they are too many; then the connection ends."""
+    """A declared length is refused immediately, chunks as soon as they are too many; then the connection ends."""
     piece = b"x" * (_BODY_MAX // 2)
 
     async def send(port: int, framing: str, pieces: bytes) -> None:

@@ -109,7 +109,7 @@ def test_a_replaced_key_of_a_provider_cuts_no_stream(tmp_path: Path) -> None:
 
 
 def test_a_revoked_key_is_no_fault_of_the_caller(tmp_path: Path) -> None:
-    """A key that the provider rejects is a 502 that blames the gateway's key; the new key is used at once."""
+    """A key that the provider rejects is a 502 that blames the gateway's key; the new key is used immediately."""
 
     async def main() -> None:
         async with provider("sk-new-key-2") as there:

@@ -39,7 +39,7 @@ _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Export at once."""
+    """Export immediately."""
     monkeypatch.setattr(span_queue, "_GATHER_S", 0.001)
 
 

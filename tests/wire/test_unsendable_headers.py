@@ -65,7 +65,7 @@ def test_a_request_id_is_shown_as_visible_ascii(value: bytes, shown: str | None,
     ids=["stream", "early status", "answer", "timeout"],
 )
 def test_a_response_that_cannot_begin_is_a_failure(monkeypatch: pytest.MonkeyPatch, payload: bytes, ttft: str) -> None:
-    """The client's connection is closed, the request is reported as failed, and its replica is left at once."""
+    """The client's connection is closed, the request is reported as failed, and its replica is left immediately."""
     monkeypatch.setattr(secrets, "token_hex", lambda _: "\x01")  # part of every request id
 
     async def main() -> None:

@@ -55,7 +55,7 @@ def test_a_few_bare_429s_cost_one_other_try_each() -> None:
     async def main() -> None:
         limited: Settings = {**GOOD, "faults": ["429:vllm 2%"]}
         failed = 0
-        timeouts = {"retry_after_max": "0s"}  # a cool-down of all replicas is an error at once
+        timeouts = {"retry_after_max": "0s"}  # a cool-down of all replicas is an immediate error
         async with serving(dict.fromkeys("abc", limited), hedge=OFF, timeouts=timeouts) as site:
 
             async def one(_number: int) -> None:

@@ -129,7 +129,7 @@ def test_the_end_is_seen_by_both() -> None:
 
 
 def test_a_side_that_reads_nothing_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the bound of unsent bytes, notices are dropped and calls fail at once."""
+    """Above the bound of unsent bytes, notices are dropped and calls fail immediately."""
     monkeypatch.setattr(channel_module, "UNSENT_BYTES_MAX", 1_000_000)
 
     async def main() -> None:

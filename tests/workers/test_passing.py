@@ -15,7 +15,7 @@ def client() -> tuple[socket.socket, socket.socket]:
 
 
 def test_connections_are_counted_until_they_are_closed() -> None:
-    """A passed connection counts at once, until the worker reports its end; the worker gets the same connection."""
+    """A passed connection counts immediately, until the worker reports its end; the worker gets the same connection."""
 
     async def main() -> None:
         changed = asyncio.Event()

@@ -5,7 +5,7 @@ a time and at most one in a turn of the event loop. At a reload of the file `pre
 `commit` follows the new sources.
 
 A source may fail, or answer with less than there is: a resolver that restarts, a file that is being written. An empty
-answer changes nothing. An answer that would remove more than half of the list adds its new replicas at once, and
+answer changes nothing. An answer that would remove more than half of the list adds its new replicas immediately, and
 removes only those that three such answers in a row lack.
 """
 

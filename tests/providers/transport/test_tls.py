@@ -134,7 +134,7 @@ class _Renegotiating:
         self.writes_max = 3  # bytes a call
 
     def do_handshake(self) -> None:
-        """Succeed at once."""
+        """Succeed immediately."""
 
     def read(self, size: int) -> bytes:
         data = self._incoming.read(size)

@@ -106,7 +106,7 @@ def test_unusable_answers_change_nothing_and_are_reported_once() -> None:
 
 
 def test_more_than_half_must_be_missing_three_times() -> None:
-    """A halved answer is not believed at once."""
+    """A halved answer is not believed immediately."""
     four = ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4"]
     world = run(four, four[:1])
     assert world.applied == [(0, four), (3, four[:1])]

@@ -30,7 +30,7 @@ def rows(names: str) -> tuple[ReplicaSettings, ...]:
         (["abcd", "a", "a", "", "a"], "a"),  # an empty answer is none
         (["abcd", "a", "a", "abcd", "a", "a"], "abcd"),  # not in a row
         (["abcd", "a", "b", "c"], "abc"),  # only what all three lack
-        (["abcd", "xyzw"], "abcdwxyz"),  # new ones are used at once
+        (["abcd", "xyzw"], "abcdwxyz"),  # new ones are used immediately
         (["abcd", "xyzw", "xyzw", "xyzw"], "wxyz"),
         (["a", "b", "b"], "ab"),
         (["a", "b", "b", "b"], "b"),
