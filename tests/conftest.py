@@ -27,7 +27,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the project's own options."""
-    parser.addoption(UPDATE, action="store_true", help="write tests/snapshots anew and run nothing else")
+    parser.addoption(UPDATE, action="store_true", help="update tests/snapshots and run nothing else")
     parser.addoption(
         "--schemathesis-examples",
         type=int,

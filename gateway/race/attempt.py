@@ -72,7 +72,7 @@ class Attempt:
         deadlines: deadlines until its first content.
         forecast: the pool's forecast, None if it has none.
         sent_events: events that the client was sent; None if a broken stream could not be recovered, and after the end.
-        lives: True if it has lost its race and is still read (`measuring.py`).
+        is_measured: True if it has lost its race and is still read (`measuring.py`).
         retry_after_s: Retry-After of a 429 or 503, None if the response had none.
         transient: True if it failed with an error that may soon be over.
     """

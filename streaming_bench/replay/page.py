@@ -216,7 +216,7 @@ def _unknown(found: Replayed, frontier: ReplayFrontier) -> list[str]:
         "- the load of backups, rate limits and caches: a fleet near its limit gets slower with each hedge.",
     ]
     if found.contents.kind == GATEWAY:
-        lines.append("- the effect of hedges on routing: half of the draws keep the logged replicas, half route anew.")
+        lines.append("- the effect of hedges on routing: half of the draws keep the logged replicas, half route again.")
     else:
         lines.append("- better routing: requests go first to their logged replicas. The gateway routes by prediction.")
     if log.alike:

@@ -211,7 +211,7 @@ def discovery() -> Iterator[Line]:
 
 
 def workers() -> Iterator[Line]:
-    """Connections, failures and signals with several workers, and their memory and CPU beside a single process."""
+    """Connections, failures and signals with several workers; their memory and CPU compared with one process."""
     for count, pause_s in ((8, 0.05), (32, 0.0), (256, 0.0), (256, 0.005)):
         seen = run_real(spread(8, count, pause_s=pause_s))
         measured = f"{seen.ratio:.2f}x: {seen.most} of {seen.mean:g}"

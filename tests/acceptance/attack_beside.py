@@ -1,4 +1,4 @@
-"""One hostile client beside one watched client: times and refusals of the watched one. Units: seconds, bytes.
+"""One hostile client and one watched client: times and refusals of the watched client. Units: seconds, bytes.
 
 The gateway, the simulated replica, the hostile client and the watched client are four processes, so that the watched
 client measures the gateway and not the work of the other clients. Rounds with and without attacks take turns, because

@@ -1,4 +1,4 @@
-"""CPU time of a request that is not hedged: the client library beside bare httpx and bare aiohttp.
+"""CPU time of a request that is not hedged: the client library compared with bare httpx and bare aiohttp.
 
     PYTHONPATH=.:tests:tests/support python tests/acceptance/client_cost.py --requests 300 --rounds 15
 

@@ -126,7 +126,7 @@ def _texts(answer: Read) -> dict[str, str]:
 
 
 def _values(answer: Read) -> dict[str, object]:
-    """Return texts with whole arguments of tools as values, because translations write their white space anew."""
+    """Return texts with whole arguments of tools as values, because translations change their white space."""
     values: dict[str, object] = dict(_texts(answer))
     for place, text in _texts(answer).items():
         if place.endswith(".arguments"):

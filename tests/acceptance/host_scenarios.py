@@ -93,7 +93,7 @@ async def _all_are_answered(sites: list[Site]) -> None:
 
 
 class Traffic:
-    """Requests at a steady rate over kept connections.
+    """Requests at a steady rate over kept-alive connections.
 
     Attributes:
         statuses: number of responses by kind and status.

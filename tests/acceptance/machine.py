@@ -1,4 +1,4 @@
-"""The load of this machine, so that a time that was measured beside other work is not judged; Linux. Units: seconds."""
+"""The load of this machine, so that a time that was measured during other work is not judged; Linux. Units: seconds."""
 
 import asyncio
 from pathlib import Path

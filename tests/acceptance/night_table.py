@@ -30,7 +30,7 @@ class Home:
         urls: base URLs of its replicas by name.
         rates: requests per second by key.
         secrets: secrets that the owners of the keys send.
-        beside: requests per second past the gateway, by replica.
+        beside: requests per second that bypass the gateway, by replica.
         stolen: requests per second of a thief, by secret.
     """
 

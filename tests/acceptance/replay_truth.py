@@ -3,7 +3,7 @@
 For each workload and seed, the gateway's own log of a simulated run with hedging off is replayed under the default
 budget, and the same run is simulated with hedging on. The p99 of the second run is the truth. Where misses are
 independent it has to be within the interval of the replay; where they are correlated, within the band. Exit code 1 if
-a bound is not kept; scripts/nightly runs it. Units: seconds.
+a bound is exceeded; scripts/nightly runs it. Units: seconds.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failures(name: str, found: Sequence[Checked]) -> list[str]:
-    """Print the results of one workload; return the bounds that are not kept."""
+    """Print the results of one workload; return the bounds that are exceeded."""
     place = "interval" if name in INDEPENDENT else "band"
     missed = sum(not (each.is_inside if name in INDEPENDENT else each.is_in_band) for each in found)
     width = max(half_width(each.predicted) for each in found)

@@ -105,7 +105,7 @@ async def rolled(clients: int = 60, rounds: int = 2) -> Rolled:
 
 
 async def _ask_until(stopping: asyncio.Event, port: int, results: Counter[str], number: int) -> None:
-    """Send one streaming request after another over a kept connection, and count the answers."""
+    """Send one streaming request after another over a kept-alive connection, and count the answers."""
     await asyncio.sleep(number / 20)  # apart: every phase of an answer meets every phase of a restart
     connection = None
     while not stopping.is_set():

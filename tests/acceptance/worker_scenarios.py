@@ -129,7 +129,7 @@ async def broken_by(number: signal.Signals, workers: int, count: int) -> int:
 
 
 async def usage(workers: int, seconds: float, clients: int) -> Usage:
-    """Send short requests over kept connections, as fast as they are answered; the best of four rounds counts."""
+    """Send short requests over kept-alive connections, as fast as they are answered; the best of four rounds counts."""
     loop, rates, costs_s = asyncio.get_running_loop(), list[float](), list[float]()
     with tempfile.TemporaryDirectory() as folder:
         async with site(Path(folder), workers, ttft="1ms", gap="1ms", tokens=4) as home:

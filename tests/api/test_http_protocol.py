@@ -144,7 +144,7 @@ def test_a_connection_is_idle_only_while_nothing_is_asked() -> None:
 
 
 def test_requests_in_advance_are_bounded() -> None:
-    """Of thousands of requests in one read those are answered that are kept, and the connection ends."""
+    """Of thousands of requests in one read those within the bound are answered, and the connection ends."""
     transport = _answered(b"".join(_GET % (number % 10) for number in range(5_000)))
     answers = transport.written.split(b"HTTP/1.1 ")[1:]
     assert [answer[:3] for answer in answers] == [*[b"200"] * (1 + PIPELINED_MAX), b"400"]
@@ -215,7 +215,7 @@ def _sent(first: bytes, piece: bytes) -> _Transport:
     ids=["many trailers", "one endless trailer", "an endless chunk extension"],
 )
 def test_what_stands_behind_a_body_is_bounded_like_a_head(first: bytes, piece: bytes) -> None:
-    """Trailers are kept in memory like headers, so they have the headers' bound."""
+    """Trailers are stored in memory like headers, so they have the headers' bound."""
     transport = _sent(first, piece)
     assert transport.written.startswith(b"HTTP/1.1 431 ")
 

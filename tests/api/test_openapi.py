@@ -172,7 +172,7 @@ def test_headers_of_an_answer() -> None:
 
 
 def test_headers_of_an_error() -> None:
-    """The headers that an error can have stand beside the responses that carry a replica's error."""
+    """The headers that an error can have are listed with the responses that carry a replica's error."""
     error = UpstreamFailed("", status=502, retry_after_s=1.0, should_retry=False)
     error.limit = "provider"
     names = {name.decode() for name, _ in error.headers()} | {"x-request-id"} | RATES

@@ -59,7 +59,7 @@ def test_comments_have_no_number(line_end: bytes, *, joined: bool) -> None:
 
 
 def test_no_run_is_kept_for_its_last_event() -> None:
-    """Of a large read only the first event of the response and the last of the read are kept."""
+    """Of a large read only the first event of the response and the last of the read are stored."""
     writer = EventWriter()
     begun = writer.lifecycle("created", {"id": "resp_9"})
     run = begun + b"".join(writer.event("response.output_text.delta", delta="a") for _ in range(1000))

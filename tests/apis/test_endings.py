@@ -316,7 +316,7 @@ _UNREAD = b'"logprobs":{"content":[{"token":"\xe4"}]}'  # in a field that the re
 
 @pytest.mark.parametrize(("api", "lost"), [(Api.CHAT, False), (Api.MESSAGES, True), (Api.RESPONSES, True)])
 def test_bytes_that_cannot_be_translated_are_not_left_out(api: Api, *, lost: bool) -> None:
-    """An event with invalid bytes beside its text is forwarded as it is, and an error where it is to be translated."""
+    """An event with text and invalid bytes is forwarded unchanged, and an error where it is to be translated."""
     protocol = protocols(CATALOG["openai"], {Api.CHAT}, ProtocolOptions())[api]
     events = list(whole(NATIVES[Api.CHAT])["as usual"])
     events[2] = events[2].replace(b'"index":0', b'"index":0,' + _UNREAD)

@@ -33,7 +33,7 @@ def test_failed_requests_are_no_samples() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """However long it runs, no more than the latest 5,000 times are kept; counts go on."""
+    """However long it runs, at most the latest 5,000 times are stored; counts go on."""
     many = tally([1000.0] * 5000 + [1.0] * 5000)
     assert (many.requests, len(many.ttfts_s)) == (10_000, 5000)
     assert many.quantiles_s(1.0) == [0.001]

@@ -59,7 +59,7 @@ def test_a_file_without_addresses_and_keys(config: Path) -> None:
     ],
 )
 def test_the_state_directory(config: Path, directory: str, line: str, file: str | None) -> None:
-    """Learned state is kept in systemd's state directory, unless the file names another place or none."""
+    """Learned state is stored in systemd's state directory, unless the file names another place or none."""
     config.write_text(f"{MODELS}{line}")
     assert load(config, {}, read_environment({"STATE_DIRECTORY": directory}).settings).learned_file == file
 

@@ -235,6 +235,6 @@ def test_nothing_else_is_removed(text: str) -> None:
 
 @pytest.mark.parametrize("word", ["e", "a://", "-eyJaaaaaaaa"])
 def test_a_long_word_is_not_read_again_and_again(word: str) -> None:
-    """A word of up to half a megabyte is searched within the time limit of a test, and kept."""
+    """A word of up to half a megabyte is searched within the time limit of a test, and copied."""
     text = word * (500_000 // len(word) if word == "e" else 5_000)
     assert Redaction([])(text) == text

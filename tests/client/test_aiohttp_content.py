@@ -1,4 +1,4 @@
-"""The content of a raced response beside the reader of aiohttp with the same body."""
+"""The content of a raced response, compared with aiohttp's reader of the same body."""
 
 import asyncio
 import gc

@@ -150,7 +150,7 @@ def test_a_key_never_reaches_another_host(site: Replicas, where: str) -> None:
 
 
 def test_the_key_of_a_target_replaces_the_callers(site: Replicas) -> None:
-    """The target at the request's own address gets its own key, also beside a user name of the URL."""
+    """The target at the request's own address gets its own key, also with a user name in the URL."""
     replica = site.add("quick")
     basic = "Basic " + base64.b64encode(b"user:word").decode()
 

@@ -45,7 +45,7 @@ def test_nothing_contradicts_the_contract(tmp_path: Path, pytestconfig: pytest.C
 
 
 def _contract() -> dict[str, Any]:
-    """The contract as it is for this gateway: a key is needed, there is one model, and a deadline can be kept."""
+    """The contract as it is for this gateway: a key is needed, there is one model, and a deadline can be met."""
     document = copy.deepcopy(CONTRACT)
     document["components"]["parameters"]["Deadline"]["schema"]["pattern"] = "^[1-9][0-9]{2,6}s$"
     document["security"] = [{"bearer": []}]

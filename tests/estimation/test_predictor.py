@@ -156,7 +156,7 @@ def test_a_slow_replica_is_followed_within_fifty_samples() -> None:
 
 
 def test_many_samples_at_once_are_followed_by_their_median() -> None:
-    """A batch of many moves a level most of the way to their median: fully if all are slow, little for stragglers."""
+    """A batch of many moves a level most of the way to their median: in one step if all are slow, hardly if few are."""
     predictor = trained(600)
     level = math.log(predictor.levels["a"])
     for n in range(20):
@@ -240,7 +240,7 @@ def test_a_forgotten_replica_starts_at_one() -> None:
 
 @pytest.mark.parametrize("dust", [(1e-14, 0.0), (0.0, 1e-14), (3e-17, 2e-15)])
 def test_what_rounding_leaves_of_tokens_teaches_nothing(dust: tuple[float, float]) -> None:
-    """Sums of tokens that were added and taken away again end beside 0: no time is explained by that."""
+    """Sums of tokens that were added and taken away again end near 0: they explain no time."""
     predictor = Predictor()
     for n in range(200):
         slow = n % 10 == 0

@@ -192,7 +192,7 @@ RECORDED = {
 
 @pytest.mark.parametrize("kind", RECORDED)
 def test_weights_equal_the_recorded_ones(kind: str) -> None:
-    """The weights were fitted, and learned factors are kept over restarts: neither holds for other sums."""
+    """The weights were fitted, and learned factors survive restarts: neither holds for other sums."""
     text = (Path(__file__).parent / "texts" / f"{kind}.txt").read_bytes()
     assert text_tokens(text) == pytest.approx(RECORDED[kind], abs=0.006)
     assert text_tokens(text * 3) == pytest.approx([3 * part for part in RECORDED[kind]], rel=0.1)

@@ -56,7 +56,7 @@ class _Client(WireClient):
         self.released = self.lost_count = 0
 
     def connect(self, exchange: Exchange) -> None:
-        raise AssertionError("a connection that was not kept is not replaced")
+        raise AssertionError("a connection that was not kept alive is not replaced")
 
     def opened(self) -> None:
         pass

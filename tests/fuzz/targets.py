@@ -1,4 +1,4 @@
-"""Every target by its name, and its corpus: inputs that once showed something, kept beside this file."""
+"""Every target by its name, and its corpus: inputs that once failed, in folders next to this file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -23,7 +23,7 @@ _CHANGED = {
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_corpus_holds(name: str) -> None:
-    """No input that was ever kept breaks a property of its target."""
+    """No recorded input breaks a property of its target."""
     for file, data in corpus(name).items():
         try:
             TARGETS[name].check(data)

@@ -76,7 +76,7 @@ def test_ids_are_valid_at_their_limits(bits: int) -> None:
 def test_each_attempt_carries_its_own_span(parent: str | None, passed: list[bytes]) -> None:
     """The call of an attempt names the attempt's span as parent of the replica's spans; other headers go on.
 
-    Without a valid `traceparent`, the `tracestate` beside it has no meaning.
+    Without a valid `traceparent`, a `tracestate` has no meaning.
     """
     call = replace(read(chat()).call, headers=((b"x-tenant", b"t"), (b"tracestate", b"a=1")))
     trace = Trace(_TRACE, "00000000000000aa", parent, sampled=parent is None)

@@ -72,7 +72,7 @@ def test_mass_that_cannot_be_estimated_sits_at_twice_the_largest_observation(val
 
 @given(st.lists(st.integers(-40, 80).map(lambda k: 1.05**k), min_size=1, max_size=60), st.floats(0.0, 1.0))
 def test_what_comes_after_giving_up_is_not_used(times: list[float], cut: float) -> None:
-    """If all waits are given up at one time, S is exact up to it, and its mass after it is kept."""
+    """If all waits are given up at one time, S is exact up to it, and its mass after it is unchanged."""
     limit = sorted(times)[int(cut * (len(times) - 1))] * 1.025  # between the steps
     curve = curve_of([(min(x, limit), x <= limit) for x in times])
     left = sum(x > limit for x in times) / len(times)

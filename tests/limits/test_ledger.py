@@ -197,7 +197,7 @@ def test_reserved_is_settled_plus_released(steps: list[tuple[str, int, int]]) ->
     ],
 )
 def test_a_hedge_leaves_room_for_primaries(limit: Limit, taken: int, count: int, *, has_room: bool) -> None:
-    """60 % of each bucket with a window up to a minute, and 10 % of longer ones, are kept from hedges."""
+    """60 % of each bucket with a window up to a minute, and 10 % of longer ones, are withheld from hedges."""
     ledger = Ledger([limit])
     if taken:
         ledger.reserve(tokens(taken), 0.0)
@@ -309,7 +309,7 @@ def test_headroom_is_never_negative() -> None:
 
 
 def test_the_lower_of_configured_and_observed_wins() -> None:
-    """Both are kept, and both must have room."""
+    """Both are recorded, and both must have room."""
     ledger = Ledger([TPM])
     answered(ledger, stated(30_000.0, 100_000.0), 0.0)
     assert ledger.headroom(0.0) == pytest.approx(0.3)

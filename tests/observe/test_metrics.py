@@ -265,7 +265,7 @@ def test_histogram_equals_prometheus_own(values: list[float]) -> None:
 
 
 def test_observed_values_are_not_kept() -> None:
-    """Without scrapes, too, a bounded number of events and of a histogram's values is kept; none is lost."""
+    """Without scrapes, too, a bounded number of events and of a histogram's values is buffered; none is lost."""
     instruments = Instruments()
     recorder = Recorder(instruments, UsageTable())
     for _ in range(2_000):

@@ -1,4 +1,4 @@
-"""A bug of the recorder costs the events with the same labels, not those that wait beside them."""
+"""A bug of the recorder costs the events with the same labels, not the other events of the batch."""
 
 from typing import cast
 

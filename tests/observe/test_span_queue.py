@@ -81,7 +81,7 @@ def test_spans_are_exported_in_order_and_in_batches() -> None:
 
 
 def test_a_slow_receiver_costs_spans_only() -> None:
-    """While the receiver does not answer, spans above the limit are lost immediately, by whole requests, and counted."""
+    """While the receiver is silent, spans above the limit are lost immediately, by whole requests, and counted."""
     receiver, counts = Receiver(), SpanCounts()
     receiver.open.clear()
     queue = SpanQueue(lambda: receiver, counts, Clock(), spans_max=10)

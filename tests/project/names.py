@@ -104,7 +104,7 @@ server.shutdown()
 
 
 class NamesError(Exception):
-    """The library does not work beside such packages; the message has the output."""
+    """The library does not work together with such packages; the message has the output."""
 
 
 def run(*command: str | Path, cwd: Path = ROOT, environment: dict[str, str] | None = None) -> str:
@@ -165,7 +165,7 @@ def check(python: str, wheel: Path, editable: Path, work: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line; the exit code is 1 if the library does not work."""
-    parser = argparse.ArgumentParser(description="Run the library beside packages with the gateway's names.")
+    parser = argparse.ArgumentParser(description="Run the library next to packages with the gateway's names.")
     parser.add_argument("pythons", nargs="+", metavar="PYTHON", help="interpreter to check")
     options = parser.parse_args(arguments)
     hatchling = Path(sys.executable).with_name("hatchling")

@@ -1,6 +1,6 @@
 """docker/helm: the chart's rendered examples fit Kubernetes and the gateway, and are those that Helm renders.
 
-The examples are kept rendered, so that they are validated where Helm is missing. Units: seconds.
+The rendered examples are in the repository, so that they are validated where Helm is missing. Units: seconds.
 """
 
 import json
@@ -30,7 +30,7 @@ IMAGE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8").replace("\\
 
 
 def kept(example: str) -> str:
-    """Return the kept manifests of an example."""
+    """Return the recorded manifests of an example."""
     return (chart.RENDERED / f"{example}.yaml").read_text(encoding="utf-8")
 
 
@@ -72,7 +72,7 @@ def settings_of(rows: Objects, folder: Path) -> Settings:
 
 
 def test_the_rendered_examples_belong_to_this_chart() -> None:
-    """After a change of the chart or of an example they are rendered anew."""
+    """After a change of the chart or of an example they must be rendered again."""
     stale = [name for name in chart.EXAMPLES if chart.digest() not in kept(name).partition("\n")[0]]
     assert stale == [], "run `python tests/project/chart.py`, with helm on the PATH"
     assert sorted(path.stem for path in chart.RENDERED.iterdir()) == list(chart.EXAMPLES)
@@ -238,7 +238,7 @@ def test_the_shared_example_scales_and_is_scraped(tmp_path: Path) -> None:
 @needs_helm
 @examples
 def test_helm_renders_the_examples(example: str) -> None:
-    """Helm has no complaint, and renders what is kept."""
+    """Helm accepts the chart, and renders the recorded manifests."""
     lint = chart.run_helm("lint", "--strict", ".", "-f", f"examples/{example}.yaml")
     assert lint.returncode == 0, lint.stdout + lint.stderr
     assert objects(chart.render(example)) == objects(kept(example))

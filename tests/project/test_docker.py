@@ -74,7 +74,7 @@ def test_the_image_runs_commands_that_exist() -> None:
 
 
 def test_compose_serves_its_replicas() -> None:
-    """The configuration of compose.yaml is fine in the image, asks for a key, and names the services beside it."""
+    """The configuration of compose.yaml is valid in the image, needs a key, and names the other services of the file."""
     environment = read_environment(IMAGE_ENV)
     settings = load(DOCKER / "gateway.yaml", {}, environment.settings)
     assert environment.key_in(settings) is not None
@@ -102,7 +102,7 @@ def test_kubernetes_serves_its_configuration(tmp_path: Path) -> None:
 
 
 def test_the_replicas_are_the_pods_of_a_headless_service(tmp_path: Path) -> None:
-    """The source of the model is the Service beside it, which has an address for each pod and the same port."""
+    """The source of the model is the Service of the example, which has an address for each pod and the same port."""
     [text] = KUBERNETES["ConfigMap"]["data"].values()
     file = tmp_path / "gateway.yaml"
     file.write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
 """README and docs: links lead somewhere, code blocks are good, and what the gateway has is described.
 
-Settings, metrics, log fields and commands are held to their pages by the tests beside their code.
+Settings, metrics, log fields and commands are held to their pages by the tests of their code.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Snapshots of sentences: a changed sentence fails with the command that writes it anew."""
+"""Snapshots of sentences: a changed sentence fails with the command that updates it."""
 
 from pathlib import Path
 

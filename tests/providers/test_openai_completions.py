@@ -61,7 +61,7 @@ def test_a_stream_becomes_a_body() -> None:
 
 
 def test_a_body_becomes_a_stream() -> None:
-    """A complete answer where a stream was asked for is two events a choice, with usage kept from the client."""
+    """A complete answer where a stream was asked for is two events a choice, with usage withheld from the client."""
     answer = {
         **HEAD,
         "choices": [{"text": "Pa", "index": 0, "logprobs": None, "finish_reason": "stop"}],

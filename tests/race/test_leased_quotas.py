@@ -71,7 +71,7 @@ def test_an_ask_under_way_is_waited_for_whatever_is_configured() -> None:
     assert told.client.finished
     assert not fallback.streams
     assert told.end_s == pytest.approx(0.07 + 0.003, abs=0.002)
-    assert shared.asks == 2  # the second ask leases ahead, beside the request
+    assert shared.asks == 2  # the second ask leases ahead, in addition to the request
 
 
 def test_another_replica_is_not_waited_for() -> None:

@@ -83,7 +83,7 @@ def test_each_event_has_its_phase(api: str) -> None:
     ],
 )
 def test_text_is_never_taken_for_another_phase(event: bytes) -> None:
-    """Neither a text with the names of fields in it nor empty fields beside it are another phase."""
+    """Neither a text with the names of fields in it nor empty fields next to it are another phase."""
     assert read("chat", event).phase is None
 
 

@@ -128,7 +128,7 @@ def test_a_failure_after_the_sign_is_invisible_to_the_client() -> None:
 
 
 def test_a_failure_after_the_sign_falls_back_to_a_complete_empty_answer() -> None:
-    """An answer without content that was complete before the sign is kept until there is a better one."""
+    """An answer without content that was complete before the sign is held in reserve until there is a better one."""
     empty: list[Step] = [(0.001, "headers"), (0.2, FINISH), (0.2, DONE), (0.2, None)]
     fails: list[Step] = [*thinks(0.2)[:3], (5.0, ConnectError("cut"))]
     result = run_race(Scripted(empty), Scripted(fails), prepare=learned())
@@ -215,7 +215,7 @@ def test_the_client_may_leave_during_the_thought() -> None:
 
 
 def test_signs_and_contents_are_not_mixed() -> None:
-    """The change of the timed event starts the learning anew: a law of minutes says nothing about signs."""
+    """The change of the timed event restarts the learning: a law of minutes does not hold for signs."""
 
     def prepare(pools: list[Pool]) -> None:
         learning = pools[0].learning
@@ -228,7 +228,7 @@ def test_signs_and_contents_are_not_mixed() -> None:
 
 
 def test_the_log_names_the_sign_that_was_timed() -> None:
-    """`work_ms` beside `ttft_ms`, for the request and its attempt; absent where content was timed."""
+    """`work_ms` in addition to `ttft_ms`, for the request and its attempt; absent where content was timed."""
     batches: list[bytes] = []
     log = RequestLog(batches.append, lambda: 0.0)
     races = (run_race(Scripted(thinks(0.05)), prepare=learned()), run_race(Scripted(thinks(0.05))))

@@ -95,7 +95,7 @@ def test_each_alarm_goes_off_once_and_in_time(steps: list[tuple[str, float]], la
 
 
 def test_what_is_taken_back_is_forgotten() -> None:
-    """However many alarms are set and taken back before their time, few are kept."""
+    """However many alarms are set and cancelled before their time, few are stored."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

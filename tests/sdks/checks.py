@@ -14,7 +14,7 @@ class Sdk:
 
     Attributes:
         name: as people say it.
-        client: our program beside this file; its ending says the language.
+        client: our program in this folder; its ending names the language.
         packages: what its environment has, with versions.
     """
 

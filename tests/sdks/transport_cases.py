@@ -1,4 +1,4 @@
-"""Cases of the hedging transports, through the streams of one SDK: programs `transport_*.py` beside this file name it.
+"""Cases of the hedging transports, through the streams of one SDK: programs `transport_*.py` in this folder name it.
 
 They run in an environment with the SDK and the base dependencies of `ttft_gateway`; see matrix.py. A request is late as
 soon as it has reached its replica, so no case depends on a time. Units: seconds.

@@ -1,4 +1,4 @@
-"""Replicas that come and go while a gateway runs: what is built again, what is kept, and how a newcomer starts."""
+"""Replicas that come and go while a gateway runs: what is built again, what is reused, and how a newcomer starts."""
 
 import asyncio
 import math

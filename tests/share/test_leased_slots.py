@@ -1,4 +1,4 @@
-"""Leased slots: asked for, given back, passed on, and kept over a loss."""
+"""Leased slots: requested, returned, passed on, and still leased after a loss."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from lease_table import Table
 
 
 def test_slots_are_asked_for_and_given_back() -> None:
-    """One spare slot is kept for 2 s."""
+    """One spare slot stays leased for 2 s."""
     table = Table()
     slots = LeasedSlots(table.leases, "c", 4)
     assert slots.is_asking(table.now_s)

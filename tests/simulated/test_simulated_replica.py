@@ -153,7 +153,7 @@ def test_served_models_are_those_of_the_profile() -> None:
 
 
 def test_rules_count_and_draw() -> None:
-    """`first 3` happens three times, `once` once, a share in its part of the requests; a new profile counts anew."""
+    """`first 3` happens three times, `once` once, a share in its part of the requests; a new profile counts from 0."""
 
     def statuses(replica: SimulatedReplica, times: int) -> list[int]:
         return [replica.script(RawRequest(Api.CHAT, body_of()), chosen, 0.0, 0.0).status

@@ -33,7 +33,7 @@ def test_a_part_of_the_bench_keeps_the_other_recorded_rows(tmp_path: Path) -> No
 
 
 def test_instructions_have_columns_where_they_are_counted() -> None:
-    """With hardware counters the table has thousands of instructions beside the CPU time."""
+    """With hardware counters the table has thousands of instructions next to the CPU time."""
     counted = ROWS[0]._replace(instructions=1360.0, nginx_instructions=42.0)
     grid = command.table([counted, ROWS[1]], {})
     assert grid.heads[2:8] == ("gateway", "user + kernel", "k instr.", "nginx", "user + kernel", "k instr.")

@@ -195,7 +195,7 @@ def test_too_long_lines_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
-    """At most 16 models and the asked number of requests of each are kept; all are counted."""
+    """At most 16 models and the requested number of requests of each are read; all are counted."""
     rows = [f"{second},m{model},1,a,250,1000" for model in range(20) for second in range(5)]
     contents = read_log(file_of(tmp_path, CSV.strip(), *rows), 2)
     assert contents.models[reader.OTHERS] == 20
@@ -207,7 +207,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     ("count", "keep"), [(10, 100), (950, 10_000), (2_500, 4_000), (50_300, 10_000), (99_999, 3_000)]
 )
 def test_stretches_cover_the_whole_log(count: int, keep: int) -> None:
-    """A short log is kept whole; of a long one, whole stretches from its beginning to its end."""
+    """A short log is read whole; of a long one, whole stretches from its beginning to its end."""
     stretches = Stretches(keep)
     for number in range(count):
         stretches.add(EXPECTED._replace(arrived_s=float(number)))

@@ -39,7 +39,7 @@ def read(tmp_path: Path, old: str = "", new: str = "") -> str:
 
 
 def test_a_good_scenario_is_read(tmp_path: Path) -> None:
-    """Units become seconds and fractions, missing keys have their defaults, and the file's hash is kept."""
+    """Units become seconds and fractions, missing keys have their defaults, and the file's hash is recorded."""
     path = tmp_path / "x.toml"
     path.write_text(GOOD)
     scenario = load(str(path))

@@ -41,7 +41,7 @@ class Blamed:
     Attributes:
         careful: requests of the careful caller by form of the other's mistakes and by replica; "error" for an error.
         mistaken: statuses of the mistaken caller by form.
-        dead: errors that callers got beside a dead account, by form.
+        dead: errors that callers got while there was a dead account, by form.
         asked: requests that a dead account received, by form.
         named: forms for which the metric names the dead replica.
         changes: changes of breakers, by model.

@@ -70,7 +70,7 @@ def _variables() -> Iterator[dict[str, object]]:
 
 
 def _placed() -> Iterator[dict[str, object]]:
-    """Yield rows and panels, three beside each other."""
+    """Yield rows and panels, three in a row."""
     number, top = 0, 0
     for title, row in ROWS.items():
         number += 1

@@ -14,7 +14,7 @@ import httptools
 Json = dict[str, object]
 
 TEXT_MAX = 30
-_TOOLS_MAX = 2  # ordinary tools of a request or of a group; others than functions are all kept
+_TOOLS_MAX = 2  # ordinary tools of a request or of a group; all others than functions are recorded
 _UUID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _KEPT = frozenset({"anthropic-beta", "anthropic-version", "accept", "user-agent", "content-type"})
 _OMITTED = frozenset({"authorization", "x-api-key", "host", "content-length", "connection"})

@@ -1,7 +1,7 @@
 """Snapshots of the sentences that users read, one file for each kind of message in tests/snapshots.
 
 A test compares code, param and position of each mistake by itself; its sentences are compared here, all rows of a kind
-at once. `scripts/test --update-messages` writes the snapshots anew.
+at once. `scripts/test --update-messages` updates the snapshots.
 """
 
 import difflib

@@ -47,7 +47,7 @@ class EngineHost:
         self._hung = []
 
     def go_on(self) -> None:
-        """Execute everything that came meanwhile, as after SIGCONT."""
+        """Execute everything that came during the pause, as after SIGCONT."""
         hung, self._hung = self._hung or [], None
         for execute in hung:
             execute()

@@ -41,7 +41,7 @@ def _metrics(served: Served) -> str:
 
 
 def test_a_list_in_a_file(tmp_path: Path) -> None:
-    """Without replicas 503; then each list is used; a removed replica ends its stream whole and is listed meanwhile."""
+    """Without replicas 503; then each list is used; a removed replica is listed until its stream has ended whole."""
     file = tmp_path / "replicas.yaml"
     model = {"name": "m", "discover": {"file": file.name, "every": "100ms"}}
     config = {"hedge": {"policy": "off", "routing": "round_robin"}, "models": [model]}
@@ -85,7 +85,7 @@ def _discovery(served: Served) -> list[dict[str, Any]]:
 
 
 def test_a_name(tmp_path: Path) -> None:
-    """The addresses of a name are replicas, beside those that the file lists."""
+    """The addresses of a name are replicas, in addition to the replicas in the file."""
     with replicas(a=_QUICK, b=_QUICK) as urls:
         port = int(urls["a"].split(":")[2].partition("/")[0])
         source = {"dns": "localhost", "port": port, "kind": "simulated"}

@@ -166,7 +166,7 @@ def test_the_next_request_may_meet_the_shutdown(kind: str) -> None:
 
 
 def test_a_server_that_shuts_its_side_under_the_next_request_is_asked_anew(kind: str) -> None:
-    """No byte of an answer on a connection that had been kept: the request goes out once more, on a new one."""
+    """No byte of an answer on a kept-alive connection: the request goes out once more, on a new one."""
 
     async def shuts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

@@ -135,7 +135,7 @@ def test_a_paused_http2_answer_stops_its_server_and_no_other() -> None:
 
 
 def test_a_kept_http2_connection_that_died_is_replaced_unseen() -> None:
-    """A request on a connection that the server has closed meanwhile is sent once more, on a new one."""
+    """A request on a connection that the server has closed since is sent once more, on a new one."""
 
     async def main() -> None:
         answered = asyncio.Event()

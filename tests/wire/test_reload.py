@@ -89,7 +89,7 @@ def test_a_configuration_that_is_given_up_changes_nothing(tmp_path: Path) -> Non
 
 
 def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
-    """Replicas keep their learned latencies and breakers; only a changed one starts anew."""
+    """Replicas keep their learned latencies and breakers; only a changed one starts without them."""
 
     async def main() -> None:
         async with house(tmp_path) as home:

@@ -54,7 +54,7 @@ FLAVOURS: Mapping[str, Settings] = {
 
 
 async def _answers(url: str, ask: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What the SDK makes of a request's answer, not streamed and streamed; ids are drawn anew each time."""
+    """What the SDK makes of a request's answer, not streamed and streamed; ids are new each time."""
     async with async_client(url) as client:
         create: Any = client.completions if "prompt" in ask else client.chat.completions
         prompt = {} if "prompt" in ask else {"messages": HELLO}

@@ -39,7 +39,7 @@ SPOKEN: Mapping[str, Mapping[str, Mapping[str, object]]] = {
 
 
 def _without_ids(value: Any) -> Any:
-    """A value without what is drawn anew for each answer."""
+    """A value without the parts that are new in each answer."""
     if isinstance(value, dict):
         return {name: _without_ids(each) for name, each in value.items() if name not in ("id", "call_id", "item_id")}
     return [_without_ids(each) for each in value] if isinstance(value, list) else value

@@ -57,7 +57,7 @@ class Thinker:
             writer.write(rest)
 
     async def _pause(self, reader: asyncio.StreamReader, wait_s: float) -> None:
-        """Wait, or raise if the gateway closes the connection meanwhile."""
+        """Wait, or raise if the gateway closes the connection first."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await reader.readuntil(b"never")

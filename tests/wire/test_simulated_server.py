@@ -216,7 +216,7 @@ def test_stats_and_reset_over_http() -> None:
 
 
 def test_records_are_bounded() -> None:
-    """Only the latest records are kept."""
+    """Only the latest records are stored."""
     stats = Stats()
     for number in range(RECORDS_MAX + 10):
         stats.begin(str(number), 0.0)

@@ -29,7 +29,7 @@ def _blocks(admin_url: str, name: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_requests_count_in_the_block_of_their_arrival(tmp_path: Path, workers: int) -> None:
-    """Nothing is counted before the first block, with one process or several; the last eight blocks are kept."""
+    """Nothing is counted before the first block, with one process or several; the last eight blocks are stored."""
     settings = {"workers": workers} if workers > 1 else {}
     with replicas(a=_QUICK, b=_QUICK) as urls, gateway(_config(urls, **settings), tmp_path) as served:
 

@@ -298,7 +298,7 @@ def test_an_abort_closes_at_once(loop: _Loop) -> None:
 
 
 def test_an_idle_connection_is_closed_with_an_alert(loop: _Loop) -> None:
-    """A connection that is kept and then closed ends with `close_notify`."""
+    """A connection that is kept alive and then closed ends with `close_notify`."""
     ends: list[bytes] = []
 
     async def script(peer: _Peer) -> None:

@@ -82,7 +82,7 @@ def test_a_connection_is_read_again_if_its_answer_ended_while_paused() -> None:
 
 
 def test_idle_connections_are_bounded() -> None:
-    """No more connections are kept than the bound says."""
+    """At most as many connections stay open as the bound allows."""
 
     async def main() -> None:
         async with serving(answering(OK)) as server, asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""Connections from the supervisor to workers: counted exactly, and kept if a worker ends before it has taken them."""
+"""Connections from the supervisor to workers: counted exactly, and not lost if a worker ends too early."""
 
 import asyncio
 import socket

@@ -211,7 +211,7 @@ def _azure(params: Mapping[str, object], base: str, model: str, replica: Json, a
     elif version is not None:
         report.skip((*at, "api_version"), "the address has the newer form, which ends in /openai/v1 and has no version")
     else:
-        report.add((*at, "api_base"), "has no `api_version` beside it; the newer form of the address is used")
+        report.add((*at, "api_base"), "has no `api_version` with it; the newer form of the address is used")
     if base.startswith("${"):
         report.add((*at, "api_base"), f"is a variable; {base[2:-1]} must not end with a slash or a path")
     if params.get("azure_ad_token") is not None:

@@ -155,7 +155,7 @@ class _Context:
 
 
 def test_what_is_written_while_a_server_renegotiates_follows_in_order() -> None:
-    """A request waits for the new keys, the writer is paused meanwhile, and every byte is sent once."""
+    """A request waits for the new keys, the writer is paused until then, and every byte is sent once."""
 
     async def main() -> None:
         protocol, socket = _Protocol(), _Socket()

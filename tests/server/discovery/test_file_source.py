@@ -124,7 +124,7 @@ def test_a_file_that_is_being_written_is_read_to_its_end(tmp_path: Path) -> None
 
 
 def test_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source fails, starts no second thread meanwhile, and works again afterwards."""
+    """The source fails, starts no second thread until then, and works again afterwards."""
     monkeypatch.setattr(sources, "_ANSWER_S_MAX", 0.02)
     file, hanging = tmp_path / "replicas.yaml", list[asyncio.Future[object]]()
     file.write_text(A)
