@@ -74,7 +74,7 @@ def test_the_image_runs_commands_that_exist() -> None:
 
 
 def test_compose_serves_its_replicas() -> None:
-    """The configuration of compose.yaml is valid in the image, needs a key, and names the other services of the file."""
+    """The configuration of compose.yaml is valid in the image, needs a key, and names the other services."""
     environment = read_environment(IMAGE_ENV)
     settings = load(DOCKER / "gateway.yaml", {}, environment.settings)
     assert environment.key_in(settings) is not None

@@ -61,7 +61,7 @@ def environment(sdk: Sdk) -> Path:
 
 
 def command(program: str, folder: Path) -> list[str]:
-    """Return the command of a client in an environment. Node finds packages in a program's folder: it is copied there."""
+    """Return the command of a client in an environment. Node finds packages only in its folder: it is copied there."""
     if program.endswith(".mjs"):
         for each in HERE.glob("*.mjs"):
             shutil.copy(each, folder)
