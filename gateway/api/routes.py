@@ -252,7 +252,7 @@ def _facts(
     Raises:
         UpstreamFailed: see `_pinned`.
     """
-    prompt, call, previous_id = inbound.prompt, inbound.call, inbound.previous_id
+    prompt, call, previous_id, times = inbound.prompt, inbound.call, inbound.previous_id, inbound.times
     text, tokens = None, 0.0
     prefixes: tuple[int, ...] = ()
     try:
@@ -272,14 +272,16 @@ def _facts(
         text,
         call.max_tokens,
         hedge_off,
-        inbound.deadline_s,
+        times.deadline_s,
         inbound.hedge_off is None or call.timed,  # `parse` allows hedges of timed calls only
         call.api,
         None if previous_id is None else _pinned(previous_id, model, key_name),
         runtime.rand(),
         attempts_max,
         inbound.ttft_target_s,
-        inbound.read_timeout_s,
+        times.read_timeout_s,
+        times.silence_s,
+        times.total_s,
     )
 
 

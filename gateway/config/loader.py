@@ -35,7 +35,14 @@ from gateway.config.document import (
 )
 from gateway.config.errors import ConfigError, ConfigProblem, finding
 from gateway.config.rules import broken_rules
-from gateway.config.settings import Settings, sections
+from gateway.config.settings import (
+    AttemptTimeoutSettings,
+    ModelSettings,
+    ModelTimeoutSettings,
+    Settings,
+    TimeoutSettings,
+    sections,
+)
 from gateway.config.tls import TlsFault, TlsFiles, tls_context
 from gateway.config.values import secret_fault, with_v1
 
@@ -132,6 +139,8 @@ def masked(settings: Settings) -> str:
         entry["hedge"] = settings.hedge_of(model).model_dump(mode="json", by_alias=True)
         if entry["hedge"]["policy"] != "static":
             entry["hedge"]["delay"] = None
+        for in_force, section, kind in _shown_timeouts(settings, model, entry):
+            section["timeouts"] = in_force.model_dump(mode="json", by_alias=True, include=set(kind.model_fields))
     for _, entry, field in _secret_entries(shown):
         if entry[f"{field}_file"]:
             entry[field] = None
@@ -139,6 +148,18 @@ def masked(settings: Settings) -> str:
     for _, pool in (each for at, model in entries(shown, (), "models") for each in pools(model, at)):
         pool["replicas"] = pool["replicas"] or None
     return yaml.safe_dump(_without_none(shown), sort_keys=False, allow_unicode=True, width=120)
+
+
+def _shown_timeouts(
+    settings: Settings, model: ModelSettings, entry: RawMapping
+) -> list[tuple[TimeoutSettings, RawMapping, type[AttemptTimeoutSettings]]]:
+    """Return the timeouts in force of each pool, the mapping that shows them, and the section with its settings."""
+    first, *later = settings.timeouts_by_pool(model)
+    rows = (row for _, row in entries(entry, (), "fallbacks"))
+    return [
+        (first, entry, ModelTimeoutSettings),
+        *((each, row, AttemptTimeoutSettings) for each, row in zip(later, rows, strict=True)),
+    ]
 
 
 def json_schema() -> dict[str, object]:

@@ -11,7 +11,7 @@ Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; all others are c
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
@@ -60,6 +60,7 @@ ApiName = Literal[
     "chat/completions", "completions", "responses", "messages", "embeddings", "rerank", "moderations", "tokenize"
 ]
 AuthName = Literal["bearer", "api-key", "x-api-key"]
+SectionT = TypeVar("SectionT", bound="Section")
 AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
 
 
@@ -73,6 +74,15 @@ class Section(BaseModel):
         alias_generator=lambda field: field.removesuffix("_s").removesuffix("_bytes"),  # no unit in the file
         hide_input_in_errors=True,  # inputs can be secrets
     )
+
+
+def overlaid(base: SectionT, own: Section) -> SectionT:
+    """Return settings with the values that another section sets, section by section, in place of the base's."""
+    update: dict[str, object] = {}
+    for name in own.model_fields_set:
+        value, below = getattr(own, name), getattr(base, name)
+        update[name] = overlaid(below, value) if isinstance(value, Section) else value
+    return base.model_copy(update=update)
 
 
 class ShareSettings(Section):
@@ -332,6 +342,38 @@ class DiscoverSettings(ReplicaOptions, DiscoverSource):
 _LISTED = ConfigDict(json_schema_extra={"anyOf": [{"required": ["replicas"]}, {"required": ["discover"]}]})
 
 
+class AttemptTimeoutSettings(Section):
+    """Timeouts of an attempt at a replica."""
+
+    connect_s: Duration = CONNECT_S
+    """Timeout of connecting to a replica, TLS included."""
+    ttft_failover_s: Duration = 10.0
+    """Time without a first token after which the next untried replica is tried."""
+    ttft_failover_per_1000_tokens_s: Delay = 0.25
+    """Time added to `ttft_failover` for each 1,000 prompt tokens."""
+    ttft_max_s: Duration = 120.0
+    """Timeout of the first token when no untried replica remains."""
+    stall_s: Duration = STALL_S
+    """Timeout of the next text of a stream that has begun; pings and empty events do not count."""
+    stall_thinking_s: Duration = 600.0
+    """Timeout of the next event of a stream that sends reasoning; pings count."""
+    stall_tool_call_s: Duration = 60.0
+    """Timeout of the next piece of a tool call."""
+
+
+class ModelTimeoutSettings(AttemptTimeoutSettings):
+    """Timeouts of a request for a model."""
+
+    total_s: Duration = 600.0
+    """Timeout of the whole answer."""
+    commit_status_after_s: Duration = 15.0
+    """Maximum delay of a streaming request's HTTP status while there is no first token."""
+    keepalive_interval_s: Duration = 15.0
+    """Interval of the comments that keep a waiting client's connection open."""
+    retry_after_max_s: Delay = 3.0
+    """Longest Retry-After of a replica that is waited out before a fallback is used."""
+
+
 class FallbackSettings(Section):
     """Interchangeable replicas, used after all earlier ones have failed."""
 
@@ -340,6 +382,8 @@ class FallbackSettings(Section):
     """Replicas of this fallback."""
     discover: DiscoverSettings | None = Field(default=None, examples=["{dns: vllm.llm.svc, port: 8000, kind: vllm}"])
     """Source of further replicas of this fallback."""
+    timeouts: AttemptTimeoutSettings = Field(default=AttemptTimeoutSettings(), examples=["{ttft_max: 20s}"])
+    """Overrides the model's timeouts for attempts at this fallback, key by key."""
 
 
 class HedgeSettings(Section):
@@ -393,6 +437,8 @@ class ModelSettings(Section):
     """Prices of tokens at replicas and fallbacks without their own `prices`; unset: unknown."""
     hedge: HedgeSettings = Field(default=HedgeSettings(), examples=["{policy: off}"])
     """Overrides the top-level `hedge` for this model, key by key."""
+    timeouts: ModelTimeoutSettings = Field(default=ModelTimeoutSettings(), examples=["{ttft_max: 6s, stall: 4s}"])
+    """Overrides the top-level `timeouts` for this model, key by key."""
     first_token: FirstToken = Field(default="any")
     """Event that is timed as the first token: any output, also a sign of `work`, or no reasoning (`answer`)."""
     recovery: Recovery = Field(default="auto")
@@ -407,31 +453,9 @@ class ModelSettings(Section):
     """Later attempts of a request that may leave the `boundary` of the first one."""
 
 
-class TimeoutSettings(Section):
+class TimeoutSettings(ModelTimeoutSettings):
     """Timeouts of a request."""
 
-    connect_s: Duration = CONNECT_S
-    """Timeout of connecting to a replica, TLS included."""
-    ttft_failover_s: Duration = 10.0
-    """Time without a first token after which the next untried replica is tried."""
-    ttft_failover_per_1000_tokens_s: Delay = 0.25
-    """Time added to `ttft_failover` for each 1,000 prompt tokens."""
-    ttft_max_s: Duration = 120.0
-    """Timeout of the first token when no untried replica remains."""
-    stall_s: Duration = STALL_S
-    """Timeout of the next text of a stream that has begun; pings and empty events do not count."""
-    stall_thinking_s: Duration = 600.0
-    """Timeout of the next event of a stream that sends reasoning; pings count."""
-    stall_tool_call_s: Duration = 60.0
-    """Timeout of the next piece of a tool call."""
-    total_s: Duration = 600.0
-    """Timeout of the whole answer."""
-    commit_status_after_s: Duration = 15.0
-    """Maximum delay of a streaming request's HTTP status while there is no first token."""
-    keepalive_interval_s: Duration = 15.0
-    """Interval of the comments that keep a waiting client's connection open."""
-    retry_after_max_s: Delay = 3.0
-    """Longest Retry-After of a replica that is waited out before a fallback is used."""
     request_body_s: Duration = 30.0
     """Timeout of a client's request body."""
     client_idle_s: Duration = 75.0
@@ -517,8 +541,16 @@ class Settings(Section):
 
     def hedge_of(self, model: ModelSettings) -> HedgeSettings:
         """Return the hedging settings in force for a model: its own where set, else the top-level ones."""
-        own = {name: getattr(model.hedge, name) for name in model.hedge.model_fields_set}
-        return self.hedge.model_copy(update=own)
+        return overlaid(self.hedge, model.hedge)
+
+    def timeouts_of(self, model: ModelSettings) -> TimeoutSettings:
+        """Return the timeouts in force for a model: its own where set, else the top-level ones."""
+        return overlaid(self.timeouts, model.timeouts)
+
+    def timeouts_by_pool(self, model: ModelSettings) -> tuple[TimeoutSettings, ...]:
+        """Return the timeouts in force for each pool of a model: its replicas, then each fallback's own where set."""
+        primary = self.timeouts_of(model)
+        return (primary, *(overlaid(primary, fallback.timeouts) for fallback in model.fallbacks))
 
 
 @cache

@@ -194,9 +194,11 @@ def proof_values(tallies: Mapping[str, Tally]) -> Iterator[ProcessValue]:
 
 def every_goal(settings: Settings) -> dict[str, Goal]:
     """Return the SLO and the limit of each model."""
-    limit_s = settings.timeouts.ttft_failover_s
-    slos_s = {model.name: settings.hedge_of(model).measure.slo_s for model in settings.models}
-    return {name: Goal(min(slo_s, math.nextafter(limit_s, 0.0)), limit_s) for name, slo_s in slos_s.items()}
+    found = {}
+    for model in settings.models:
+        limit_s, slo_s = settings.timeouts_of(model).ttft_failover_s, settings.hedge_of(model).measure.slo_s
+        found[model.name] = Goal(min(slo_s, math.nextafter(limit_s, 0.0)), limit_s)
+    return found
 
 
 def goals(settings: Settings) -> dict[str, Goal]:

@@ -70,6 +70,7 @@ class Attempt:
         empty: True if it is complete without content: a valid empty answer.
         outcome: outcome, None while it runs.
         deadlines: deadlines until its first content.
+        timeouts: time limits of its pool.
         forecast: the pool's forecast, None if it has none.
         sent_events: events that the client was sent; None if a broken stream could not be recovered, and after the end.
         is_measured: True if it has lost its race and is still read (`measuring.py`).
@@ -109,6 +110,7 @@ class Attempt:
         "sent_events",
         "start_s",
         "status",
+        "timeouts",
         "transient",
         "upstream_request_id",
         "usage",
@@ -124,6 +126,7 @@ class Attempt:
         role: Role,
         reason: str,
         deadlines: AttemptDeadlines,
+        timeouts: Timeouts,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._race = race
@@ -151,6 +154,7 @@ class Attempt:
         self.forecast: Forecast | None = None
         self.is_measured = self.transient = False
         self.deadlines = deadlines
+        self.timeouts = timeouts
         self._finished = False  # a finish_reason was seen
         self._stream: Stream | None = None
         self._write: Callable[[bytes], None] | None = None  # set while events are forwarded
@@ -193,30 +197,31 @@ class Attempt:
         """End an answer that is already whole, as `Stream.finish` does; False for an answer without content."""
         return self.content_s is not None and self._stream is not None and self._stream.finish()
 
-    def stall(self, timeouts: Timeouts, now_s: float) -> TimedOut | None:
+    def stall(self, now_s: float) -> TimedOut | None:
         """Return the failure of an attempt that has shown output or work and is silent for too long, else None."""
-        if now_s < self.generated_s + timeouts.stall_s:
+        if now_s < self.generated_s + self.timeouts.stall_s:
             return None
-        if now_s < self._stall_due_s(timeouts):
+        if now_s < self._stall_due_s():
             return None
-        output, silence_s = (self._phase or Phase.TEXT).value, self._silence_s_max(timeouts)
+        output, silence_s = (self._phase or Phase.TEXT).value, self._silence_s_max()
         return TimedOut(f"the upstream sent no {output} for {silence_s:g} s in the middle of its answer")
 
-    def stall_check_s(self, timeouts: Timeouts, now_s: float) -> float:
+    def stall_check_s(self, now_s: float) -> float:
         """Return the loop time of the next check for a stall."""
-        text_due_s = self.generated_s + timeouts.stall_s
-        return text_due_s if text_due_s > now_s else self._stall_due_s(timeouts)
+        text_due_s = self.generated_s + self.timeouts.stall_s
+        return text_due_s if text_due_s > now_s else self._stall_due_s()
 
-    def _stall_due_s(self, timeouts: Timeouts) -> float:
+    def _stall_due_s(self) -> float:
         """Return the loop time at which the silence is a stall.
 
         Only generated output, or the start of a block of it, ends a silence; while the model thinks, any event does.
         """
         since_s = self.last_s if self._phase is _THINKING else self.output_s
-        return since_s + self._silence_s_max(timeouts)
+        return since_s + self._silence_s_max()
 
-    def _silence_s_max(self, timeouts: Timeouts) -> float:
+    def _silence_s_max(self) -> float:
         """Return the longest silence of the phase: thinking and tool calls may be silent for longer than text."""
+        timeouts = self.timeouts
         if self._phase is None:
             return timeouts.stall_s
         return max(

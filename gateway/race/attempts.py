@@ -392,7 +392,8 @@ class Attempts(msgspec.Struct, eq=False):
             recovery_call: replaces the client's call for a recovery.
             primary: pool's decisions, if the pool has counted the attempt.
         """
-        runtime, timeouts, trace = self.runtime, self.model.timeouts, self.caller.trace
+        runtime, model, trace = self.runtime, self.model, self.caller.trace
+        timeouts = model.fallback_timeouts.get(pool.name, model.timeouts)
         start_s = runtime.loop.time() if primary is None else self._now_s  # as in its forecast
         if recovery_call is None:
             call, facts = self.call, self.facts
@@ -400,7 +401,7 @@ class Attempts(msgspec.Struct, eq=False):
         else:
             call, facts = recovery_call
             deadlines = recovery_deadlines(facts, timeouts, start_s)
-        attempt = Attempt(racer, pool, replica, role, reason, deadlines, runtime.loop)
+        attempt = Attempt(racer, pool, replica, role, reason, deadlines, timeouts, runtime.loop)
         self.sent.append(attempt)
         if primary is not None:
             attempt.forecast = primary.forecast

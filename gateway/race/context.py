@@ -42,7 +42,8 @@ class Model(msgspec.Struct, frozen=True):
     Attributes:
         name: name that callers send.
         pools: pool of the model's replicas, then the pools of its fallbacks in order.
-        timeouts: time limits of its requests.
+        timeouts: time limits of its requests, and of attempts in its first pool.
+        fallback_timeouts: time limits of attempts in a fallback that has its own, by the pool's name.
         scale: scale of its tokenizer, learned from reported usage.
         retries: budget for attempts after failures.
         stored_answers: replicas with stored answers of the Responses API, by id; of all models.
@@ -55,6 +56,7 @@ class Model(msgspec.Struct, frozen=True):
     name: str
     pools: Sequence[Pool]
     timeouts: Timeouts
+    fallback_timeouts: Mapping[str, Timeouts] = msgspec.field(default_factory=dict)
     scale: TokenScale = msgspec.field(default_factory=TokenScale)
     retries: RetryBudget = msgspec.field(default_factory=RetryBudget)
     stored_answers: Affinity = msgspec.field(default_factory=Affinity)

@@ -174,18 +174,27 @@ def request_deadlines(call: Call, facts: RequestFacts, timeouts: Timeouts, start
     Args:
         start_s: loop time of the request's arrival, before its wait in a queue.
     """
-    total_s, deadline_s, read_timeout_s = start_s + timeouts.total_s, facts.deadline_s, facts.read_timeout_s
+    total_s, deadline_s, read_timeout_s = timeouts.total_s, facts.deadline_s, facts.read_timeout_s
+    if facts.total_s < total_s:
+        total_s = facts.total_s
+    silence_s = deadline_s if facts.silence_s is None else facts.silence_s
     if not call.streaming:
-        return RequestDeadlines(start_s, min(total_s, start_s + deadline_s) if deadline_s else total_s)
+        if silence_s and silence_s < total_s:
+            total_s = silence_s
+        deadlines = RequestDeadlines(start_s, start_s + total_s)
+        if deadline_s:
+            deadlines.content_s = start_s + deadline_s
+        return deadlines
+    total_s += start_s
     deadlines = RequestDeadlines(start_s, total_s, start_s + timeouts.commit_status_after_s)
     deadlines.interval_s = timeouts.keepalive_interval_s
     if read_timeout_s:  # else its library would close the connection, and send the request again
         shortened_s = _READ_SHARE * read_timeout_s
         deadlines.keep_alive_s = min(deadlines.keep_alive_s, start_s + shortened_s)
         deadlines.interval_s = min(deadlines.interval_s, max(_KEEP_ALIVE_S_MIN, shortened_s))
-    if deadline_s:
-        deadlines.silence_s = deadline_s + _TRANSIT_S
-        deadlines.content_s = start_s + deadlines.silence_s
+    if deadline_s and silence_s:
+        deadlines.silence_s = silence_s + _TRANSIT_S
+        deadlines.content_s = start_s + deadline_s + _TRANSIT_S
     return deadlines
 
 

@@ -198,7 +198,7 @@ class Race:
         The client is sent nothing yet, so that another attempt can follow if this one fails before its content.
         """
         if self._attempts.first_work(attempt):
-            attempt.deadlines.await_content(attempt.last_s + self._model.timeouts.stall_s)  # or longer, by its phase
+            attempt.deadlines.await_content(attempt.last_s + attempt.timeouts.stall_s)  # or longer, by its phase
             self._deadlines.recovery_s = math.inf
             self._wakeup.no_later_than(attempt.deadlines.give_up_s)
             if self._state is State.RACING:
@@ -287,7 +287,7 @@ class Race:
         deadlines.retry_s = math.inf
         if recovery is None:
             deadlines.keep_alive_s = now_s + deadlines.interval_s
-        stall_s, half_s = now_s + self._model.timeouts.stall_s, now_s + deadlines.silence_s / 2
+        stall_s, half_s = now_s + attempt.timeouts.stall_s, now_s + deadlines.silence_s / 2
         self._wakeup.at(min(stall_s, half_s, deadlines.keep_alive_s, deadlines.total_s))
         if recovery is not None:
             self._wakeup.no_later_than(deadlines.content_s)
@@ -386,7 +386,7 @@ class Race:
         if self._paused:
             winner.forgive(now_s - winner.last_s)  # the gateway does not read, so silence means nothing
             return
-        stall = winner.stall(self._model.timeouts, now_s)
+        stall = winner.stall(now_s)
         if stall is not None:
             self.on_failed(winner, stall)
             return
@@ -410,7 +410,9 @@ class Race:
         """End the request with an error: its client has received no new content within the caller's deadline."""
         if self._finish_winner():
             return
-        late = TimedOut(f"no output within {self._attempts.facts.deadline_s:g} s, the caller's deadline")
+        facts, begun = self._attempts.facts, self._winner is not None or self._recovery is not None
+        within_s = facts.silence_s if begun and facts.silence_s else facts.deadline_s
+        late = TimedOut(f"no output within {within_s:g} s, the caller's deadline")
         if self._winner is not None and not self._catching_up:
             self._attempts.close(self._winner, Outcome.SILENT, late)
         self._fail(Trigger.TIMED_OUT, client_error(late))
@@ -444,8 +446,8 @@ class Race:
         """Fail an attempt without content; while it works, it may be as silent as in the middle of its answer."""
         error: TimedOut | None = TimedOut(f"no first token within {now_s - attempt.start_s:.3g} s")
         if attempt.first_token_s is not None:
-            error = attempt.stall(self._model.timeouts, now_s)
-            attempt.deadlines.give_up_s = attempt.stall_check_s(self._model.timeouts, now_s)
+            error = attempt.stall(now_s)
+            attempt.deadlines.give_up_s = attempt.stall_check_s(now_s)
         if error is not None:
             self.on_failed(attempt, error)
 
@@ -456,7 +458,7 @@ class Race:
             content_check_s = winner.output_s + half_s  # then a recovery may begin
             if self._catching_up or now_s >= content_check_s:
                 content_check_s = now_s + half_s if self._paused else self._content_due_s(winner)
-            stall_check_s = winner.stall_check_s(self._model.timeouts, now_s)
+            stall_check_s = winner.stall_check_s(now_s)
             return min(stall_check_s, content_check_s, deadlines.total_s, deadlines.keep_alive_s)
         return deadlines.next_due_s(attempt.deadlines for attempt in self._attempts.sent if attempt.live)
 

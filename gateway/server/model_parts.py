@@ -157,10 +157,11 @@ class PartsBuilder:
         if self._tune is not None:
             hedge = self._tune(hedge)
         groups = [model.replicas, *(fallback.replicas for fallback in model.fallbacks)]
+        limits = settings.timeouts_by_pool(model)
         pools, warm_pools = [], []
         for number, rows in enumerate(groups):
             name = pool_name(model.name, number)
-            made = [self._replica(model, row, old) for row in rows]
+            made = [self._replica(model, row, old, limits[number].connect_s) for row in rows]
             former = old.model.pools[number] if old is not None and number < len(old.model.pools) else None
             pools.append(Pool(name, made, hedge, self._ledgers, former, ends_cool_downs=not self._rows_only))
             if former is not None:
@@ -176,7 +177,12 @@ class PartsBuilder:
         built = Model(
             model.name,
             pools,
-            timeouts(settings.timeouts),
+            timeouts(limits[0]),
+            {
+                pool.name: timeouts(own)
+                for pool, own, fallback in zip(pools[1:], limits[1:], model.fallbacks, strict=True)
+                if fallback.timeouts.model_fields_set
+            },
             scale=TokenScale() if old is None else old.model.scale,
             retries=RetryBudget() if old is None else old.model.retries,
             stored_answers=self._kept,
@@ -187,18 +193,22 @@ class PartsBuilder:
         )
         return ModelParts(model, built, self._rows, self._clients, warm_pools)
 
-    def _replica(self, model: config.ModelSettings, row: config.ReplicaSettings, old: ModelParts | None) -> Replica:
+    def _replica(
+        self, model: config.ModelSettings, row: config.ReplicaSettings, old: ModelParts | None, connect_s: float
+    ) -> Replica:
         """Return the replica of the previous topology if its settings are unchanged, except its routing settings."""
         before, named = self._before, (model.name, row.name)
         old_row, origin = (None, None) if old is None else old.rows.get(row.name, (None, None))
         is_same = self._rows_only and row is old_row
         if origin is None or not is_same:
-            origin = origin_of(row, self._settings.timeouts.connect_s, spare=True)
+            origin = origin_of(row, connect_s, spare=True)
         client = self._client(origin)
         self._rows[row.name] = row, origin
         if before is None or old is None or old_row is None:
             built = self._new(model, row, client)
-        elif is_same or self._is_unchanged(model, row, origin, old.settings, old_row, before):
+        elif is_same or (
+            origin == old.rows[row.name][1] and self._is_unchanged(model, row, origin, old.settings, old_row, before)
+        ):
             built = before.replicas[named]
             if row.api_key != old_row.api_key:
                 self.new_keys.append(NewKey(built, self._endpoint(model, row, client)[0], secrets_of(row)))
@@ -324,12 +334,22 @@ def hedge_parameters(
 def _settings_of(
     settings: config.Settings, model: config.ModelSettings, replica: config.ReplicaSettings
 ) -> tuple[object, ...]:
-    """Return all settings that a replica depends on, except routing and the key, which a reload changes in place."""
-    bounds = (settings.timeouts.connect_s, settings.limits.event_max_bytes)
+    """Return all settings that a replica depends on, except its origin, routing and the key.
+
+    A reload changes routing and the key in place.
+    """
     quotas = [quota for quota in settings.quotas if quota.name == replica.quota]
     in_place = {"backup_only": False, "weight": 1, "answers_alike": None, "api_key": None, "api_key_file": None}
     rest = replica.model_copy(update=in_place)
-    return (rest, replica.api_key is None, model.first_token, model.prices, model.drop_params, quotas, *bounds)
+    return (
+        rest,
+        replica.api_key is None,
+        model.first_token,
+        model.prices,
+        model.drop_params,
+        quotas,
+        settings.limits.event_max_bytes,
+    )
 
 
 def timeouts(settings: config.TimeoutSettings) -> Timeouts:

@@ -266,6 +266,24 @@ def test_masked_settings_are_a_configuration_again(folder: Path) -> None:
     assert again.model_copy(update={"keys": (), "models": ()}) == first.model_copy(update={"keys": (), "models": ()})
 
 
+def test_printed_timeouts_are_those_in_force(folder: Path) -> None:
+    """print-config shows each model and fallback with its own timeouts over the shared ones."""
+    fallback = REPLICA.replace("name: a", "name: f")
+    text = (
+        "timeouts: {total: 1m, stall: 30s}\n"
+        f"models: [{{name: m, timeouts: {{stall: 4s}}, replicas: [{REPLICA}],"
+        f" fallbacks: [{{timeouts: {{ttft_max: 9s}}, replicas: [{fallback}]}}]}}]\n"
+    )
+    printed = masked(loaded(folder, text))
+    (model,) = yaml.safe_load(printed)["models"]
+    own, later = model["timeouts"], model["fallbacks"][0]["timeouts"]
+    assert [own[name] for name in ("total", "stall", "ttft_max", "connect")] == ["1m", "4s", "2m", "3s"]
+    assert [later[name] for name in ("stall", "ttft_max")] == ["4s", "9s"]
+    assert "client_idle" not in own
+    assert "total" not in later
+    assert masked(loaded(folder, printed)) == printed
+
+
 def test_the_second_line_of_a_key_file_is_the_previous_secret(folder: Path) -> None:
     """A caller's key file may have the previous secret, too, which print-config does not show either."""
     got = loaded(folder, MODELS + "keys: [{name: a, key_file: two.key}, {name: b, key: k-b, previous_key: k-c}]")

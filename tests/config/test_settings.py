@@ -51,10 +51,12 @@ def documented_settings() -> dict[str, object]:
     """Every setting by the path of its heading, with its default as in a file; None for no default."""
     found: dict[str, object] = {}
     # A mapping that is allowed in several sections is described once, in the highest one; what `discover` shares with
-    # replicas, there.
+    # replicas, there; the timeouts of a model or fallback with all timeouts.
     places = {place: section for place, section in sections().items() if "discover" not in place[:-1]}
     highest = {section: place for place, section in sorted(places.items(), key=lambda item: -len(item[0]))}
     for section, place in highest.items():
+        if any(section in other.__mro__[1:] for other in highest):
+            continue
         prefix = "".join(f"{name}[]." if name in LISTS else f"{name}." for name in place)
         defaults = section.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
         for name, field in section.model_fields.items():
@@ -82,6 +84,27 @@ def test_own_hedge_settings_override_the_shared_ones_key_by_key() -> None:
     own, shared = (settings.hedge_of(model) for model in settings.models)
     assert (own.budget, own.max_hedges, own.quantile) == (0.10, 2, 0.5)
     assert shared == settings.hedge
+
+
+def test_own_settings_of_a_section_keep_the_shared_ones_beside_them() -> None:
+    """A model that sets one value of `hedge.measure` has the shared values for the others."""
+    settings = Settings.model_validate(
+        {"hedge": {"measure": {"slo": "1s"}}, "models": [MODEL | {"hedge": {"measure": {"losers": "2%"}}}]}
+    )
+    measure = settings.hedge_of(settings.models[0]).measure
+    assert (measure.slo_s, measure.losers) == (1.0, 0.02)
+
+
+def test_timeouts_of_a_fallback_override_those_of_its_model() -> None:
+    """A fallback's timeouts win over its model's, and these over the shared ones, key by key."""
+    fallbacks = [{"replicas": MODEL["replicas"]}, {"replicas": MODEL["replicas"], "timeouts": {"stall": "9s"}}]
+    model = MODEL | {"timeouts": {"stall": "4s", "total": "1m"}, "fallbacks": fallbacks}
+    shared = {"stall": "30s", "connect": "1s", "client_idle": "5s"}
+    settings = Settings.model_validate({"timeouts": shared, "models": [model, MODEL | {"name": "n"}]})
+    own, other = settings.models
+    shown = [(each.stall_s, each.total_s, each.connect_s) for each in settings.timeouts_by_pool(own)]
+    assert shown == [(4.0, 60.0, 1.0), (4.0, 60.0, 1.0), (9.0, 60.0, 1.0)]
+    assert settings.timeouts_of(other) == settings.timeouts
 
 
 def test_units_are_those_of_the_field_names() -> None:

@@ -1,5 +1,8 @@
 """The caller's deadline of a stream: for its first content, and for each silence of content; in virtual time."""
 
+import math
+from typing import Any
+
 import pytest
 
 from defaults import default_hedging, default_timeouts
@@ -21,6 +24,11 @@ FACTS = RequestFacts(deadline_s=0.8, read_timeout_s=0.8)
 SILENT: list[Step] = [(0.001, "headers")]
 WORDS: list[Step] = [(0.001, "headers"), (0.1, text("a")), (0.2, text("b"))]
 PING = Frame(FrameKind.PREAMBLE, b"<ping>")
+
+
+def after(at_s: float) -> list[Step]:
+    """The end of an answer."""
+    return [(at_s + 0.1, FINISH), (at_s + 0.1, DONE), (at_s + 0.1, None)]
 
 
 def late(words: list[Step], *more: Step) -> list[Step]:
@@ -65,6 +73,49 @@ def test_a_longer_deadline_than_the_read_timeout_is_kept_alive() -> None:
     told = run_race(Scripted(answer(3.0)), hedge=OFF, facts=RequestFacts(deadline_s=5.0, read_timeout_s=0.8))
     assert told.client.finished
     assert told.client.alive_s == pytest.approx([0.64, 1.28, 1.92, 2.56])
+
+
+TTFT_ONLY = RequestFacts(deadline_s=0.8, silence_s=math.inf)
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "whole"])
+def test_a_limit_on_the_first_content_alone(streaming: bool) -> None:
+    """It ends a request without content, in a whole answer too, and no silence after the first content."""
+    silent = run_race(Scripted(SILENT), hedge=OFF, facts=TTFT_ONLY, streaming=streaming)
+    assert silent.client.error is not None
+    assert (silent.client.error.status, silent.client.error.code) == (504, "upstream_timeout")
+    assert silent.end_s == pytest.approx(0.8, abs=IN_TRANSIT_S + 1e-6)
+    pausing = run_race(
+        Scripted([*WORDS, (3.0, text("c")), *after(3.0)]), hedge=OFF, facts=TTFT_ONLY, streaming=streaming
+    )
+    assert pausing.client.finished
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "whole"])
+def test_a_limit_on_the_whole_answer(streaming: bool) -> None:
+    """It ends an answer that still has content, and a longer one than configured has no effect."""
+    words = [(0.1 * number, text("w")) for number in range(1, 40)]
+    facts = RequestFacts(deadline_s=2.0, silence_s=math.inf, total_s=2.0)
+    told = run_race(Scripted([*SILENT, *words]), hedge=OFF, facts=facts, streaming=streaming)
+    assert told.client.error is not None
+    assert told.client.error.status == 504
+    assert told.end_s == pytest.approx(2.0)
+    assert "within 2 s" in told.client.error.message
+    short = default_timeouts(total_s=1.0)
+    told = run_race(Scripted([*SILENT, *words]), hedge=OFF, facts=facts, streaming=streaming, timeouts=short)
+    assert told.end_s == pytest.approx(1.0)
+
+
+def test_a_fallback_has_timeouts_of_its_own() -> None:
+    """A silent fallback is given up after its own `ttft_max`, and a stream of it may pause for its own `stall`."""
+    model, own = default_timeouts(ttft_max_s=90.0), default_timeouts(ttft_failover_s=1.0, ttft_max_s=3.0, stall_s=50.0)
+    both: dict[str, Any] = {"hedge": OFF, "timeouts": model, "fallback_timeouts": own}
+    failed = Scripted(status(0.5, 503))
+    silent = run_race(failed, fallbacks=[Scripted(SILENT)], **both)
+    assert silent.client.error is not None
+    assert silent.end_s == pytest.approx(4.0, abs=0.2)  # the primary was asked twice
+    pausing = run_race(failed, fallbacks=[Scripted([*WORDS, (40.0, text("c")), *after(40.0)])], **both)
+    assert pausing.client.finished
 
 
 def test_another_replica_is_asked_in_time() -> None:

@@ -189,6 +189,8 @@ HEADERS = {  # header, value -> code
     "target of nothing": (b"x-ttft-target", b"0ms", "invalid_value"),
     "target that is no duration": (b"x-ttft-target", b"soon", "invalid_value"),
     "deadline that is no duration": (b"x-ttft-deadline", b"800", "invalid_value"),
+    "longest TTFT of nothing": (b"x-ttft-max", b"0s", "invalid_value"),
+    "total that is no duration": (b"x-ttft-total", b"1m", "invalid_value"),
 }
 
 
@@ -278,6 +280,8 @@ def test_long_headers_are_cut_in_messages() -> None:
         b"x-ttft-hedge",
         b"x-ttft-target",
         b"x-ttft-deadline",
+        b"x-ttft-max",
+        b"x-ttft-total",
         b"x-ttft-usage",
     ):
         assert 81 * "x" not in told(chat(), headers=[(header, LONG.encode())]).message

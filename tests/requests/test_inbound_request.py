@@ -1,6 +1,7 @@
 """The parsed form of request bodies."""
 
 import json
+import math
 import re
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from ttft_gateway.apis.base import Api
 from ttft_gateway.hedging.outcomes import Denial
 from ttft_gateway.requests.errors import not_json
 from ttft_gateway.requests.field_errors import PROMPTS_MAX
+from ttft_gateway.requests.headers import CallerTimes
 
 
 def test_a_chat_request_is_read() -> None:
@@ -28,7 +30,7 @@ def test_a_chat_request_is_read() -> None:
     assert (call.streaming, call.include_usage, call.choices, call.max_tokens) == (True, True, 2, 7)
     assert call.headers == ((b"traceparent", b"00-1"),)
     assert inbound.prompt == b'[{"role":"user","content":"hi"}]'
-    assert inbound.deadline_s == 90.5
+    assert inbound.times.deadline_s == 90.5
 
 
 def test_what_is_not_said_has_its_default() -> None:
@@ -49,7 +51,7 @@ def test_what_is_not_said_has_its_default() -> None:
         call = inbound.call
         assert (call.streaming, call.include_usage, call.choices, call.max_tokens) == (False, False, 1, None)
         assert (call.assemble, call.headers) == (True, ())
-        assert (inbound.hedge_off, inbound.deadline_s) == (None, None)
+        assert (inbound.hedge_off, inbound.times.deadline_s) == (None, None)
 
 
 def test_the_newer_name_of_max_tokens_counts() -> None:
@@ -169,15 +171,39 @@ def test_a_client_switches_hedging_off() -> None:
 def test_a_deadline_is_positive_and_finite(value: bytes, deadline_s: float | None) -> None:
     """Nonsense in the SDK's time-out header is taken for silence."""
     inbound = read(chat(), headers=[(b"x-stainless-read-timeout", value)])
-    assert (inbound.deadline_s, inbound.read_timeout_s) == (deadline_s, deadline_s)
+    assert (inbound.times.deadline_s, inbound.times.read_timeout_s) == (deadline_s, deadline_s)
 
 
 def test_a_deadline_is_apart_from_the_read_timeout() -> None:
     """`x-ttft-deadline` is the deadline with a longer, a shorter and no read timeout."""
     both = read(chat(), headers=[(b"x-stainless-read-timeout", b"600"), (b"x-ttft-deadline", b"800ms")])
-    assert (both.deadline_s, both.read_timeout_s) == (0.8, 600.0)
+    assert (both.times.deadline_s, both.times.read_timeout_s) == (0.8, 600.0)
     alone = read(chat(), headers=[(b"x-ttft-deadline", b"3s")])
-    assert (alone.deadline_s, alone.read_timeout_s) == (3.0, None)
+    assert (alone.times.deadline_s, alone.times.read_timeout_s) == (3.0, None)
+
+
+INF = math.inf
+LIMITS: dict[str, tuple[dict[bytes, bytes], CallerTimes]] = {
+    "none": ({}, CallerTimes()),
+    "the first content": ({b"x-ttft-max": b"2s"}, CallerTimes(2.0)),
+    "the end": ({b"x-ttft-total": b"30s"}, CallerTimes(30.0, None, INF, 30.0)),
+    "all": (
+        {b"x-ttft-max": b"2s", b"x-ttft-total": b"30s", b"x-ttft-deadline": b"4s", b"x-stainless-read-timeout": b"600"},
+        CallerTimes(2.0, 600.0, 4.0, 30.0),
+    ),
+    "an SDK's timeout and the first content": (
+        {b"x-ttft-max": b"2s", b"x-stainless-read-timeout": b"600"},
+        CallerTimes(2.0, 600.0, 600.0),
+    ),
+    "a shorter end": ({b"x-ttft-total": b"1s", b"x-ttft-deadline": b"4s"}, CallerTimes(1.0, None, 4.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_shortest_limit_is_the_deadline(name: str) -> None:
+    """Each header limits its own part of the answer, and all limit the first content."""
+    headers, times = LIMITS[name]
+    assert read(chat(), headers=list(headers.items())).times == times
 
 
 # properties

@@ -222,6 +222,7 @@ def run_race(
     fallbacks: Iterable[Scripted] = (),
     hedge: HedgeParameters = HEDGED,
     timeouts: Timeouts | None = None,
+    fallback_timeouts: Timeouts | None = None,
     streaming: bool = True,
     assemble: bool = True,
     facts: RequestFacts | None = None,
@@ -239,6 +240,7 @@ def run_race(
         fallbacks: one pool each.
         hedge: settings of every pool.
         timeouts: of the model.
+        fallback_timeouts: of the first fallback; None: the model's.
         streaming: what the client asked for.
         assemble: an answer that is not streamed is put together from a stream.
         facts: about the request.
@@ -264,7 +266,8 @@ def run_race(
         client = RecordingClient(streaming)
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming, assemble=assemble)
         caller = Caller("req_1", "key", loop.time())
-        model = Model("m", pools, timeouts or default_timeouts(), recovery=recovery, recoverers=RECOVERERS)
+        own = {} if fallback_timeouts is None else {"pool-1": fallback_timeouts}
+        model = Model("m", pools, timeouts or default_timeouts(), own, recovery=recovery, recoverers=RECOVERERS)
         known = facts or RequestFacts()
         if pinned is not None:
             known = msgspec.structs.replace(known, pinned=[replica for group in made for replica in group][pinned])

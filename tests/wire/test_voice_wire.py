@@ -13,15 +13,16 @@ NAMES = ("VOICE_KEY", "AZURE_EU_KEY", "OPENAI_API_KEY")
 
 
 def test_a_voice_gateway_hedges_against_silence() -> None:
-    """The file is valid; with its hedging and timeouts, an answer comes although a replica is silent."""
+    """The file is valid; with the model's hedging and timeouts, an answer comes although a replica is silent."""
 
     async def main() -> None:
         settings = await asyncio.to_thread(load, ROOT / "examples/voice.yaml", {name: name.lower() for name in NAMES})
         assert settings.model_dump(exclude_unset=True) == settings.model_dump(exclude_unset=True, exclude_defaults=True)
-        chosen = settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        chosen = settings.models[0].model_dump(mode="json", by_alias=True, exclude_unset=True)
         profiles: dict[str, dict[str, object]] = {"a": {"faults": ["headers_silence"]}, "b": {"ttft": "0ms"}}
         hedge = {**chosen["hedge"], "routing": "round_robin"}
-        async with serving(profiles, hedge=hedge, timeouts=chosen["timeouts"]) as site:
+        own = {"hedge": hedge, "timeouts": chosen["timeouts"]}
+        async with serving(profiles, model=own) as site:
             for _ in range(2):
                 async with answer(site.port, asking()) as got:
                     await got.body()

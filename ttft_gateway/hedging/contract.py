@@ -3,6 +3,7 @@
 Units: seconds of the loop's clock, tokens, bytes.
 """
 
+import math
 from typing import Final, Protocol
 
 import msgspec
@@ -30,8 +31,8 @@ class RequestFacts(msgspec.Struct, frozen=True):
         text: weight of the text before a model's own factors (`estimation.tokens`); None if the text was not weighed.
         answer_tokens: limit on the answer's tokens; None if the client set none.
         hedge_off: reason for which the request may not be hedged; None if it may be.
-        deadline_s: the caller's deadline, for the whole answer or, of a stream, for the first content and for each
-            silence of content; None if the client sent none.
+        deadline_s: the caller's deadline for the first content, or for an answer in one piece; None if the client sent
+            none.
         timed: True if the first content is a token; False for an answer in one piece, which is no TTFT sample.
         api: API that a replica must serve; None for any replica.
         pinned: replica that holds the state this request continues from, tried first; None for any replica.
@@ -39,6 +40,9 @@ class RequestFacts(msgspec.Struct, frozen=True):
         attempts_max: largest number of upstream attempts that the caller's key allows; None for the usual one.
         ttft_target_s: TTFT target that the client sent; None: the pool's target applies.
         read_timeout_s: silence of bytes after which the client's library closes the connection; None if unknown.
+        silence_s: longest silence of content that the caller accepts in a stream, or longest duration of a whole
+            answer; None: `deadline_s`.
+        total_s: longest duration of the answer that the caller accepts.
     """
 
     prompt_tokens: float = 0.0
@@ -55,6 +59,8 @@ class RequestFacts(msgspec.Struct, frozen=True):
     attempts_max: int | None = None
     ttft_target_s: float | None = None
     read_timeout_s: float | None = None
+    silence_s: float | None = None
+    total_s: float = math.inf
 
 
 class Forecast(msgspec.Struct):

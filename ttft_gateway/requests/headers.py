@@ -27,6 +27,24 @@ class CallerIds(NamedTuple):
     trace_id: str | None
 
 
+class CallerTimes(NamedTuple):
+    """The limits of a caller on the times of its answer, in seconds from its request on.
+
+    Attributes:
+        deadline_s: for the first content, or for an answer in one piece; the shortest limit, None if there is none.
+        read_timeout_s: for bytes of any kind, the read timeout of its SDK; None if it is unknown.
+        silence_s: for each silence of content in a stream, or for a whole answer that is not streamed.
+        total_s: for the end of the answer.
+    """
+
+    deadline_s: float | None = None
+    read_timeout_s: float | None = None
+    silence_s: float = math.inf
+    total_s: float = math.inf
+
+
+TIMES: Final = frozenset([b"x-ttft-deadline", b"x-ttft-max", b"x-ttft-total", b"x-stainless-read-timeout"])
+NO_TIMES: Final = CallerTimes()
 _NO_IDS: Final = CallerIds(None, None)
 
 
@@ -92,7 +110,21 @@ def duration_s(by_name: Mapping[bytes, bytes], name: bytes) -> float:
     return seconds
 
 
-def read_timeout_s(by_name: Mapping[bytes, bytes]) -> float | None:
+def caller_times(by_name: Mapping[bytes, bytes]) -> CallerTimes:
+    """Read the headers of `TIMES`; a missing one is no limit.
+
+    Raises:
+        InvalidRequest: a header of the gateway's own is no duration.
+    """
+    read_s = _read_timeout_s(by_name)
+    silence_s = duration_s(by_name, b"x-ttft-deadline") if b"x-ttft-deadline" in by_name else read_s or math.inf
+    ttft_s = duration_s(by_name, b"x-ttft-max") if b"x-ttft-max" in by_name else math.inf
+    total_s = duration_s(by_name, b"x-ttft-total") if b"x-ttft-total" in by_name else math.inf
+    deadline_s = min(silence_s, ttft_s, total_s)
+    return CallerTimes(deadline_s if deadline_s < math.inf else None, read_s, silence_s, total_s)
+
+
+def _read_timeout_s(by_name: Mapping[bytes, bytes]) -> float | None:
     """Read the client's read timeout from the header of OpenAI's and Anthropic's SDKs; None if missing or invalid."""
     value = by_name.get(b"x-stainless-read-timeout")
     if value is None:

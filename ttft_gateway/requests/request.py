@@ -27,6 +27,7 @@ from ttft_gateway.requests import messages as inbound_messages
 from ttft_gateway.requests import openai as inbound_openai
 from ttft_gateway.requests import responses as inbound_responses
 from ttft_gateway.requests.errors import InvalidRequest
+from ttft_gateway.requests.headers import NO_TIMES, TIMES, CallerTimes
 from ttft_gateway.requests.parsed import NumberLimits, ParsedFields, RawFields
 
 Spans = dict[str, tuple[int, int]]
@@ -45,23 +46,21 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
         call: the call that every attempt sends.
         prompt: raw bytes of the prompt, for estimates.
         hedge_off: reason why it may not be hedged, None if it may.
-        deadline_s: the caller's deadline: `x-ttft-deadline`, else the client's read timeout; None if it sent neither.
+        times: limits on the times of its answer, from its headers.
         stored: True if an upstream that stores answers would store this one, because `store` is not false.
         previous_id: id of the stored answer that this request continues, None if there is none.
         tells_usage: True if the client asked for a report of usage and cost.
         ttft_target_s: the TTFT target of the request; None if the client sent none.
-        read_timeout_s: the client's read timeout; None if the client sent none.
     """
 
     call: Call
     prompt: bytes
     hedge_off: Denial | None
-    deadline_s: float | None
+    times: CallerTimes
     stored: bool = False
     previous_id: str | None = None
     tells_usage: bool = False
     ttft_target_s: float | None = None
-    read_timeout_s: float | None = None
 
 
 _COUNTED_MIN: Final = 16 * 1024  # larger bodies may have their keys counted before the keys are decoded
@@ -114,10 +113,7 @@ def parse(
     wants_hedge = b"x-ttft-hedge" not in by_name or inbound_headers.is_on(by_name, b"x-ttft-hedge")
     tells_usage = b"x-ttft-usage" in by_name and inbound_headers.is_on(by_name, b"x-ttft-usage")
     ttft_target_s = inbound_headers.duration_s(by_name, b"x-ttft-target") if b"x-ttft-target" in by_name else None
-    read_timeout_s = inbound_headers.read_timeout_s(by_name) if b"x-stainless-read-timeout" in by_name else None
-    deadline_s = read_timeout_s
-    if b"x-ttft-deadline" in by_name:
-        deadline_s = inbound_headers.duration_s(by_name, b"x-ttft-deadline")
+    times = NO_TIMES if TIMES.isdisjoint(by_name) else inbound_headers.caller_times(by_name)
     top = _large_top(api, body, bounds) if len(body) > inbound_large.SIZE_MIN else None
     body, spans, fields = top or _top(api, body, bounds, default_model)
     streaming, choices, repeatable = fields.streaming, fields.choices, fields.hedgeable
@@ -146,12 +142,11 @@ def parse(
         call,
         prompt,
         None if may_hedge else Denial.OFF,
-        deadline_s,
+        times,
         fields.stored,
         fields.previous_id,
         tells_usage,
         ttft_target_s,
-        read_timeout_s,
     )
 
 

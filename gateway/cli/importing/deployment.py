@@ -44,8 +44,8 @@ _TYPES: Mapping[str, type] = MappingProxyType(
 )
 _WHY_NOT: Mapping[str, str] = MappingProxyType(
     {
-        "timeout": "timeouts are the same for all models; see `timeouts.total`",
-        "stream_timeout": "timeouts are the same for all models; see `timeouts.ttft_failover` and `timeouts.ttft_max`",
+        "timeout": "the replicas of a model have one value; see `models[].timeouts.total`",
+        "stream_timeout": "the replicas of a model have one value; see `models[].timeouts.ttft_failover`",
         "max_retries": f"a request has at most {ATTEMPTS_MAX} attempts; `keys[].attempts_max` lowers this",
         "num_retries": f"a request has at most {ATTEMPTS_MAX} attempts; `keys[].attempts_max` lowers this",
         "max_parallel_requests": "there is no limit for one replica; `models[].concurrency` limits a model",

@@ -172,7 +172,7 @@ class _Prober:
         self._replica = replica = target.replica
         self._kind = CATALOG[replica.kind]
         self._path = urlsplit(replica.base_url).path
-        origin = origin_of(replica, settings.timeouts.connect_s)
+        origin = origin_of(replica, target.connect_s)
         self._client: _WireClient | _HttpxClient = (_HttpxClient if needs_httpx(origin) else _WireClient)(origin, tasks)
         self._headers = upstream_headers(replica)
         supported = protocols(

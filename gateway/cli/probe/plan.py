@@ -22,10 +22,11 @@ _REQUESTS_CAP, _TOKENS_CAP = 1_000, 100_000  # with --yes
 
 
 class ProbeTarget(msgspec.Struct, frozen=True):
-    """One replica of one model."""
+    """One replica of one model; `connect_s` is its timeout of connecting, in seconds."""
 
     model: ModelSettings
     replica: ReplicaSettings
+    connect_s: float
 
     @property
     def name(self) -> str:
@@ -41,10 +42,10 @@ def targets(settings: Settings, model: str | None, replica: str | None) -> list[
         replica: name of the replicas; None for all.
     """
     return [
-        ProbeTarget(each, candidate)
+        ProbeTarget(each, candidate, timeouts.connect_s)
         for each in settings.models
         if model in (None, each.name)
-        for pool in pools(each)
+        for pool, timeouts in zip(pools(each), settings.timeouts_by_pool(each), strict=True)
         for candidate in pool
         if replica in (None, candidate.name)
     ]
