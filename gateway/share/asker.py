@@ -1,7 +1,8 @@
 """Sends the asks of one process to its engine in batches, and decides when the engine is away.
 
-The only place with a time limit for the engine. A reply after 100 ms is late; its answers are still used, because the
-engine has executed the asks. Three late or lost batches in a row, each sent after the one before was given up, mean
+The only place with a time limit for the engine. A reply after 90 ms is late; its answers are still used, because the
+engine has executed the asks. Pauses of this process do not count: on a busy machine the reply has come, and is read
+late. Three late or lost batches in a row, each sent after the one before was given up, mean
 that the engine is away; a reply in time means that it is back. Units: seconds of the loop's clock.
 """
 
@@ -18,7 +19,9 @@ from gateway.share.messages import SILENT_S, Ask, Engine, Lost, Reply
 TICK_S: Final = 0.1
 BATCH_MAX: Final = 256  # asks
 _STRIKES_MAX: Final = 3
-_GRACE_S: Final = 0.005  # of the time limit: after a pause of this process, replies are read before they count as late
+_LOOK_S: Final = 0.01  # between looks at a batch under way
+_COUNTED_S_MAX: Final = 2 * _LOOK_S  # between two looks; more is a pause of this process, during which no reply is read
+_ROUNDING_S: Final = 1e-6
 _SILENCE_S: Final = 1.0  # longest time without an ask, so that the engine counts this process
 _AWAY_PING_S: Final = 0.25  # between checks of an engine that is away
 _JITTER: Final = 0.1  # of each tick, so that processes do not ask at the same time
@@ -28,11 +31,18 @@ AskResult = Literal["ok", "late", "lost"]
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """A batch under way."""
+    """A batch under way.
+
+    Attributes:
+        left_s: time until it is late, without pauses of this process.
+        looked_s: time of the last look.
+    """
 
     requesters: Sequence[Requester]
     sent_s: float
     is_ping: bool
+    looked_s: float
+    left_s: float = ASK_S_MAX
     is_late: bool = False
     timer: asyncio.Handle | None = None
 
@@ -143,8 +153,8 @@ class Asker:
             return
         self._sent_s = now_s
         self._pending += 1
-        batch = _Batch([requester for requester, _ in asks], now_s, is_ping)
-        batch.timer = self._loop.call_later(ASK_S_MAX - _GRACE_S, self._nearly_late, batch)
+        batch = _Batch([requester for requester, _ in asks], now_s, is_ping, now_s)
+        batch.timer = self._loop.call_later(_LOOK_S, self._look, batch)
         self._engine.ask([ask for _, ask in asks], partial(self._answered, batch))
 
     def _ask(self, requester: Requester, now_s: float) -> Ask | None:
@@ -154,10 +164,14 @@ class Asker:
             self._on_error(error)
             return None
 
-    def _nearly_late(self, batch: _Batch) -> None:
-        batch.timer = self._loop.call_later(_GRACE_S, self._late, batch)
-
-    def _late(self, batch: _Batch) -> None:
+    def _look(self, batch: _Batch) -> None:
+        """Count the time that a batch has waited, and give it up at the limit."""
+        now_s = self._loop.time()
+        batch.left_s -= min(now_s - batch.looked_s, _COUNTED_S_MAX)
+        batch.looked_s = now_s
+        if batch.left_s > _ROUNDING_S:
+            batch.timer = self._loop.call_later(min(_LOOK_S, batch.left_s), self._look, batch)
+            return
         batch.is_late, batch.timer = True, None
         self._pending -= 1
         self.on_result("late", None)

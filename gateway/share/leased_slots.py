@@ -24,7 +24,6 @@ class LeasedSlots(Slots):
     """
 
     __slots__ = (
-        "_alone_number",
         "_asked_s",
         "_excess",
         "_fleet",
@@ -38,6 +37,7 @@ class LeasedSlots(Slots):
         "_waiting",
         "_want",
         "_wanted",
+        "_was_alone",
         "key",
     )
 
@@ -50,8 +50,9 @@ class LeasedSlots(Slots):
         self._leases = leases
         self._fleet = leases.fleet
         self._is_asking = self._wanted = False
+        self._was_alone = False  # since the last answer
         self._others: int | None = None
-        self._want = self._sent = self._excess = self._alone_number = 0
+        self._want = self._sent = self._excess = 0
         self._asked_s = self._used_s = self._quiet_until_s = -math.inf
 
     @property
@@ -126,7 +127,7 @@ class LeasedSlots(Slots):
     def answered(self, answer: Answer, now_s: float) -> None:
         """Use the granted slots."""
         assert isinstance(answer, SlotsAnswer)
-        self._is_asking = False
+        self._is_asking = self._was_alone = False
         self._others, self._wanted = answer.others, answer.wanted
         self.allowed = self._sent + answer.granted
         if answer.granted < self._want:
@@ -148,10 +149,10 @@ class LeasedSlots(Slots):
         self._fleet.want(self)
 
     def _take_part(self) -> None:
-        """Add this process's part of the slots that were free, once, or one slot if it would have none."""
+        """Add this process's part of the slots that were free, once after an answer, or one if it would have none."""
         part = self._fleet.part
-        if part and self._alone_number != self._fleet.times_alone:
-            self._alone_number = self._fleet.times_alone
+        if part and not self._was_alone:
+            self._was_alone = True
             others = 0 if part == 1 else self._others or 0
             free = max(0.0, self.limit - others - self.allowed)
             self.allowed = max(1, self.allowed + int(part * free))

@@ -54,6 +54,7 @@ _OVERDUE_S_MIN: Final = 0.1  # an attempt that is overdue for less may have been
 _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no failing one; more than a period
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
 _UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends probes
+_QUIET_S: Final = 0.3  # between two exchanges while nothing changes; before the loads of the others are too old
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
 _CREDITS: Final = ""  # name of the row of credits; no replica has it
 
@@ -76,6 +77,8 @@ class LoadExchange:
         self._asked_s, self._period_s = -math.inf, 0.0
         self._put_s = math.inf  # time of the loads of the others; infinite without any
         self._used_s = -math.inf
+        self._is_same = False  # True if the last reported loads were the same as before
+        self._is_quiet = False  # True if the loads of the others were the same, too, at the last answer
         self._own: dict[str, Row] = {}  # last reported rows
         self._others: dict[str, Row] = {}  # last rows of the others
         self._bases: dict[str, Row] = {}  # counts at the time when this gateway began to report
@@ -100,11 +103,15 @@ class LoadExchange:
             self._bases.clear()
             self._own.clear()
             return ()
-        self._asked_s, self._period_s = now_s, period_s
+        before, rows = self._own, self.own(now_s)
         self._asked = self._due_probes(now_s, 2.0 * period_s)
+        is_same = before == self._own and not self._asked
+        if self._is_quiet and is_same and now_s + period_s / 2 < self._asked_s + _QUIET_S:
+            return ()
+        self._asked_s, self._period_s, self._is_same, self._is_quiet = now_s, period_s, is_same, False
         key = f"{_FORM} {self.pool.name}"
         return (
-            GaugeAsk(key, self.own(now_s)),
+            GaugeAsk(key, rows),
             *(BucketAsk(f"{key} {name}", 1.0, OPEN_S, want=1.0, least=1.0) for name in self._asked),
         )
 
@@ -164,6 +171,7 @@ class LoadExchange:
             self._others[replica.name] = changed[replica.name] = row
             _put_load(replica, load, row)
             _put_health(loads, replica, load, row, now_s)
+        self._is_quiet = self._is_same and not changed
         if changed and processes > 1:
             self._put_levels(changed, processes - 1)
 

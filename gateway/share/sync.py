@@ -1,20 +1,27 @@
 """Exchanges state between gateways at regular times: one batch of asks for all exchanges, and one timer.
 
 Nothing here waits, and no request does: the state of the others is put where routing and learning read it. An exchange
-decides what it asks and what it does without answers; a bug in one of them costs the others nothing. The more gateways
-there are, the longer the period, so that they use at most half of a core of the engine.
+decides what it asks and what it does without answers; a bug in one of them costs the others nothing. The period grows
+with the number of gateways and the size of their batches, so that they use at most about half of a core of the engine,
+and with the time that the engine takes to reply: where it is slower than expected, all gateways ask less often.
 
 Units: seconds of the clock that the caller passes.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from gateway.share.messages import Answer, Ask, Engine, Lost, Reply, SwitchesAnswer, SwitchesAsk, SwitchState
+from gateway.share.messages import Answer, Ask, Engine, GaugeAsk, Lost, Reply, SwitchesAnswer, SwitchesAsk, SwitchState
 
 PERIOD_S: Final = 0.1  # loads that are older make many gateways send to the same replica
 LOST_S: Final = 0.5  # after this time an ask counts as lost
-PER_PROCESS_S: Final = 220e-6  # a batch takes Redis 106 us where all of 16 rows change: half of one core
+PERIOD_S_MAX: Final = 2.0  # a process that is silent for 5 s counts as gone
+CORE_SHARE: Final = 0.5  # of one core of the engine, used by the batches of all gateways
+_BATCH_S, _ASK_S, _ROW_S = 20e-6, 25e-6, 5e-6  # time that Redis takes for a batch, an ask in it, and a row that changes
+_BATCH_WEIGHT: Final = 0.1  # of a batch in the mean
+_REPLIES: Final = 8  # of which the fastest counts: pauses of this process make some replies late
+_REPLY_SHARE: Final = 0.05  # of the period: the time to a reply; it is longer if the engine has too much to do
 _JITTER: Final = 0.1  # of the period, so that gateways do not ask at the same time
 _SWITCHES_S: Final = 0.4  # between two asks for switches, so that a switch reaches all gateways within a second
 _STORED_S: Final = 7 * 86_400.0  # time until the engine drops a switch
@@ -40,6 +47,12 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Do not call."""
+
+
+def batch_s(asks: Sequence[Ask]) -> float:
+    """Return the time that a server takes for a batch, if all rows have changed."""
+    rows = sum(len(ask.rows) for ask in asks if isinstance(ask, GaugeAsk))
+    return _BATCH_S + _ASK_S * len(asks) + _ROW_S * rows
 
 
 class Sync:
@@ -79,11 +92,15 @@ class Sync:
         self._timer: Timer | None = None
         self._asked_s = float("-inf")
         self._open: object = None  # the batch that has no reply yet
+        self._batch_s = 0.0  # expected time of the engine for a batch
+        self._reply_times_s: deque[float] = deque(maxlen=_REPLIES)
 
     @property
     def period_s(self) -> float:
         """Usual time between two batches."""
-        return max(self._period_s, self.processes * PER_PROCESS_S)
+        reply_s = min(self._reply_times_s, default=0.0)
+        needed_s = max(self.processes * self._batch_s / CORE_SHARE, reply_s / _REPLY_SHARE)
+        return max(self._period_s, min(PERIOD_S_MAX, needed_s))
 
     def start(self) -> None:
         """Exchange now, and again after each period until `stop`."""
@@ -107,10 +124,12 @@ class Sync:
             return
         ticket = self._open = object()
         self._asked_s = now_s
+        self._batch_s += (_BATCH_WEIGHT if self._batch_s else 1.0) * (batch_s(asks) - self._batch_s)
 
         def answered(reply: Reply | None) -> None:
             if self._open is ticket:
                 self._open = None
+                self._reply_times_s.append(self._now() - now_s)
                 if reply is not None and len(reply.answers) == len(asks):
                     self._put(batch, reply)
 

@@ -29,7 +29,7 @@ from floods import open_files
 from host_scenarios import HOST_LIMIT, HOST_TROUBLES, two_hosts
 from hot_path import Fleet, cost, longest_slice
 from nights import played_nights
-from outage_scenarios import OUTAGE_LIMIT, SLOTS, SeenOutage, outages_of, seen_outages
+from outage_scenarios import OUTAGE_LIMIT, SLOTS, outages_of, seen_outages
 from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
@@ -295,15 +295,16 @@ def redis() -> Iterator[Line]:
 
 def outages() -> Iterator[Line]:
     """Results of fleets over outages of a real server, of a tenth of a window to three windows."""
-    sizes = outages_of((0.1, 1, 2, 3), (1, 2, 4, 8))
-    with tempfile.TemporaryDirectory() as folder:
-        found = run_real(seen_outages(Path(folder), sizes))
-    for outage, outcome, slots, errors in found:
-        kept = "kept" if outage.keeps else "lost"
-        what = f"{outage.windows:g} windows, {kept}, {outage.gateways} gateways, load {outage.load:g}"
-        refused = f"refused with room {outcome.refused_away} away, {outcome.refused_back} after"
-        measured = f"over {outcome.over:.1f} of {OUTAGE_LIMIT}; {refused}; {slots} of {SLOTS} slots; {errors} errors"
-        yield Line(what, "over <= 1 % + gateways", measured, SeenOutage(outage, outcome, slots, errors).holds)
+    for lengths, sizes in (((0.1, 1), (1, 8)), ((0.1, 1), (2, 4)), ((2, 3), (1, 8)), ((2, 3), (2, 4))):
+        with tempfile.TemporaryDirectory() as folder:
+            found = run_real(seen_outages(Path(folder), outages_of(lengths, sizes)))
+        for seen in found:
+            outage, outcome, kept = seen.outage, seen.outcome, "kept" if seen.outage.keeps else "lost"
+            what = f"{outage.windows:g} windows, {kept}, {outage.gateways} gateways, load {outage.load:g}"
+            refused = f"refused with room {outcome.refused_away} away, {outcome.refused_back} after"
+            used = f"{seen.slots} of {SLOTS} slots; {seen.errors} errors"
+            measured = f"over {outcome.over:.1f} of {OUTAGE_LIMIT}; {refused}; {used}"
+            yield Line(what, "over <= 1 % + gateways", measured, seen.holds)
 
 
 def redis_crowd() -> Iterator[Line]:

@@ -76,7 +76,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "sharing": Step([["scripts/acceptance", "sharing"]], 900),
         "hosts": Step([["scripts/acceptance", "hosts"]], 900),
         "one_provider": Step([["scripts/acceptance", "one_provider"]], 1200),
-        "outages": Step([["scripts/acceptance", "outages"]], 900),
+        "outages": Step([["scripts/acceptance", "outages"]], 1200),
         "redis_crowd": Step([["scripts/acceptance", "redis_crowd"]], 1200),
         "nights": Step([["scripts/acceptance", "nights"]], 2700),
         "rolling": Step([["scripts/acceptance", "rolling"]], 900),

@@ -1,8 +1,8 @@
 """Fleets that share limits over a real Redis or Valkey server, which is away for parts of a window to several windows.
 
-Every outage has a server of its own, and all run at the same time: some minutes, however many there are. On each server
-there are fleets of several sizes, at half and at twice a limit. A hung server keeps its data, a killed one loses them.
-All gateways are in this process, with a connection each. Units: seconds.
+Every outage has a server of its own, and the outages of a call run at the same time, as long as the longest takes. On
+each server there are fleets of several sizes, at half and at twice a limit. A hung server keeps its data, a killed one
+loses them. All gateways are in this process, with a connection each. Units: seconds.
 """
 
 import asyncio

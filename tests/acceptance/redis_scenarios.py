@@ -17,7 +17,7 @@ from gateway.admission.caller_limits import CallerLimits
 from gateway.share.address import read_address
 from gateway.share.messages import BIN_S, Ask, BucketAsk, GaugeAsk, SliceAsk, SwitchesAsk, pack
 from gateway.share.redis import LIBRARY, Login, RedisEngine
-from gateway.share.sync import PER_PROCESS_S
+from gateway.share.sync import CORE_SHARE, batch_s
 from leased_fleet import FleetProcess, Meter, offer
 from redis_server import RedisServer, redis_server
 from unused_ports import unused_port
@@ -195,7 +195,8 @@ def _batches(rand: random.Random, *, is_full: bool) -> list[bytes]:
 async def crowd(folder: Path, processes: int, seconds: float) -> ProcessesCost:
     """Measure a number of processes for some time."""
     loop, rand = asyncio.get_running_loop(), random.Random(1)
-    period_s = max(_PERIOD_S, processes * PER_PROCESS_S)
+    rows = dict.fromkeys(map(str, range(_REPLICAS)), (0,))
+    period_s = max(_PERIOD_S, processes * batch_s([GaugeAsk("", rows)]) / CORE_SHARE)
     with redis_server(folder, "--maxclients", str(processes + 100)) as server:
         admin = redis.Redis(unix_socket_path=str(server.socket), protocol=2)
         admin.function_load(LIBRARY, replace=True)

@@ -10,6 +10,7 @@ from gateway.share.fleet import ASK_S_MAX, Fleet
 from gateway.share.messages import Answer, Answered, Ask, BucketAnswer, BucketAsk, Reply
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
+from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 
 class Requester:
@@ -272,5 +273,28 @@ def test_a_reply_without_all_answers_is_lost() -> None:
         await asyncio.sleep(0.01)
         assert (len(requester.lost_s), fleet.processes) == (1, 1)
         asker.close()
+
+    run_virtual(main())
+
+
+def test_pauses_of_the_process_are_no_delay_of_the_engine() -> None:
+    """On a busy machine, the process runs for a moment every 100 ms: a reply within that moment is in time."""
+
+    async def main() -> None:
+        running = Running()
+        loop = running.loop
+        assert isinstance(loop, VirtualLoop)
+        await running.asker.start()
+        running.host.delay_s = 0.012
+
+        def pause() -> None:
+            loop._move_clock(loop.time() + 0.1)
+            loop.call_later(0.001, pause)
+
+        pause()
+        await asyncio.sleep(20.0)
+        assert running.results["ok"] > 10
+        assert (running.results["late"], running.changes, running.fleet.times_alone) == (0, [], 1)
+        running.asker.close()
 
     run_virtual(main())

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from gateway.share.messages import Answer, Answered, Ask, Reply, SwitchesAsk
-from gateway.share.sync import Sync
+import pytest
+
+from gateway.share.messages import Answer, Answered, Ask, GaugeAsk, Reply, SwitchesAsk
+from gateway.share.sync import Sync, batch_s
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from switching_hub import SwitchingHub
 
@@ -16,12 +18,15 @@ class Scripted:
         self.processes = processes
         self.batches: list[tuple[float, Sequence[Ask], Answered]] = []
         self.answers = True
+        self.delay_s = 0.001
+        self.pauses_s: dict[int, float] = {}  # delay of a batch, by its number
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
         loop = asyncio.get_running_loop()
         self.batches.append((loop.time(), asks, answered))
         if self.answers:
-            loop.call_later(0.001, self.answer, -1)
+            number = len(self.batches) - 1
+            loop.call_later(self.pauses_s.get(number, self.delay_s), self.answer, number)
 
     def answer(self, index: int) -> None:
         """Answer a batch."""
@@ -33,13 +38,14 @@ class Scripted:
 
 
 class Part:
-    """Asks for switches."""
+    """Asks for switches, or something else."""
 
-    def __init__(self) -> None:
+    def __init__(self, *asks: Ask) -> None:
         self.got: list[Answer] = []
+        self._asks = asks or (SwitchesAsk(),)
 
     def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
-        return [SwitchesAsk()]
+        return self._asks
 
     def answered(self, answers: Sequence[Answer], now_s: float) -> None:
         self.got += answers
@@ -69,10 +75,34 @@ def test_ten_times_a_second() -> None:
     assert len(part.got) == 11
 
 
-def test_a_large_fleet_asks_less_often() -> None:
-    """A thousand gateways have a period of 220 ms."""
-    times_s = run(Scripted(processes=1_000), 2.0)
-    assert 9 <= len(times_s) <= 11
+POOL = GaugeAsk("g", {f"10.0.0.{number}:8000": (0,) * 11 for number in range(10)})
+
+
+@pytest.mark.parametrize(
+    ("processes", "pools", "fewest", "most"), [(8, 20, 40, 41), (48, 20, 26, 30), (1_000, 1, 20, 23)]
+)
+def test_a_large_fleet_and_large_batches_ask_less_often(processes: int, pools: int, fewest: int, most: int) -> None:
+    """Together the gateways use at most half of a core of the engine."""
+    part = Part(*[POOL] * pools)
+    times_s = run(Scripted(processes), 4.0, part)
+    assert fewest <= len(times_s) <= most
+    assert processes * len(times_s) * batch_s([POOL] * pools) <= 1.1 * 0.5 * 4.0
+
+
+def test_a_slow_engine_is_asked_less_often() -> None:
+    """A reply takes at most a twentieth of a period; one late reply among many is a pause of this process."""
+    slow, once = Scripted(), Scripted()
+    slow.delay_s = 0.02
+    assert 10 <= len(run(slow, 4.0)) <= 14
+    once.pauses_s = {5: 0.3}
+    assert len(run(once, 4.0)) >= 37
+
+
+def test_the_period_is_bounded() -> None:
+    """However slow the engine is, a gateway is not silent for so long that it counts as gone."""
+    slow = Scripted(processes=4_096)
+    slow.delay_s = 0.4
+    assert len(run(slow, 60.0, Part(*[POOL] * 100))) >= 28
 
 
 def test_an_engine_that_does_not_answer_is_asked_twice_a_second() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.share.loads import LoadExchange
 from pooled import Seen, send
 from together import Together
 from ttft_gateway.hedging.contract import RequestFacts
@@ -225,3 +226,24 @@ def test_rejections_are_judged_by_each_gateway_and_acquitted_by_all() -> None:
     for pool in together.pools[:2]:
         assert pool.rejections(pool.replicas[0]).requests == {}
         assert pool.replicas[0].breaker.allows(2.8)
+
+
+def test_pools_without_changes_are_exchanged_less_often() -> None:
+    """Every 300 ms, and with the next period after a change here; the loads of the others are never too old."""
+    together = Together(2)
+    mine, other = (
+        next(part for part in together.parts(process) if isinstance(part, LoadExchange)) for process in (0, 1)
+    )
+    asked: list[int] = []
+    for number in range(100):
+        now_s = 1.0 + 0.1 * number
+        if number == 60:
+            send(together.pools[0], 0, now_s)
+        for process, part in enumerate((mine, other)):
+            if asks := part.asks(now_s, 0.1):
+                asked += [number] * (1 - process)
+                part.answered(together.hub.answer(now_s, str(process), asks).answers, now_s)
+            assert number < 1 or part.are_known
+    assert 60 in asked
+    assert other.pool.replicas[0].in_flight == 1
+    assert 100 / 3 <= len(asked) <= 1.2 * 100 / 3
