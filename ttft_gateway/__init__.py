@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ttft_gateway.client.httpx_async import AsyncHedgingTransport, AsyncHedgingTransport2
     from ttft_gateway.client.httpx_sync import HedgingTransport, HedgingTransport2
     from ttft_gateway.client.prometheus import StatsCollector
+    from ttft_gateway.client.report import RaceReport, report_of
     from ttft_gateway.client.stats import Stats, StatsSnapshot, TargetSnapshot
     from ttft_gateway.client.targets import Target
 
@@ -29,6 +30,7 @@ _MODULES = {
     "HedgingSession": "aiohttp_session",
     "HedgingTransport": "httpx_sync",
     "HedgingTransport2": "httpx_sync",
+    "RaceReport": "report",
     "Stats": "stats",
     "StatsCollector": "prometheus",
     "StatsSnapshot": "stats",
@@ -37,6 +39,14 @@ _MODULES = {
     "async_hedging_interceptors": "grpc_async",
     "hedged": "hedged",
     "hedging_channel": "grpc_sync",
+    "report_of": "report",
+}
+
+_NEEDED = {
+    "aiohttp": "'ttft-gateway[aiohttp]'",
+    "grpc": "'ttft-gateway[grpc]'",
+    "httpx2": "httpx2",
+    "prometheus_client": "prometheus-client",
 }
 
 __all__ = [
@@ -47,6 +57,7 @@ __all__ = [
     "HedgingSession",
     "HedgingTransport",
     "HedgingTransport2",
+    "RaceReport",
     "Stats",
     "StatsCollector",
     "StatsSnapshot",
@@ -55,6 +66,7 @@ __all__ = [
     "async_hedging_interceptors",
     "hedged",
     "hedging_channel",
+    "report_of",
 ]
 
 
@@ -65,6 +77,12 @@ def __getattr__(name: str) -> Any:
     gc.disable()  # imports leave no garbage, and looking for it takes a third of their time
     try:
         found = getattr(importlib.import_module(f"ttft_gateway.client.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _NEEDED:
+            raise
+        text = f"{name} needs {missing}; install it: pip install {_NEEDED[missing]}"
+        raise ModuleNotFoundError(text, name=missing) from None
     finally:
         if collects:
             gc.enable()

@@ -17,6 +17,12 @@ _SHARE = 0.05 if _VERSION in _RECORDED else 1 / 3
 SYNC, ASYNC = _RECORDED.get(_VERSION, _RECORDED[max(_RECORDED)])
 
 
+@pytest.fixture(autouse=True)
+def _untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out OpenTelemetry, which other tests import."""
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
+
+
 def test_a_request_that_is_not_late_costs_what_was_recorded() -> None:
     """The synchronous transport makes the recorded number of calls more than httpx, and leaves no thread."""
     threads = threading.active_count()

@@ -238,7 +238,7 @@ def test_requests_that_end_in_any_way_leave_nothing_in_flight() -> None:
         bench.now_s = race.due_s if math.isfinite(race.due_s) else bench.now_s + 1.0
         race.late()
         if number % 3:
-            race.on_first(race._attempts[0])
+            race.on_first(race.attempts[0])
         race.close()
         race.close()
     [population] = bench.hedger._populations.values()

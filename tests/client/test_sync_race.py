@@ -59,7 +59,7 @@ class _Race:
         if backup is not None and backup.number == 2:
             self._replica.may_fail.set()
             pause = threading.Event()
-            while self._race._attempts[1].outcome is None:
+            while self._race.attempts[1].outcome is None:
                 pause.wait(0.001)
         return backup
 

@@ -25,6 +25,7 @@ from ttft_gateway.client.config import First, HedgeConfig
 from ttft_gateway.client.hedger import ClientAttempt, safely
 from ttft_gateway.client.messages import Raw, address_at, body_to, headers_to, is_plain, origin_of, public
 from ttft_gateway.client.racing import Ending, Entrant, Opened, Racing
+from ttft_gateway.client.report import ATTRIBUTE, RaceReport
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Target
 
@@ -154,6 +155,7 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
             return await self._inner.request(method, url, **(options if call is None else call.options))
         opened = await AsyncRace(entrant, self._tasks).run()
         response = opened.response
+        setattr(response, ATTRIBUTE, RaceReport(entrant.race))
         ending = Ending(entrant.race, opened)
         response.content = cast(StreamReader, RacedContent(response.content, opened.body.held, ending))
         given: Check = call.options.get("raise_for_status")

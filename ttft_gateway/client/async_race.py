@@ -13,6 +13,7 @@ from typing import Final, Generic, TypeVar
 
 from ttft_gateway.client.hedger import ClientAttempt, safely
 from ttft_gateway.client.race import UNSENT, Overtaken, RacedAttempts
+from ttft_gateway.client.tracing import traced
 
 _T = TypeVar("_T")
 _SOON_S: Final = 0.001  # precision of timers
@@ -49,7 +50,7 @@ class AsyncRace(Generic[_T]):
     )
 
     def __init__(self, attempts: RacedAttempts[_T], tasks: set[asyncio.Task[None]]) -> None:
-        self._attempts = attempts
+        self._attempts = traced(attempts)
         self._race = attempts.race
         self._tasks = tasks
         self._backups: list[asyncio.Task[None]] = []

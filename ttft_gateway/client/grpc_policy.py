@@ -11,7 +11,7 @@ from typing import Any, Final
 from ttft_gateway.client.asked import HEDGE_HEADER, Asked, Event
 from ttft_gateway.client.budget import Budget
 from ttft_gateway.client.config import HedgeConfig
-from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, Hedger
+from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, Hedger, check_arguments
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Target
 from ttft_gateway.hedging.contract import RequestFacts
@@ -68,6 +68,7 @@ class GrpcPolicy:
     ) -> None:
         if isinstance(methods, str):
             raise TypeError("methods is a string; use a set of names")
+        check_arguments(config, stats, budget)
         self.target = target
         self.hedgers: dict[str, Hedger] = {}
         self._origin = f"grpc://{target}:"

@@ -16,6 +16,7 @@ from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.grpc_policy import GrpcPolicy, Methods, switched
 from ttft_gateway.client.grpc_sync_race import NOTHING, Alarm, Call, RpcResult, SyncGrpcRace
 from ttft_gateway.client.hedger import ClientAttempt, safely
+from ttft_gateway.client.report import ATTRIBUTE, RaceReport
 from ttft_gateway.client.stats import Stats
 
 Options = dict[str, Any]
@@ -184,6 +185,7 @@ class RacedCall:
 
     def __init__(self, race: SyncGrpcRace) -> None:
         self._race = race
+        setattr(self, ATTRIBUTE, RaceReport(race.race))
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):

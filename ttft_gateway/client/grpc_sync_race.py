@@ -50,10 +50,13 @@ class SyncGrpcRace:
 
     Args:
         is_stream: True for a stream of responses.
+
+    Attributes:
+        race: the race of the RPC.
     """
 
     def __init__(self, race: ClientRace, alarm: "Alarm", start: Start, *, is_stream: bool) -> None:
-        self._race = race
+        self.race = race
         self._alarm = alarm
         self._start = start
         self._is_stream = is_stream
@@ -149,7 +152,7 @@ class SyncGrpcRace:
 
     def _on_result(self, answer: RpcResult) -> None:
         """Take the result of an attempt; in any thread."""
-        race, attempt = self._race, answer.attempt
+        race, attempt = self.race, answer.attempt
         is_empty = self._is_stream and answer.first is NOTHING
         if answer.error is None and (not is_empty or race.is_alone(attempt)):
             safely(race.on_first, attempt)
@@ -167,7 +170,7 @@ class SyncGrpcRace:
 
     def _end(self, answer: RpcResult | None) -> None:
         """End the race with its winner; None: all attempts have failed."""
-        race = self._race
+        race = self.race
         with self._changed:
             if self._answer is not None:
                 return
@@ -194,15 +197,15 @@ class SyncGrpcRace:
     # backups
 
     def _set_alarm(self) -> None:
-        due_s = self._race.due_s
+        due_s = self.race.due_s
         if due_s < math.inf:
-            self._entry = self._alarm.after(max(0.0, due_s - self._race.hedger.clock()), self._on_due)
+            self._entry = self._alarm.after(max(0.0, due_s - self.race.hedger.clock()), self._on_due)
             if self._answer is not None:
                 self._entry.cancel()
 
     def _on_due(self) -> None:
         """Send a backup if the policy approves; in the thread of the alarm."""
-        race, due_s = self._race, self._race.due_s
+        race, due_s = self.race, self.race.due_s
         if self._is_cancelled:
             return
         if race.hedger.clock() >= due_s:

@@ -33,6 +33,7 @@ from ttft_gateway.apis.base import Headers, RateLimit, Usage
 from ttft_gateway.client.asked import Asked, name_of
 from ttft_gateway.client.budget import Budget, ClientCredits
 from ttft_gateway.client.config import HedgeConfig, parameters
+from ttft_gateway.client.report import announce
 from ttft_gateway.client.rules import PopulationName, Rules
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Population, Target, YoungEndpoint, check, populate, stores_answers, teach
@@ -70,6 +71,19 @@ def log_failure() -> None:
     For a `try` in the path of each request: `safely` takes 2,500 to 4,200 instructions more (Python 3.13).
     """
     _log.exception("the hedging policy failed; the request goes on without it")
+
+
+def check_arguments(config: object, stats: object, budget: object) -> None:
+    """Reject arguments of a client that have the wrong type.
+
+    Raises:
+        TypeError: one has it.
+    """
+    if not isinstance(config, HedgeConfig):
+        raise TypeError(f"config is {type(config).__name__}; use HedgeConfig(...)")
+    for name, value, kind in (("stats", stats, Stats), ("budget", budget, Budget)):
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"{name} is {type(value).__name__}; use {kind.__name__}()")
 
 
 class Failure(NamedTuple):
@@ -115,6 +129,7 @@ class Hedger:
         rand: Callable[[], float] = random.random,
         budget: Budget | None = None,
     ) -> None:
+        check_arguments(config, stats, budget)
         self.config = config
         self.budget = budget or Budget(config.budget_percent)
         self.targets = tuple(targets)
@@ -203,6 +218,7 @@ class ClientAttempt:
         number: number of the attempt in its request; 0 is the primary.
         hedge_s: time of the next decision on a backup; infinite for none.
         outcome: its end, None while it runs.
+        why: reason of a backup; empty for the primary.
         headers_s: None: no policy of a client reads the times of headers.
 
     The other attributes are described in `AttemptView`.
@@ -219,6 +235,7 @@ class ClientAttempt:
     usage: Usage | None = None
     events = 0
     empty = False
+    why = ""
 
     def __init__(self, replica: Replica, target: Target | None, label: str, number: int, start_s: float) -> None:
         self.replica = replica
@@ -236,13 +253,19 @@ class ClientRace:
         due_s: time of the next call of `late`; infinite for none.
         deadline_s: time at which the request's own time is used up, so that no backup is sent or waited for.
         winner: attempt that brought the first event; None before.
+        attempts: its attempts, the primary first; set by `begin`.
+        delay_s: time after which the request is late; infinite if it cannot get a backup.
+        denials: the first denial for each reason: reason, time, explanation.
+        saved_s: time that a backup saved, as estimated.
     """
 
-    due_s = math.inf
+    due_s = delay_s = math.inf
     deadline_s = math.inf
     winner: ClientAttempt | None = None
-    _attempts: list[ClientAttempt]  # from `begin` on
-    _denied: frozenset[Denial] = frozenset()
+    attempts: list[ClientAttempt]
+    denials: tuple[tuple[Denial, float, str], ...] = ()
+    saved_s = 0.0
+    _is_announced = False
 
     def __init__(
         self,
@@ -270,21 +293,21 @@ class ClientRace:
                 replica = primary.replica
                 target, label = self._targets[replica.name]
                 attempt = ClientAttempt(replica, target, label, 0, now_s)
-                self._attempts, attempt.forecast, delay_s = [attempt], primary.forecast, primary.delay_s
+                self.attempts, attempt.forecast, delay_s = [attempt], primary.forecast, primary.delay_s
             else:
                 picker = pool.picker
                 found = picker.pick(facts, (), now_s, rand) or picker.pick_ignoring_breakers(facts, (), now_s, rand)
                 # a client library rejects no request: if all replicas wait, the one with the shortest wait gets it
                 found = found or min(pool.replicas, key=lambda each: each.breaker.cooling_until_s)
                 attempt = self._attempt(found, 0, now_s)
-                self._attempts = [attempt]
+                self.attempts = [attempt]
                 pool.on_sent(attempt, facts, None, is_first=True)
                 delay_s = None
             if facts.hedge_off is None and pool.max_hedges > 0 and not pool.is_single:
                 delay_s = pool.delay_s(attempt, facts) if delay_s is None else delay_s
                 if delay_s == hedger.cold_s:
                     delay_s = self._cold_s(attempt)
-                late_s = now_s + delay_s
+                self.delay_s, late_s = delay_s, now_s + delay_s
                 self.deadline_s = now_s + limit_s
                 self.due_s = attempt.hedge_s = late_s if late_s < self.deadline_s else math.inf
         if facts.hedge_off is None:
@@ -296,24 +319,24 @@ class ClientRace:
         hedger, pool, facts = self.hedger, self._pool, self._facts
         with hedger.lock:
             now_s = hedger.clock()
-            live = [each for each in self._attempts if each.outcome is None and each.content_s is None]
+            live = [each for each in self.attempts if each.outcome is None and each.content_s is None]
             backup = None
             for late in live:
-                if self.winner is not None or late.hedge_s > now_s or len(self._attempts) > pool.max_hedges:
+                if self.winner is not None or late.hedge_s > now_s or len(self.attempts) > pool.max_hedges:
                     continue
-                tried = [each.replica for each in self._attempts]
+                tried = [each.replica for each in self.attempts]
                 decision = pool.decide(facts, late, live, tried, now_s, hedger.rand())
                 if isinstance(decision, Denied):
                     late.hedge_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
-                    if decision.reason not in self._denied:
-                        self._denied |= {decision.reason}
+                    if all(decision.reason is not reason for reason, _, _ in self.denials):
+                        self.denials += ((decision.reason, now_s, decision.why),)
                         hedger.stats.deny(decision.reason.value)
                     continue
                 late.hedge_s = math.inf
                 backup = self._attempt(decision.replica, len(tried), now_s)
                 pool.on_sent(backup, facts, decision.tickets, is_first=False)
-                backup.hedge_s = now_s + pool.delay_s(backup, facts)
-                self._attempts.append(backup)  # last: a race waits for each attempt, and a bug above sends none
+                backup.hedge_s, backup.why = now_s + pool.delay_s(backup, facts), decision.why
+                self.attempts.append(backup)  # last: a race waits for each attempt, and a bug above sends none
                 if self._key is not None:
                     hedger.remember(self._key)
                 hedger.stats.sent(backup.label, backup.number)
@@ -341,16 +364,16 @@ class ClientRace:
             now_s = attempt.last_s = hedger.clock()
             attempt.events = 1
             self.winner, self.due_s = attempt, math.inf
-            is_race, saved_s = self._attempts[-1].number > 0, 0.0
+            is_race = self.attempts[-1].number > 0
             try:
                 if is_race:
-                    saved_s = self._learn_race(attempt, now_s)
+                    self.saved_s = self._learn_race(attempt, now_s)
                 else:
                     self._pool.on_content(attempt, now_s)
                     if self._young is not None:
                         self._young.times.append((attempt.replica.name, now_s - attempt.start_s, now_s))
                         hedger.grow(self._young)
-                    if hedger.credits.is_lending and not self._denied:
+                    if hedger.credits.is_lending and not self.denials:
                         hedger.credits.lend(self._facts.prompt_tokens)
             except Exception:
                 log_failure()
@@ -358,7 +381,8 @@ class ClientRace:
         if self._facts.hedge_off is None:
             hedger.stats.first(attempt.label, now_s - attempt.start_s, now_s)
         if is_race:
-            hedger.stats.won(attempt.label, backup=attempt.number > 0, saved_s=saved_s)
+            hedger.stats.won(attempt.label, backup=attempt.number > 0, saved_s=self.saved_s)
+        announce(self)
         return True
 
     def on_failed(self, attempt: ClientAttempt, failure: Failure) -> None:
@@ -373,18 +397,25 @@ class ClientRace:
                         if replica is not attempt.replica and replica.quota == attempt.replica.quota:
                             replica.breaker.on_rate_limited(now_s, failure.retry_after_s)
                 if failure.is_final:
-                    for each in self._attempts:
+                    for each in self.attempts:
                         each.hedge_s = math.inf
                 self._plan_next()
+        if self.winner is None and self.is_over:
+            self._announce_end()
+
+    @property
+    def population(self) -> str:
+        """The name of the population of its times."""
+        return self._pool.name
 
     @property
     def is_over(self) -> bool:
         """True if an attempt has won, or all have failed."""
-        return self.winner is not None or all(each.outcome is not None for each in self._attempts)
+        return self.winner is not None or all(each.outcome is not None for each in self.attempts)
 
     def is_alone(self, attempt: ClientAttempt) -> bool:
         """Return True if no other attempt may answer."""
-        return all(each is attempt or each.outcome is not None for each in self._attempts)
+        return all(each is attempt or each.outcome is not None for each in self.attempts)
 
     def left_s(self) -> float | None:
         """Return the seconds until the deadline; None for no deadline."""
@@ -399,11 +430,19 @@ class ClientRace:
 
     def close(self) -> None:
         """End the attempts that still run: the caller has gone."""
-        if any(attempt.outcome is None for attempt in self._attempts):
+        if any(attempt.outcome is None for attempt in self.attempts):
             with self.hedger.lock:
                 self.due_s = math.inf
-                for attempt in self._attempts:
+                for attempt in self.attempts:
                     self._end(attempt, Outcome.CLIENT_GONE, self.hedger.clock(), None)
+        if self.winner is None:
+            self._announce_end()
+
+    def _announce_end(self) -> None:
+        """Announce, once, that no attempt has answered."""
+        if not self._is_announced:
+            self._is_announced = True
+            announce(self)
 
     # inside; the lock is held
 
@@ -434,7 +473,7 @@ class ClientRace:
         """Learn from the first event of the winner and end the other attempts; return the time that a backup saved."""
         saved_s = self._saved_s(now_s) if attempt.number else 0.0
         self._pool.on_content(attempt, now_s)
-        for other in self._attempts:
+        for other in self.attempts:
             if other is not attempt:
                 self._end(other, Outcome.LOST, now_s, None)
         return saved_s
@@ -444,14 +483,14 @@ class ClientRace:
         return ClientAttempt(replica, target, label, number, now_s)
 
     def _plan_next(self) -> None:
-        running = [each.hedge_s for each in self._attempts if each.outcome is None and self.winner is None]
-        is_full = len(self._attempts) > self._pool.max_hedges
+        running = [each.hedge_s for each in self.attempts if each.outcome is None and self.winner is None]
+        is_full = len(self.attempts) > self._pool.max_hedges
         due_s = min(running, default=math.inf)
         self.due_s = math.inf if is_full or due_s >= self.deadline_s else due_s
 
     def _saved_s(self, now_s: float) -> float:
         """Return the time for which the primary would have waited still, by the learned distribution."""
-        primary = self._attempts[0]
+        primary = self.attempts[0]
         plan = self._pool.learning.last_plan(primary.replica.name)
         if plan is None or plan.curve is None or primary.forecast is None or primary.forecast.ttft_s is None:
             return 0.0

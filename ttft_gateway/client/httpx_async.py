@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ttft_gateway.client.async_race import AsyncRace, cancel_all
 from ttft_gateway.client.hedger import log_failure
-from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, transport_class
+from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, WrongUseError, transport_class
 from ttft_gateway.client.messages import HttpxRequest, without_switch
 from ttft_gateway.client.racing import Ending, Opened
+from ttft_gateway.client.report import EXTENSION, RaceReport
 from ttft_gateway.hedging.outcomes import Outcome
 
 _T = TypeVar("_T")
@@ -29,6 +30,8 @@ class AsyncHttpxSender:
 
 
 class _Transport(HttpxTransport[_T]):
+    _sends = "handle_async_request"
+
     def _use(self, transport: _T | None) -> None:
         self._inner = transport or self._library.AsyncHTTPTransport()
         self.adapter = AsyncHttpxSender(self._inner)
@@ -43,13 +46,24 @@ class _Transport(HttpxTransport[_T]):
         entrant = None
         try:
             entrant = self.enter(request)
+        except WrongUseError:
+            raise
         except Exception:
             log_failure()
         if entrant is None:
             return await self._inner.handle_async_request(without_switch(request))
         opened = await AsyncRace(entrant, self._tasks).run()
-        opened.response.stream = self._body(entrant.race, opened)
-        return opened.response
+        response = opened.response
+        response.stream = self._body(entrant.race, opened)
+        response.extensions[EXTENSION] = RaceReport(entrant.race)
+        return response
+
+    def __enter__(self) -> Self:
+        raise WrongUseError(f"{type(self).__name__} is for an AsyncClient; use {type(self).__name__[5:]} in a Client")
+
+    def handle_request(self, _request: HttpxRequest) -> Any:
+        """Raise an error: a `Client` has no event loop."""
+        self.__enter__()
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -6,9 +6,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from ttft_gateway.client.hedger import log_failure
-from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, transport_class
+from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, WrongUseError, transport_class
 from ttft_gateway.client.messages import HttpxRequest, without_switch
 from ttft_gateway.client.racing import Ending, Opened
+from ttft_gateway.client.report import EXTENSION, RaceReport
 from ttft_gateway.client.sockets import raced
 from ttft_gateway.client.sync_race import SyncRace, ThreadedRace
 from ttft_gateway.hedging.outcomes import Outcome
@@ -50,6 +51,8 @@ class _Pieces:
 
 
 class _Transport(HttpxTransport[_T]):
+    _sends = "handle_request"
+
     def _use(self, transport: _T | None) -> None:
         self._inner = transport or self._library.HTTPTransport()
         self._race: type[SyncRace[Opened[Response]]] = ThreadedRace
@@ -64,13 +67,24 @@ class _Transport(HttpxTransport[_T]):
         entrant = None
         try:
             entrant = self.enter(request)
+        except WrongUseError:
+            raise
         except Exception:
             log_failure()
         if entrant is None:
             return self._inner.handle_request(without_switch(request))
         opened = self._race(entrant, self._threads).run()
-        opened.response.stream = self._body(entrant.race, opened)
-        return opened.response
+        response = opened.response
+        response.stream = self._body(entrant.race, opened)
+        response.extensions[EXTENSION] = RaceReport(entrant.race)
+        return response
+
+    async def __aenter__(self) -> Self:
+        raise WrongUseError(f"{type(self).__name__} is for a Client; use Async{type(self).__name__} in an AsyncClient")
+
+    async def handle_async_request(self, _request: HttpxRequest) -> Any:
+        """Raise an error: this transport blocks."""
+        await self.__aenter__()
 
     def close(self) -> None:
         """Close all connections."""

@@ -6,6 +6,7 @@ name is first used: a process loads only the library that it uses, and asyncio o
 
 import importlib
 import math
+import sys
 from abc import abstractmethod
 from collections.abc import Iterable
 from types import ModuleType
@@ -15,7 +16,7 @@ from ttft_gateway.client.asked import ask
 from ttft_gateway.client.budget import Budget
 from ttft_gateway.client.config import First, HedgeConfig
 from ttft_gateway.client.hedger import ClientAttempt
-from ttft_gateway.client.messages import HttpxHeaders, HttpxRequest, HttpxUrl, addressed
+from ttft_gateway.client.messages import HttpxHeaders, HttpxRequest, addressed
 from ttft_gateway.client.racing import Ending, Entrant, Racing
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Target
@@ -26,11 +27,16 @@ Inner = Any
 _ADDRESSES_MAX: Final = 64  # URLs that are remembered
 
 
+class WrongUseError(TypeError):
+    """A transport in a client that it is not for."""
+
+
 class Response(Protocol):
     """A response of httpx or httpx2; `stream` is its body."""
 
     status_code: int
     stream: Any
+    extensions: dict[str, Any]
 
     @property
     def headers(self) -> HttpxHeaders: ...
@@ -70,8 +76,22 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
         transport: _T | None = None,
     ) -> None:
         super().__init__(config, replicas, stats, first, budget)
+        self._check(transport)
         self._addresses: dict[object, tuple[str, bytes]] = {}  # origins and paths of recent URLs, by httpx's parts
         self._use(transport)
+
+    _sends: str  # name of the method of transports that send
+
+    def _check(self, transport: object) -> None:
+        """Reject a transport that cannot send for this one."""
+        name, own = type(self).__name__, self._library.__name__
+        other = "httpx" if own == "httpx2" else "httpx2"
+        module: Any = sys.modules.get(other)
+        if module is not None and isinstance(transport, module.BaseTransport | module.AsyncBaseTransport):
+            others = name.removesuffix("2") + ("2" if other == "httpx2" else "")
+            raise TypeError(f"transport is one of {other}, and {name} is for {own}; use {others}")
+        if transport is not None and not hasattr(transport, self._sends):
+            raise TypeError(f"transport is {type(transport).__name__} without {self._sends}; use a transport of {own}")
 
     @abstractmethod
     def _use(self, transport: _T | None) -> None:
@@ -83,7 +103,7 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
         try:
             origin, path = self._addresses[url._uri_reference]
         except (AttributeError, KeyError):
-            origin, path = self._address_of(url)
+            origin, path = self._address_of(request)
         body: bytes | None
         try:
             body = request.content
@@ -108,8 +128,12 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
             return entrant.request
         return addressed(entrant.request, entrant.asked, entrant.home, attempt.target)
 
-    def _address_of(self, url: HttpxUrl) -> tuple[str, bytes]:
-        """Return origin and path of a URL, and remember them."""
+    def _address_of(self, request: HttpxRequest) -> tuple[str, bytes]:
+        """Return origin and path of a request's URL, and remember them."""
+        url = request.url
+        if not isinstance(request, self._library.Request):
+            other = type(request).__module__.partition(".")[0]
+            raise WrongUseError(f"{type(self).__name__} is for {self._library.__name__}; it is in a client of {other}")
         address = f"{url.scheme}://{url.raw_host.decode('ascii')}:{url.port or ''}", url.raw_path
         reference = getattr(url, "_uri_reference", None)
         if reference is not None:

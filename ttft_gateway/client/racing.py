@@ -84,6 +84,8 @@ class Racing(ABC, Generic[_Q, _S, _R]):
         budget: Budget | None,
     ) -> None:
         check_first(first)
+        if isinstance(replicas, str | Target):
+            raise TypeError(f"replicas is one {type(replicas).__name__}; use a list")
         targets = [Target(each) if isinstance(each, str) else each for each in replicas]
         self.hedger = Hedger(config or HedgeConfig(), targets, stats, budget=budget)
         self.stats = self.hedger.stats

@@ -6,11 +6,14 @@ A forked child starts with counts of 0, so that the sum over processes is right.
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ttft_gateway.estimation.window import Window
+
+if TYPE_CHECKING:
+    from ttft_gateway.client.report import RaceReport
 
 _TARGETS_MAX: Final = 256  # names; further ones are counted together
 _OTHER: Final = "other"
@@ -83,9 +86,18 @@ class _Counts:
 
 
 class Stats:
-    """Counts requests and backups; every method may be called from any thread."""
+    """Counts requests and backups; every method may be called from any thread.
 
-    def __init__(self) -> None:
+    Args:
+        on_race: called with the report of each race when it is decided, in the thread or task that decides it; it must
+            not wait. An exception is logged.
+
+    Attributes:
+        on_race: the argument.
+    """
+
+    def __init__(self, on_race: Callable[["RaceReport"], None] | None = None) -> None:
+        self.on_race = on_race
         self.clear()
         _ALL.add(self)
 

@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 from ttft_gateway.client.hedger import ClientAttempt, safely
 from ttft_gateway.client.race import UNSENT, Overtaken, RacedAttempts
 from ttft_gateway.client.sockets import Watch, current
+from ttft_gateway.client.tracing import traced
 
 _T = TypeVar("_T")
 
@@ -47,7 +48,7 @@ class SyncRace(Watch, Generic[_T]):
 
     def __init__(self, attempts: RacedAttempts[_T], threads: set[threading.Thread]) -> None:
         self._clock = attempts.race.hedger.clock
-        self._attempts = attempts
+        self._attempts = traced(attempts)
         self._race = attempts.race
         self._threads = threads
         self.due_s = attempts.race.due_s
