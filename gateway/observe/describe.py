@@ -115,7 +115,7 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
         samples=ttft.event_count(now_s),
         out=replica.out,
         backup_only=replica.backup_only,
-        suspect=pool.loads.is_suspect(replica, now_s),
+        suspect=_is_suspect(pool, replica, now_s),
         never_hedged=_never_hedged(pool, replica),
         takes_hedges=replica.hedgeable,
         cancel_stops_billing=replica.cancel_stops_billing,
@@ -147,6 +147,11 @@ def usual_delay_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
             settings.ttft_target_s, predicted_s, coin=0.0, delay_s_min=settings.hedge_delay_min_s
         )
     return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=settings.hedge_delay_min_s)
+
+
+def _is_suspect(pool: Pool, replica: Replica, now_s: float) -> bool:
+    """Return True if a replica has stopped answering, or is much slower than the other replicas."""
+    return pool.loads.is_suspect(replica, now_s) or pool.learning.predictor.is_slow(replica.name)
 
 
 def _usual_ttft_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
@@ -221,7 +226,7 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         "backup_only": replica.backup_only,
         "out": replica.out,
         "breaker": replica.breaker.state.value,
-        "suspect": pool.loads.is_suspect(replica, now_s),
+        "suspect": _is_suspect(pool, replica, now_s),
         "never_hedged": _never_hedged(pool, replica),
         "first_token": "work" if pool.first_token.is_sometimes_by_work(replica.name) else "content",
         "signs_of_work": {

@@ -51,7 +51,11 @@ _REPLICA_GAUGES: tuple[Gauge[ReplicaState], ...] = (
         "1 while a removed replica completes its requests, and for 5 minutes",
         lambda replica: 1.0 if replica.draining else None,
     ),
-    ("ttft_gateway_suspect", "1 if the replica has stopped answering", lambda replica: float(replica.suspect)),
+    (
+        "ttft_gateway_suspect",
+        "1 if the replica has stopped answering or is very slow",
+        lambda replica: float(replica.suspect),
+    ),
     (
         "ttft_gateway_replica_level",
         "Slowness of the replica, as a factor of the predicted TTFT",

@@ -235,7 +235,9 @@ class Instruments:
             "ttft_gateway_queue_seconds", "Time in the model's queue, of queued requests", _QUEUE_S, MODEL
         )
         self.malformed = _counter("ttft_gateway_malformed_events", "Malformed upstream events that were skipped", MODEL)
-        self.hedges_fired = _counter("ttft_gateway_hedges_fired", "Backups started", MODEL)
+        self.hedges_fired = _counter(
+            "ttft_gateway_hedges_fired", "Backups started, by the replica that was late", MODEL, REPLICA
+        )
         self.hedges = _counter("ttft_gateway_hedges", "Backups that have ended", MODEL, "result")
         self.shadow = _counter("ttft_gateway_shadow_hedges", "Hedges that were decided and not sent", MODEL, "reason")
         self.shadow_tokens = _counter("ttft_gateway_shadow_tokens", "Tokens that they would have cost", MODEL)

@@ -233,7 +233,7 @@ class Recorder:
 
     def _on_rare_event(self, event: Event) -> None:
         if isinstance(event, HedgeFired):
-            self._instruments.hedges_fired.at(event.model).value += 1
+            self._instruments.hedges_fired.at(event.model, event.primary).value += 1
         elif isinstance(event, RequestRejected):
             if len(self._codes) < _CODES_MAX:
                 self._codes.add(event.code)

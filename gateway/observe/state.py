@@ -22,12 +22,12 @@ class ReplicaState(msgspec.Struct, frozen=True):
         samples: number of first contents in the recent window, from which the quantiles come.
         out: True while it is taken out.
         backup_only: True if it is configured for hedges and failovers only.
-        suspect: True if it stopped answering and gets only probes as primaries.
+        suspect: True if it stopped answering, or is much slower than the other replicas; it gets few primaries.
         never_hedged: reason (`Denial`) for which requests sent to it cannot be hedged; None if they can.
         takes_hedges: True if hedges may go to it.
         draining: True if it was removed and completes its requests.
         cancel_stops_billing: True if cancelling a request stops its bill; None if that is unknown.
-        level: current slowness, as a factor of the predicted TTFT; 1 is usual.
+        level: current slowness, cancelled attempts included, as a factor of the predicted TTFT; 1 is usual.
         hedge_delay_s: time without a first content after which an attempt is considered for a hedge; None without
             hedging. Under a policy that predicts, the delay for the usual prompt.
         ttfb_p50_s, ttfb_p99_s: time to response headers in the recent window; None without samples.

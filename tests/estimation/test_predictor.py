@@ -171,7 +171,7 @@ def test_many_samples_at_once_are_followed_by_their_median() -> None:
 
 def test_an_unconfirmed_level_drifts_to_one() -> None:
     """Without samples the logarithm of a level falls by e in 30 s."""
-    predictor = trained(1_000, levels={"a": 1.0, "b": 2.0})
+    predictor = trained(1_000, levels={"a": 1.0, "b": 1.5})
     before = math.log(predictor.levels["b"])
     predictor.fold(50.0 + 30.0)
     assert math.log(predictor.levels["b"]) == pytest.approx(before / math.e)

@@ -78,7 +78,7 @@ def test_apis_are_apart() -> None:
 def test_won_hedge() -> None:
     """A backup that wins counts as fired and won; the loser's attempt and time are wasted."""
     scrape = Scrape(HedgeFired(0.0, "r-1", "llama", "a", "b", 0.25), HEDGED)
-    assert scrape["ttft_gateway_hedges_fired_total", {"gen_ai_request_model": "llama"}] == 1
+    assert scrape["ttft_gateway_hedges_fired_total", {"gen_ai_request_model": "llama", "replica": "a"}] == 1
     assert scrape.named("ttft_gateway_hedges_total") == {"won": 1}
     assert scrape["ttft_gateway_wasted_attempts_total", REPLICA_A] == 1
     assert scrape["ttft_gateway_wasted_seconds_total", REPLICA_A] == 0.3

@@ -195,7 +195,7 @@ CASES = (
     Case(
         "TtftReplicaSlow",
         {f"ttft_gateway_suspect{{{_REPLICA}}}": "0 1 0 1 0 1 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1 0 1"},
-        {f"ttft_gateway_suspect{{{_REPLICA}}}": "1 1 1 0x100"},
+        {f"ttft_gateway_suspect{{{_REPLICA}}}": "0x14 1 0x100"},
         _OF_REPLICA,
         "replica r1 of llama is slow",
         at=20,

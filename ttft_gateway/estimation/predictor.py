@@ -17,10 +17,12 @@ from typing import Annotated, Final
 import msgspec
 
 from ttft_gateway.estimation.fit import FitState, RelativeFit, Row, Triple
+from ttft_gateway.estimation.slowness import Slowness, Wait
 
 _FIRST_SAMPLES: Final = 20  # b is their median, with all levels 1: one tiny TTFT would dominate a squared error
 _RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall, and no sample of the fit
 _LEVEL_STEP: Final = 0.1
+_SLOW_FADE: Final = 6.0  # times as fast as usual, after a sixth of the memory without a sample: for the next visit
 LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, like any late answer
 _BATCH_MEDIAN_MIN: Final = 10  # samples of a replica in one batch: their median is less noisy and faster
 _BATCH_MEDIAN_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _BATCH_MEDIAN_MIN  # as far as that many single steps
@@ -80,6 +82,8 @@ class Predictor:
         self._fit = RelativeFit()
         self._coefficients = (0.0, 0.0, 0.0)
         self._levels: dict[str, float] = {}  # logarithms
+        self._slowness: dict[str, Slowness] = {}
+        self._slow: set[str] = set()
         self._scales: dict[str, float] = {}  # exp(level) of each replica
         self._folded_s = self._due_s = -math.inf  # times of the last fold, and of the next one
         self._law: Law | None = None  # valid until then; None before the fit
@@ -122,8 +126,16 @@ class Predictor:
 
     @property
     def levels(self) -> dict[str, float]:
-        """Each replica's level as a factor; replicas without samples are missing and count as 1."""
-        return dict(self._scales)
+        """Each replica's level as a factor; replicas without samples are missing and count as 1.
+
+        Of a slow replica it is the level of its recent attempts. The level that predicts fades between them, so that
+        the replica is visited, and such a request is hedged as early as any other one.
+        """
+        return self._scales | {name: exp(self._slowness[name].level()) for name in self._slow}
+
+    def is_slow(self, replica: str) -> bool:
+        """Return True if a replica is much slower than the other replicas (`Slowness`)."""
+        return replica in self._slow
 
     def predict(self, replica: str, uncached: float, pending: float, now_s: float) -> float | None:
         """Return the expected TTFT in seconds, or None before the pool's first sample.
@@ -227,6 +239,8 @@ class Predictor:
             moved = _clipped(total / count) * (1.0 - (1.0 - _LEVEL_STEP) ** count)
             levels[replica] = _bounded(levels.get(replica, means.get(replica, 0.0)) + moved)
         for replica, mean in means.items():
+            if replica in self._slow:  # its own attempts are the better evidence
+                continue
             level = levels.get(replica, mean)
             levels[replica] = _bounded(level + _APPROACH * (mean - level))
         self._set_law()
@@ -238,6 +252,8 @@ class Predictor:
     def forget(self, replica: str) -> None:
         """Drop the level of a removed replica."""
         self._levels.pop(replica, None)
+        self._slowness.pop(replica, None)
+        self._slow.discard(replica)
         self._set_law()
 
     def fold(self, now_s: float) -> None:
@@ -246,6 +262,9 @@ class Predictor:
             fade = exp((self._folded_s - now_s) / self.memory_s)
             for replica in self._levels:
                 self._levels[replica] *= fade
+            for replica in self._slow:
+                if now_s > self._slowness[replica].judged_s + self.memory_s / _SLOW_FADE:
+                    self._levels[replica] *= fade ** (_SLOW_FADE - 1.0)
             self._folded_s = now_s
         if self._raw and self._samples < _FIRST_SAMPLES:
             self._add_first()
@@ -287,18 +306,23 @@ class Predictor:
         b, s, c = self._coefficients
         levels, usual_tokens = self._levels, self.usual_tokens or 1.0
         level_mean = statistics.fmean(levels.values()) if levels else 0.0
-        seen: dict[str, tuple[float, float, list[float]]] = {}  # level, factor to the mean level, residuals
+        is_compared = len(levels) > 1
+        # Level, factor to the mean level, residuals and waits of each replica with a sample.
+        seen: dict[str, tuple[float, float, list[float], list[Wait]]] = {}
         rows: list[Row] = []
         for replica, ttft_s, uncached, pending, is_event in self._raw:
             if replica not in seen:
                 level = levels.setdefault(replica, 0.0)
-                seen[replica] = (level, exp(level_mean - level), [])
-            level, to_mean, residuals = seen[replica]
+                seen[replica] = (level, exp(level_mean - level), [], [])
+            level, to_mean, residuals, waits = seen[replica]
             base = b + s * uncached + c * pending
             if base < TTFT_MIN_S:
                 base = TTFT_MIN_S
             y = ttft_s if ttft_s > TTFT_MIN_S else TTFT_MIN_S
-            residual = log(y / base) - level
+            wait = log(y / base)
+            residual = wait - level
+            if is_compared:
+                waits.append((wait, is_event))
             if is_event:
                 usual_tokens *= _MEDIAN_STEP if uncached > usual_tokens else 1.0 / _MEDIAN_STEP
                 residuals.append(residual)
@@ -312,11 +336,45 @@ class Predictor:
         count = len(rows)
         self._samples += count
         self._unfitted += count
-        for replica, (_, _, residuals) in seen.items():
+        for replica, (_, _, residuals, _) in seen.items():
             levels[replica] += _level_move(residuals)
             if self.steps is not None and residuals:
                 total, steps = self.steps.get(replica, (0.0, 0))
                 self.steps[replica] = (total + sum(map(_clipped, residuals)), steps + len(residuals))
+        if is_compared:
+            self._compare({replica: waits for replica, (_, _, _, waits) in seen.items()})
+
+    def _compare(self, waits: Mapping[str, Sequence[Wait]]) -> None:
+        """Look for slow replicas; a slow one gets the level that its waits show, without the steps of usual samples."""
+        levels, middle = self._levels, (len(self._levels) - 1) // 2  # the lower median: one of two may be slow
+        usual = sorted(levels.values())[middle]
+        slowness = self._slowness
+        for replica in levels:
+            if replica not in slowness:
+                slowness[replica] = Slowness()
+        for replica, each in waits.items():
+            slowness[replica].count(each, usual)
+        usual_share = sorted([slowness[replica].share for replica in levels])[middle]
+        for replica, each in waits.items():
+            own = slowness[replica]
+            own.judged_s = self._folded_s
+            if own.judge(each, usual, usual_share):
+                self._raise(replica, own.level())
+                self._slow.add(replica)
+            elif replica in self._slow and not own.is_slow:
+                levels[replica] = min(levels[replica], own.quick_level())
+                self._slow.discard(replica)
+
+    def _raise(self, replica: str, level: float) -> None:
+        """Raise a level, for other gateways by as many usual steps."""
+        raised = level - self._levels[replica]
+        if raised <= 0.0:
+            return
+        self._levels[replica] = level
+        if self.steps is not None:
+            total, steps = self.steps.get(replica, (0.0, 0))
+            count = math.ceil(raised / (_LEVEL_STEP * LEVEL_CLIP))
+            self.steps[replica] = (total + count * LEVEL_CLIP, steps + count)
 
 
 def _first_base(samples: list[Triple]) -> float:
