@@ -140,6 +140,7 @@ class _Gauge:
     seen_s: dict[str, float] = field(default_factory=dict)  # longest silent first
     sums: dict[str, list[int]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)  # of the processes that have a row of the name
+    version: int = 0
 
 
 class ShareHub:
@@ -172,7 +173,9 @@ class ShareHub:
             slots.held.pop(process, None)
             slots.lacking.pop(process, None)
         for gauge in self._gauges.values():
-            _remove(gauge, process)
+            if process in gauge.values:
+                gauge.version += 1
+                _remove(gauge, process)
 
     def _see(self, process: str, now_s: float) -> None:
         paused_s = now_s - self._asked_s
@@ -255,19 +258,23 @@ class ShareHub:
 
     def _gauge(self, now_s: float, process: str, ask: GaugeAsk) -> GaugeAnswer:
         gauge = self._gauges.use(ask.key) or self._gauges.add(ask.key, _Gauge())
-        for silent in _silent(gauge.seen_s, now_s):
-            _remove(gauge, silent)
+        silent = _silent(gauge.seen_s, now_s)
+        for each in silent:
+            _remove(gauge, each)
         old = gauge.values.get(process)
-        if old is None or old.rows != ask.rows:
+        if silent or old is None or old.rows != ask.rows:
+            gauge.version = max(gauge.version + 1, int(1e6 * now_s))
             _remove(gauge, process)
             _put(gauge, process, ask)
         else:
             del gauge.seen_s[process]
         if process in gauge.values:
             gauge.seen_s[process] = now_s
+        if ask.since == gauge.version:
+            return GaugeAnswer(len(gauge.values), None, gauge.version)
         own = gauge.values[process].rows if process in gauge.values else {}
         others = {name: _without(sums, own.get(name)) for name, sums in gauge.sums.items()}
-        return GaugeAnswer(len(gauge.values), {name: sums for name, sums in others.items() if any(sums)})
+        return GaugeAnswer(len(gauge.values), {name: sums for name, sums in others.items() if any(sums)}, gauge.version)
 
     def _slice(self, now_s: float, ask: SliceAsk) -> SliceAnswer:
         bins = self._slices.use(ask.key)

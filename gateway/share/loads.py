@@ -55,6 +55,7 @@ _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no f
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
 _UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends probes
 _QUIET_S: Final = 0.3  # between two exchanges while nothing changes; before the loads of the others are too old
+_CREDITS_S: Final = 1.0  # between two rows of credits, which fade with time, while no load changes
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
 _CREDITS: Final = ""  # name of the row of credits; no replica has it
 
@@ -79,6 +80,12 @@ class LoadExchange:
         self._used_s = -math.inf
         self._is_same = False  # True if the last reported loads were the same as before
         self._is_quiet = False  # True if the loads of the others were the same, too, at the last answer
+        self._reported: Mapping[str, Row] = {}  # all rows in the ask under way
+        self._answered: Mapping[str, Row] | None = None  # all rows in the last ask; None if it has no answer
+        self._received: Mapping[str, Row] = {}  # sums over the others in the last answer, and their version
+        self._version = 0
+        self._credits: Row = ()
+        self._credits_s = -math.inf
         self._own: dict[str, Row] = {}  # last reported rows
         self._others: dict[str, Row] = {}  # last rows of the others
         self._bases: dict[str, Row] = {}  # counts at the time when this gateway began to report
@@ -102,6 +109,7 @@ class LoadExchange:
         if not self.is_used(now_s):
             self._bases.clear()
             self._own.clear()
+            self._answered, self._version = None, 0
             return ()
         before, rows = self._own, self.own(now_s)
         self._asked = self._due_probes(now_s, 2.0 * period_s)
@@ -110,8 +118,9 @@ class LoadExchange:
             return ()
         self._asked_s, self._period_s, self._is_same, self._is_quiet = now_s, period_s, is_same, False
         key = f"{_FORM} {self.pool.name}"
+        is_known, self._answered, self._reported = rows == self._answered, None, rows
         return (
-            GaugeAsk(key, rows),
+            GaugeAsk(key, rows, self._version, is_known),
             *(BucketAsk(f"{key} {name}", 1.0, OPEN_S, want=1.0, least=1.0) for name in self._asked),
         )
 
@@ -119,8 +128,11 @@ class LoadExchange:
         """Put the loads of the others, and send the probes that were granted."""
         gauge, *probes = answers
         is_fresh = now_s <= self._asked_s + _UNKNOWN_S - self._period_s  # they are used until the next answer
-        if isinstance(gauge, GaugeAnswer) and is_fresh:
-            self.put(gauge.others, gauge.processes, now_s)
+        if isinstance(gauge, GaugeAnswer):
+            self._answered, self._version = self._reported, gauge.version
+            self._received = self._received if gauge.others is None else gauge.others
+            if is_fresh:
+                self.put(self._received, gauge.processes, now_s)
         for name, probe in zip(self._asked, probes, strict=True):
             if isinstance(probe, BucketAnswer) and probe.granted:
                 self._grant_probe(name, now_s)
@@ -148,8 +160,11 @@ class LoadExchange:
                 round(LEVEL_UNIT * predictor.level(replica.name)),
                 *(count - before for count, before in zip(counts, base, strict=True)),
             )
+        if rows != self._own or now_s >= self._credits_s + _CREDITS_S:
+            self._credits_s = now_s
+            self._credits = [round(CREDIT_UNIT * value) for each in self._budgets for value in each.own(now_s)]
         self._own = rows
-        return rows | {_CREDITS: [round(CREDIT_UNIT * value) for each in self._budgets for value in each.own(now_s)]}
+        return rows | {_CREDITS: self._credits}
 
     def put(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
         """Replace the loads of the other gateways.
@@ -159,6 +174,8 @@ class LoadExchange:
             processes: number of gateways, this one included.
         """
         loads = self.pool.loads
+        if loads.processes != max(1, processes):
+            self._credits_s = -math.inf  # the credits of the start are divided
         loads.processes = processes = max(1, processes)
         self._put_s = now_s
         others = max(1, processes - 1)

@@ -151,10 +151,15 @@ class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
     Attributes:
         key: name of the gauge; contains the form of its rows.
         rows: integers by name, such as the attempts in flight and the pending prompt tokens of a replica.
+        since: `GaugeAnswer.version` of the last answer; 0 for none.
+        is_same: True if the last answered ask had the same rows. They are then not sent to a server; if it has lost
+            them, the answer is lost.
     """
 
     key: Name
     rows: Annotated[Mapping[Name, Row], Meta(max_length=NAMES_MAX)]
+    since: Number = 0
+    is_same: bool = False
 
 
 class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
@@ -162,11 +167,14 @@ class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
 
     Attributes:
         processes: number of processes with this gauge, the asking one included.
-        others: sums over the rows of the other processes, by name; only rows that are not all 0.
+        others: sums over the rows of the other processes, by name; only rows that are not all 0. None if nothing has
+            changed since the version that was asked with.
+        version: number that changes with every change of the rows of any process.
     """
 
     processes: Processes
-    others: Annotated[dict[Name, Annotated[list[Integer], Meta(max_length=ROW_MAX)]], Meta(max_length=NAMES_MAX)]
+    others: Annotated[dict[Name, Annotated[list[Integer], Meta(max_length=ROW_MAX)]], Meta(max_length=NAMES_MAX)] | None
+    version: Number = 0
 
 
 class SliceAsk(Struct, tag="slice", array_like=True, frozen=True):
@@ -316,7 +324,7 @@ _T = TypeVar("_T")
 _encode = Encoder().encode
 _decode = Decoder(tuple[list[Raw], Processes, float]).decode
 _decode_scalars = Decoder(list[bool | int | float]).decode
-_decode_gauge = Decoder(tuple[Processes, bool]).decode
+_decode_gauge = Decoder(tuple[Processes, bool, Number]).decode
 _decode_named = Decoder(_Named | _Empty).decode
 _decode_named_raw = Decoder(_NamedRaw).decode
 _decode_total = Decoder(_Total).decode
@@ -341,7 +349,7 @@ def pack(asks: Sequence[Ask], until_s: float = math.inf) -> list[bytes]:
     return [
         until,
         _encode([_packed(ask) for ask in asks]),
-        *(_encode(ask.rows) for ask in asks if isinstance(ask, GaugeAsk)),
+        *(b"" if ask.is_same else _encode(ask.rows) for ask in asks if isinstance(ask, GaugeAsk)),
     ]
 
 
@@ -396,7 +404,7 @@ def _answer(ask: Ask, raw: Raw, sums: Iterator[bytes], drop: Drop) -> Answer:
 
 def _packed(ask: Ask) -> object:
     if isinstance(ask, GaugeAsk):
-        return ("gauge", ask.key)
+        return ("gauge", ask.key, ask.since)
     if isinstance(ask, SliceAsk):
         return ("slice", ask.key, [text for name, added in ask.added.items() for text in (name, str(added))], ask.since)
     if isinstance(ask, SwitchesAsk):
@@ -418,14 +426,16 @@ def _slots(raw: Raw, _drop: Drop) -> SlotsAnswer:
 
 def _gauge(ask: GaugeAsk, raw: Raw, packed: bytes, drop: Drop) -> GaugeAnswer:
     """Return the sums over the other processes: the sums over all processes, minus the rows of this process."""
-    processes, is_counted = _decode_gauge(raw)
+    processes, is_counted, version = _decode_gauge(raw)
+    if not packed:
+        return GaugeAnswer(processes, None, version)
     others: dict[str, list[int]] = {}
     for name, (_, *total) in _totals(packed, drop):
         if is_counted and not _subtract(total, ask.rows.get(name, ())):
             drop(name, "it is shorter than the part of this gateway")
         elif any(total):
             others[name] = total
-    return GaugeAnswer(processes, others)
+    return GaugeAnswer(processes, others, version)
 
 
 def _totals(packed: bytes, drop: Drop) -> Iterator[tuple[str, list[int]]]:

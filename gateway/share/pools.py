@@ -261,7 +261,7 @@ class UsageExchange:
         """Count the usage of the others since the last answer, and cool down with them."""
         for answer in answers:
             if isinstance(answer, GaugeAnswer):
-                row = answer.others.get("", _NO_USAGE)
+                row = (answer.others or {}).get("", _NO_USAGE)
                 try:
                     self._put(checked(row, USAGE, max(1, answer.processes - 1)), now_s)
                 except ValueError as error:

@@ -341,14 +341,20 @@ local function fits(sums, old, new)
   return names + size(new) <= NAMES_MAX
 end
 
--- {key}, and rows {name: integers} in msgpack -> {processes, true if the rows are counted}, and {name: {processes, sums}} in msgpack
+-- {key, since}, and rows {name: integers} in msgpack, '' for the rows that the server has
+-- -> {processes, true if the rows are counted, version}, and {name: {processes, sums}} in msgpack, '' for version `since`
 local function gauge(fleet, process, at_s, ask, packed)
   local at = fleet .. 'g:' .. ask[2]
   local seen, me = at .. ':seen', '@' .. process
   local left = silent(seen, at_s - SILENT_S)
-  local stored = call('HMGET', at, 'sums', me)
-  local packed_sums, old, counts = stored[1], stored[2], true
+  local stored = call('HMGET', at, 'version', me)
+  local version, old, counts, packed_sums = tonumber(stored[1] or 0), stored[2], true, nil
+  if packed == '' then
+    if not old then return false, '' end
+    packed = old
+  end
   if old ~= packed or left[1] then
+    packed_sums = call('HGET', at, 'sums')
     local sums, before, rows = unpacked(packed_sums), unpacked(old), cmsgpack.unpack(packed)
     for _, each in ipairs(left) do
       if each ~= process then leave_gauge(at, sums, each) end
@@ -358,7 +364,8 @@ local function gauge(fleet, process, at_s, ask, packed)
     counts = counts and (#packed + #(packed_sums or '') <= 2 * NAMES_MAX or fits(sums, before, rows))
     change(sums, before, counts and rows or NONE)
     packed_sums = cmsgpack.pack(sums)
-    call('HSET', at, 'sums', packed_sums, me, packed)
+    version = math.max(version + 1, math.floor(1e6 * at_s))
+    call('HSET', at, 'version', string.format('%.0f', version), 'sums', packed_sums, me, packed)
   end
   if counts then
     call('ZADD', seen, at_s, process)
@@ -368,7 +375,12 @@ local function gauge(fleet, process, at_s, ask, packed)
   end
   call('EXPIRE', at, KEPT_S)
   call('EXPIRE', seen, KEPT_S)
-  return {call('ZCARD', seen), counts}, packed_sums
+  if version == ask[3] then
+    packed_sums = ''
+  elseif not packed_sums then
+    packed_sums = call('HGET', at, 'sums')
+  end
+  return {call('ZCARD', seen), counts, version}, packed_sums
 end
 
 -- {key, {name, addend in text, ...}, since} -> {present bin, {bin, {name, sum in text, ...}, ...}}

@@ -1,17 +1,23 @@
 """The loads, learned counts and switches that the engines pass on: the hub of a host, and a Redis server."""
 
+from collections.abc import Mapping
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 import shared_fixtures
 from gateway.share.messages import (
     GaugeAnswer,
+    GaugeAsk,
+    Lost,
     SliceAnswer,
     SliceAsk,
     SwitchesAnswer,
     SwitchesAsk,
     SwitchState,
+    pack,
 )
+from share_engines import ServerEngine
 from share_processes import Engines, Processes
 
 server, engines = shared_fixtures.server, shared_fixtures.engines
@@ -25,6 +31,49 @@ def test_a_process_gets_the_sums_of_the_others(engines: Engines) -> None:
     assert processes.gauge("a", r1=(0, 0)).others == {"r1": [3, 10]}
     assert processes.gauge("b").others == {}
     assert processes.gauge("a").others == {}
+
+
+def test_what_has_not_changed_is_not_returned(engines: Engines) -> None:
+    """Until any process has other rows, or is gone; after a loss everything is returned."""
+    processes = Processes(engines)
+
+    def ask(process: str, rows: Mapping[str, tuple[int, ...]], since: int = 0) -> GaugeAnswer:
+        return processes.ask(process, GaugeAsk("pool", rows, since), GaugeAnswer)
+
+    ask("b", {"r1": (3, 10)})
+    first = ask("a", {"r1": (1, 2)})
+    assert first.others == {"r1": [3, 10]}
+    assert ask("a", {"r1": (1, 2)}, first.version) == GaugeAnswer(2, None, first.version)
+    assert ask("a", {"r1": (1, 2)}).others == first.others
+    second = ask("a", {"r1": (5, 2)}, first.version)
+    assert second.version > first.version
+    assert second.others == first.others
+    third = ask("b", {"r1": (4, 10)}, second.version)
+    assert ask("a", {"r1": (5, 2)}, second.version) == GaugeAnswer(2, {"r1": [4, 10]}, third.version)
+    processes.now_s += 3.0
+    assert ask("a", {"r1": (5, 2)}, third.version).others is None
+    processes.now_s += 3.0
+    gone = ask("a", {"r1": (5, 2)}, third.version)
+    assert (gone.processes, gone.others) == (1, {})
+    processes.lose()
+    processes.now_s += 0.1
+    assert ask("a", {"r1": (5, 2)}, gone.version).others == {}
+
+
+def test_rows_that_the_server_has_are_not_sent_again(server: ServerEngine) -> None:
+    """If it has lost them, there is no answer."""
+    server.lose()
+    full, same = GaugeAsk("pool", {"r1": (1, 2)}), GaugeAsk("pool", {"r1": (1, 2)}, 0, is_same=True)
+    assert len(pack([same])[2]) == 0
+    [first] = server.answer(1_000.0, "a", [full]).answers
+    assert isinstance(first, GaugeAnswer)
+    other = GaugeAsk("pool", {"r1": (5, 5)}, first.version)
+    server.answer(1_000.0, "b", [other])
+    [second] = server.answer(1_001.0, "a", [same]).answers
+    assert isinstance(second, GaugeAnswer)
+    assert second.others == {"r1": [5, 5]}
+    server.lose()
+    assert server.answer(1_002.0, "a", [same, full]).answers[0] == Lost()
 
 
 def test_loads_of_a_silent_process_go(engines: Engines) -> None:

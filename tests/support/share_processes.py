@@ -58,4 +58,5 @@ class Processes:
         return self.ask(process, SlotsAsk("k", limit, held, want, others), SlotsAnswer)
 
     def gauge(self, process: str, **rows: tuple[int, ...]) -> GaugeAnswer:
-        return self.ask(process, GaugeAsk("pool", rows), GaugeAnswer)
+        answer = self.ask(process, GaugeAsk("pool", rows), GaugeAnswer)
+        return GaugeAnswer(answer.processes, answer.others)
