@@ -20,13 +20,21 @@ from typing import Any, Final
 
 import aiohttp
 import httpx
+import httpx2
 
 import rpc_races
 from client_replicas import SILENT, ScriptedReplica, replicas
 from many_races import in_tasks, in_threads
-from ttft_gateway import AsyncHedgingTransport, HedgeConfig, HedgingSession, HedgingTransport
+from ttft_gateway import (
+    AsyncHedgingTransport,
+    AsyncHedgingTransport2,
+    HedgeConfig,
+    HedgingSession,
+    HedgingTransport,
+    HedgingTransport2,
+)
 
-TRANSPORTS: Final = ("sync", "async", "aiohttp", "grpc sync", "grpc async")
+TRANSPORTS: Final = ("sync", "async", "sync httpx2", "async httpx2", "aiohttp", "grpc sync", "grpc async")
 
 _CONFIG: Final = HedgeConfig(warmup_delay=0.01, warmup_requests=100_000, budget_percent=100.0, max_hedges=2)
 _CALL: Final = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
@@ -66,19 +74,23 @@ def _http(transport: str, races: int, rand: random.Random) -> tuple["Counter[str
     with replicas() as site:
         replica = site.add(*(_WORDS[int(rand.random() * len(_WORDS))] for _ in range(_PLAN)))
         replica.repeats = True
-        if transport == "sync":
-            counts, hedger = _threads(replica, races, rand)
+        if transport.startswith("sync"):
+            counts, hedger = _threads(transport, replica, races, rand)
+        elif transport.startswith("async"):
+            counts, hedger = asyncio.run(_tasks(transport, replica, races, rand))
         else:
-            counts, hedger = asyncio.run((_tasks if transport == "async" else _sessions)(replica, races, rand))
+            counts, hedger = asyncio.run(_sessions(replica, races, rand))
         _until(lambda: replica.open_connections == 0)
     return counts, [hedger]
 
 
-def _threads(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple["Counter[str]", Any]:
+def _threads(name: str, replica: ScriptedReplica, races: int, rand: random.Random) -> tuple["Counter[str]", Any]:
     """Race in threads; a third is given up by a timeout, and a third closed in the middle."""
-    transport = HedgingTransport(_CONFIG, transport=httpx.HTTPTransport(verify=False))
+    library, made = (httpx2, HedgingTransport2) if name.endswith("2") else (httpx, HedgingTransport)
+    http: Any = library
+    transport: Any = made(_CONFIG, transport=http.HTTPTransport(verify=False))
 
-    def one(client: httpx.Client, draw: float) -> str:
+    def one(client: Any, draw: float) -> str:
         timeout = 0.3 if draw < 0.66 else 0.02
         with client.stream("POST", f"{replica.url}/chat/completions", json=_call(draw), timeout=timeout) as response:
             for _ in response.iter_bytes():
@@ -86,23 +98,25 @@ def _threads(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple
                     break
         return str(response.status_code)
 
-    with httpx.Client(transport=transport) as client:
-        return in_threads(partial(one, client), races, rand, (httpx.HTTPError,)), transport.hedger
+    with http.Client(transport=transport) as client:
+        return in_threads(partial(one, client), races, rand, (http.HTTPError,)), transport.hedger
 
 
-async def _tasks(replica: ScriptedReplica, races: int, rand: random.Random) -> tuple["Counter[str]", Any]:
-    """Race in tasks through httpx."""
-    transport = AsyncHedgingTransport(_CONFIG, transport=httpx.AsyncHTTPTransport(verify=False))
+async def _tasks(name: str, replica: ScriptedReplica, races: int, rand: random.Random) -> tuple["Counter[str]", Any]:
+    """Race in tasks through httpx or httpx2."""
+    library, made = (httpx2, AsyncHedgingTransport2) if name.endswith("2") else (httpx, AsyncHedgingTransport)
+    http: Any = library
+    transport: Any = made(_CONFIG, transport=http.AsyncHTTPTransport(verify=False))
 
-    async def one(client: httpx.AsyncClient, draw: float) -> str:
+    async def one(client: Any, draw: float) -> str:
         async with client.stream("POST", f"{replica.url}/chat/completions", json=_call(draw), timeout=0.3) as response:
             async for _ in response.aiter_bytes():
                 if draw < 0.33:
                     break
         return str(response.status_code)
 
-    async with httpx.AsyncClient(transport=transport) as client:
-        counts = await in_tasks(partial(one, client), races, rand, (httpx.HTTPError,))
+    async with http.AsyncClient(transport=transport) as client:
+        counts = await in_tasks(partial(one, client), races, rand, (http.HTTPError,))
     while len(asyncio.all_tasks()) > 1:  # generators that were left in the middle end in tasks
         await asyncio.sleep(0)
     return counts, transport.hedger

@@ -95,6 +95,8 @@ def test_what_is_remembered_of_addresses_is_bounded() -> None:
         rules.of("GET", ORIGIN, f"/{'abcdefghijkl'[number % 12]}{number}/{number}x/y{number}z?{number}".encode())
     assert len(rules._known) <= 1024
     assert len(rules._values) <= 512
+    rules.of("GET", ORIGIN, b"/a" * 2_000)
+    assert max(len(path) for _, _, path in rules._known) <= 1024
 
 
 @pytest.mark.parametrize(("key", "is_apart"), [("endpoint", True), ("origin", False), (lambda _, url: url, True)])

@@ -12,7 +12,10 @@ import pytest
 from client_kits import KITS, Kit, Session
 from client_replicas import Replicas, replicas
 from ttft_gateway import HedgeConfig, HedgingSession, Stats
+from ttft_gateway.client.asked import Asked, Event
+from ttft_gateway.client.hedger import Hedger
 from ttft_gateway.client.sockets import current
+from ttft_gateway.hedging.contract import RequestFacts
 
 _READ_S = 0.4
 _LATE = HedgeConfig(warmup_delay=0.3, budget_percent=100.0)
@@ -101,3 +104,12 @@ def test_no_backup_is_sent_after_the_timeout(site: Replicas) -> None:
     with pytest.raises(httpx.ReadTimeout):
         KITS["httpx"].run(lambda session: session.send("GET", replica.url, timeout=0.1), _LATE)
     assert len(replica.seen) == 1
+
+
+@pytest.mark.parametrize("config", [HedgeConfig(policy="off"), HedgeConfig(max_hedges=0), HedgeConfig()])
+def test_a_race_has_its_deadline_with_any_settings(config: HedgeConfig) -> None:
+    """Also where no backup can be sent: an RPC gets its timeout from the race."""
+    hedger = Hedger(config, clock=lambda: 5.0)
+    race = hedger.race(Asked(("grpc://a:", "/p.S/M"), RequestFacts(), Event.HEADERS))
+    race.begin(2.0)
+    assert race.left_s() == 2.0

@@ -112,15 +112,14 @@ class AsyncRace(Generic[_T]):
 
     async def _outlast(self) -> None:
         """Wait after the primary has failed until a backup has won, all have failed, or the time is used up."""
-        left_s, timer = self._race.left_s(), None
-        while not self._race.is_over and (left_s is None or left_s > _SOON_S):
+        while not self._race.is_over and ((left_s := self._race.left_s()) is None or left_s > _SOON_S):
             self._waiter = self._loop.create_future()
-            if left_s is not None:
-                timer = self._loop.call_later(left_s, self._wake)
-            await self._waiter
-            if timer is not None:
-                timer.cancel()
-            left_s = self._race.left_s()
+            timer = None if left_s is None else self._loop.call_later(left_s, self._wake)
+            try:
+                await self._waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -303,12 +303,12 @@ class ClientRace:
                 self.attempts = [attempt]
                 pool.on_sent(attempt, facts, None, is_first=True)
                 delay_s = None
+            self.deadline_s = now_s + limit_s
             if facts.hedge_off is None and pool.max_hedges > 0 and not pool.is_single:
                 delay_s = pool.delay_s(attempt, facts) if delay_s is None else delay_s
                 if delay_s == hedger.cold_s:
                     delay_s = self._cold_s(attempt)
                 self.delay_s, late_s = delay_s, now_s + delay_s
-                self.deadline_s = now_s + limit_s
                 self.due_s = attempt.hedge_s = late_s if late_s < self.deadline_s else math.inf
         if facts.hedge_off is None:
             hedger.stats.sent(attempt.label, 0)
@@ -373,7 +373,7 @@ class ClientRace:
                     if self._young is not None:
                         self._young.times.append((attempt.replica.name, now_s - attempt.start_s, now_s))
                         hedger.grow(self._young)
-                    if hedger.credits.is_lending and not self.denials:
+                    if hedger.credits.is_lending and not self.denials and self._facts.hedge_off is None:
                         hedger.credits.lend(self._facts.prompt_tokens)
             except Exception:
                 log_failure()

@@ -19,6 +19,7 @@ PopulationName = tuple[str, str]
 """Origin, and method with path or API with model."""
 
 _REMEMBERED_MAX: Final = 1024  # requests' addresses
+_PATH_MAX: Final = 1024  # bytes of a path that is remembered
 _PLACES_MAX: Final = 512  # of segments
 _VALUES_MAX: Final = 32  # of the segments at one place: more are identifiers
 _NAME_MAX: Final = 200  # characters of a path that identify a population
@@ -72,13 +73,16 @@ class Rules:
             origin: scheme, host and port.
             path: path with query.
         """
+        if not callable(self._key):
+            path = path.partition(b"?")[0]
         address = method, origin, path
         found = self._known.get(address)
         if found is None:
             found = self._apply(method, origin, path)
             if len(self._known) >= _REMEMBERED_MAX:
                 self._known.clear()
-            self._known[address] = found
+            if len(path) <= _PATH_MAX:
+                self._known[address] = found
         return found
 
     def _apply(self, method: str, origin: str, path: bytes) -> Addressed:
