@@ -120,6 +120,8 @@ class AsyncRace(Generic[_T]):
             finally:
                 if timer is not None:
                     timer.cancel()
+        if not self._race.is_over:
+            self._race.close()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

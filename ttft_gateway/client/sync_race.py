@@ -97,6 +97,8 @@ class SyncRace(Watch, Generic[_T]):
         while not self._race.is_over and (left_s := self._race.left_s()) != 0.0:
             with contextlib.suppress(Overtaken):
                 self.wait(None, 0, left_s)
+        if not self._race.is_over:  # a backup that answers now has not won
+            self._race.close()
         if self._race.winner is not None:  # its thread is about to set its response
             with self._changed:
                 self._changed.wait_for(lambda: self._won is not None)
@@ -188,6 +190,8 @@ class ThreadedRace(SyncRace[_T]):
                     break
                 with contextlib.suppress(Overtaken):
                     self.wait(None, 0, left_s)
+            if not race.is_over:
+                race.close()
             with self._changed:
                 self._changed.wait_for(lambda: self._won is not None or (race.winner is None and self._is_ended))
         except BaseException:
