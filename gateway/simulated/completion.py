@@ -111,15 +111,26 @@ class TextGenerator(NamedTuple):
         if request.fixed or request.continue_final_message:
             prompt, prefix = prompt_and_prefix(request)
             key = zlib.crc32(prompt, (self.seed ^ (request.seed or 0)) & _MASK) if request.fixed else draw
-        choices = tuple(_choice(request, key + index * 7919, lengths, prefix) for index in range(choice_count(request)))
+        text = bytes(request.prompt)
+        is_continuable = request.fixed and text.startswith(b'"') and choice_count(request) == 1
+        choices = tuple(
+            _choice(request, key + index * 7919, lengths, prefix, is_continuable=is_continuable)
+            for index in range(choice_count(request))
+        )
         reasoning = sum(len(choice.reasoning) for choice in choices)
         completion = reasoning + sum(len(choice.pieces) for choice in choices)
         usage = Usage(len(request.text) // BYTES_PER_TOKEN + 1, completion, cached_tokens, reasoning)
         return Completion(f"{_PREFIX[api]}{self.replica_id:08x}{draw:016x}", request.model, choices, usage)
 
 
-def _choice(request: ParsedRequest, key: int, lengths: Lengths, prefix: str) -> CompletionChoice:
-    """Return a required tool call, a JSON document, or text."""
+def _choice(
+    request: ParsedRequest, key: int, lengths: Lengths, prefix: str, *, is_continuable: bool
+) -> CompletionChoice:
+    """Return a required tool call, a JSON document, or text.
+
+    Args:
+        is_continuable: the text goes on in the same way after a prompt that ends with a part of it.
+    """
     reasoning = _words(key + 1, lengths.reasoning)
     tool = request.forced_tool
     if tool is not None:
@@ -130,6 +141,8 @@ def _choice(request: ParsedRequest, key: int, lengths: Lengths, prefix: str) -> 
         return CompletionChoice(_document(_ANY_JSON if described is None else described.schema), reasoning=reasoning)
     finish = "stop" if request.limit is None else "length"
     count = min(lengths.tokens if request.limit is None else request.limit, lengths.tokens_max)
+    if is_continuable:
+        return CompletionChoice(_words_after(key, count), finish, reasoning=reasoning)
     if not prefix:
         return CompletionChoice(_words(key, count), finish, reasoning=reasoning)
     seen = min(len(prefix), lengths.tokens_max)  # a token has at least 1 character; max_tokens counts new tokens
@@ -146,6 +159,15 @@ def _words(key: int, count: int) -> tuple[str, ...]:
     for _ in range(count):
         state = (state * 1664525 + 1013904223) & _MASK  # the generator of Numerical Recipes
         words.append(_WORDS[state >> 26])
+    return tuple(words)
+
+
+def _words_after(state: int, count: int) -> tuple[str, ...]:
+    """Return tokens of which each follows from the prompt and all tokens before it; `state`: CRC of the prompt."""
+    words = []
+    for _ in range(count):
+        words.append(_WORDS[(state * 2654435761 & _MASK) >> 26])  # Knuth's multiplier
+        state = zlib.crc32(words[-1].encode(), state)
     return tuple(words)
 
 

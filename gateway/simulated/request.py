@@ -194,6 +194,8 @@ def prompt_and_prefix(request: ParsedRequest) -> tuple[bytes, str]:
         RequestError: `continue_final_message` is set and the last message has no text or another role.
     """
     text = bytes(request.text)
+    if text.startswith(b'"'):
+        return text[:-1], ""  # white space at its end is a part of the text
     if not request.continue_final_message:
         return text[:-1].rstrip(), ""
     try:

@@ -18,7 +18,8 @@ Path = tuple[str | int | None, ...]
 
 CONTENT: Final = ("content",)
 TEXT: Final = ("text",)
-THINKING: Final = frozenset({("reasoning",), ("reasoning_content",), ("thinking_blocks",)})
+SIGNED: Final = ("thinking_blocks",)
+THINKING: Final = frozenset({("reasoning",), ("reasoning_content",), SIGNED})
 """Places of thinking, the last of its signed blocks."""
 _BLOCK: Final = "\0"  # stands for a signed block
 _LABELS: Final = frozenset({"role", "channel"})  # the kind of the text in the same delta, in any number of chunks

@@ -33,6 +33,7 @@ from outage_scenarios import OUTAGE_LIMIT, SLOTS, outages_of, seen_outages
 from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
+from recovery_table import rows, tally
 from redis_scenarios import REDIS_LIMIT, TROUBLES, crowd, shared
 from rolling_scenarios import rolled
 from running import run_real
@@ -345,6 +346,16 @@ def _judged(what: str, results: Counter[str]) -> Line:
     return Line(what, "none is wrong", shown, not any(results[result] for result in WRONG))
 
 
+def outcomes() -> Iterator[Line]:
+    """Results of streams that break at a primary, with the fallback's help; recovery_table.py plays more of them."""
+    for api in dict.fromkeys(row.api for row in rows()):
+        for form in dict.fromkeys(row.form for row in rows()):
+            seen = tally([row for row in rows([form]) if row.api is api], [1])
+            measured = f"{seen.right} right, {len(seen.wrong)} wrong, at most {1000 * seen.later_s:.0f} after the break"
+            if seen.right or seen.wrong:
+                yield Line(f"{api.value}, {form}", "none is wrong", measured, not seen.wrong)
+
+
 def blame() -> Iterator[Line]:
     """Two mistakes a second of one caller next to 200 requests of another one, and dead accounts of all forms."""
     with tempfile.TemporaryDirectory() as folder:
@@ -426,7 +437,20 @@ PARTS = (
     workers,
     redis,
 )
-ON_REQUEST = (blame, deadlines, faults, hosts, nights, one_provider, outages, redis_crowd, rolling, sharing, silence)
+ON_REQUEST = (
+    blame,
+    deadlines,
+    faults,
+    hosts,
+    nights,
+    one_provider,
+    outages,
+    outcomes,
+    redis_crowd,
+    rolling,
+    sharing,
+    silence,
+)
 
 
 def main() -> int:

@@ -73,6 +73,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "blame": Step([["scripts/acceptance", "blame"]], 600),
         "deadlines": Step([["scripts/acceptance", "deadlines"]], 600),
         "faults": Step([["scripts/acceptance", "faults"]], 1200),
+        "outcomes": Step([["scripts/acceptance", "outcomes"]], 1200),
         "sharing": Step([["scripts/acceptance", "sharing"]], 900),
         "hosts": Step([["scripts/acceptance", "hosts"]], 900),
         "one_provider": Step([["scripts/acceptance", "one_provider"]], 1200),
