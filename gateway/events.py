@@ -16,6 +16,7 @@ from gateway.errors import Limit
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
+    CredentialChanged,
     DiscoveryChanged,
     HedgingMeasured,
     HedgingSwitched,
@@ -302,6 +303,7 @@ Event = (
     | ReplicasFound
     | DiscoveryChanged
     | ConfigReloaded
+    | CredentialChanged
     | LearnedRestored
     | LearnedFileFailed
     | ComponentFailed

@@ -59,6 +59,21 @@ class DiscoveryChanged(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+class CredentialChanged(msgspec.Struct, frozen=True):
+    """The renewal of a token began to fail, works again, or the token has ended.
+
+    Attributes:
+        source: name of the source of the token.
+        left_s: time until the end of the token in use; 0 after it: its replicas are out.
+        error: reason of the failure; None if a token was fetched. Contains no token.
+    """
+
+    at_s: float
+    source: str
+    left_s: float
+    error: str | None = None
+
+
 class ConfigReloaded(msgspec.Struct, frozen=True):
     """A reload of the configuration; with an error nothing has changed.
 

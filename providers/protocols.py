@@ -54,7 +54,9 @@ _NATIVE: Final[Mapping[Api, Callable[[Kind, ProtocolOptions], WireProtocol]]] = 
     Api.RESPONSES: lambda _, options: OpenAIResponses(
         first_token=options.first_token, on_response_id=options.on_response_id
     ),
-    Api.MESSAGES: lambda _, options: AnthropicMessages(first_token=options.first_token, max_tokens=options.max_tokens),
+    Api.MESSAGES: lambda kind, options: AnthropicMessages(
+        first_token=options.first_token, max_tokens=options.max_tokens, body_version=kind.body_version
+    ),
     Api.EMBEDDINGS: lambda _, __: OpenAIEmbeddings(),
     Api.RERANK: lambda _, __: WholeAnswers(),
     Api.MODERATIONS: lambda _, __: WholeAnswers(),

@@ -14,11 +14,8 @@ from providers.stream_support import DEFAULT, UNSTREAMED, StreamSupport
 from ttft_gateway.apis.base import Api, Burst, Call, Headers, HttpClient, Request, Sink, Stream, WireProtocol
 from ttft_gateway.apis.errors import Unsupported
 
-_TAILS = {
-    True: b"accept: text/event-stream\r\ncontent-length: %d\r\n\r\n",
-    False: b"accept: application/json\r\ncontent-length: %d\r\n\r\n",
-}
-"""The last lines of a head, for the size of its body, of requests for a stream and for a whole answer."""
+_ACCEPTED = {True: b"text/event-stream", False: b"application/json"}
+"""The content types of a stream and of a whole answer."""
 
 
 class HttpEndpoint:
@@ -50,24 +47,36 @@ class HttpEndpoint:
         self._model = model
         self._responses = ResponseContext(bounds, StreamSupport(), burst or Burst())
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
-        fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # request no compression
+        lines += b"content-type: application/json\r\naccept-encoding: identity\r\n"  # request no compression
 
-        def target(api: Api, protocol: WireProtocol) -> bytes:
+        def heads(api: Api, protocol: WireProtocol, token: bytes = b"") -> dict[bool, bytes]:
             # engines serve `/tokenize` next to `/v1`, not below it
             base = path.removesuffix("/v1") if api is Api.TOKENIZE else path
-            return b"POST %s HTTP/1.1\r\n" % f"{base}{protocol.path(api)}{query}".encode() + lines + fixed
+            return {
+                stream: b"POST %s HTTP/1.1\r\n%b%baccept: %b\r\n"
+                % (f"{base}{protocol.path(api, model, stream=stream)}{query}".encode(), lines, token, accepted)
+                for stream, accepted in _ACCEPTED.items()
+            }
 
-        self._target = target
-        self._served = {api: (protocol, target(api, protocol)) for api, protocol in protocols.items()}
-        self._continuing: dict[Api, tuple[WireProtocol, bytes]] = {}
+        self._heads = heads
+        self._served = {api: (protocol, heads(api, protocol)) for api, protocol in protocols.items()}
+        self._continuing: dict[Api, tuple[WireProtocol, dict[bool, bytes]]] = {}
 
     def continue_with(self, protocols: Mapping[Api, WireProtocol]) -> None:
         """Set the wire protocol for each client API in which the replica continues an answer."""
-        self._continuing = {api: (protocol, self._target(api, protocol)) for api, protocol in protocols.items()}
+        self._continuing = {api: (protocol, self._heads(api, protocol)) for api, protocol in protocols.items()}
+
+    def use_token(self, name: bytes, value: bytes) -> None:
+        """Send a header with another token from now on; requests under way keep the one that they were sent with."""
+        line = b"%b: %b\r\n" % (name, value)
+        self._served, self._continuing = (
+            {api: (protocol, self._heads(api, protocol, line)) for api, (protocol, _) in served.items()}
+            for served in (self._served, self._continuing)
+        )
 
     def open(self, call: Call, sink: Sink) -> Stream:
         """Send the call; see `Endpoint.open`."""
-        protocol, head = (self._continuing if call.continues else self._served)[call.api]
+        protocol, heads = (self._continuing if call.continues else self._served)[call.api]
         mode, responses = DEFAULT, self._responses
         if not (call.streaming or call.assemble):
             mode = UNSTREAMED
@@ -78,10 +87,11 @@ class HttpEndpoint:
             body = protocol.build(sent_call, self._model, stream=mode.stream)
         except Unsupported as error:
             return _UnsupportedStream(error, sink)
+        head = heads[mode.stream]
         if call.headers:
             head += b"".join(b"%s: %s\r\n" % header for header in call.headers)
         size = sum(map(len, body)) if type(body) is tuple else len(body)
-        head += _TAILS[mode.stream] % size
+        head += b"content-length: %d\r\n\r\n" % size
         stream = ResponseStream(protocol, call, sink, mode, responses)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream

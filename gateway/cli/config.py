@@ -19,6 +19,7 @@ from gateway.config.errors import ConfigError
 from gateway.config.loader import json_schema, load, masked
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import Replicas, Settings
+from gateway.server.credentials.board import missing_package
 from gateway.server.tracing import missing_exporter
 
 
@@ -38,7 +39,7 @@ def check_file(file: Path, env: Mapping[str, str]) -> ExitCode:
         settings = load(file, env, read_environment(os.environ).settings)
     except ConfigError as error:
         return report_problems(error)
-    if fault := missing_exporter(settings.tracing):
+    if fault := missing_exporter(settings.tracing) or missing_package(settings):
         fail(fault)
         return ExitCode.BAD_CONFIG
     for caution in cautions(settings):

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from gateway.cli.event_loop import new_loop
 from gateway.cli.fetch import fetch
 from gateway.cli.terminal import warn
-from gateway.config.settings import ReplicaSettings, Settings
+from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 from gateway.server.upstreams import client_to, origin_of, upstream_headers
 
 UNKNOWN: Final = "compatible"
@@ -36,7 +36,7 @@ def detect_kinds(settings: Settings) -> Settings:
     """Return settings with the kind of each replica of the only model, and print the kinds with their source."""
     [model] = settings.models
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        kinds = runner.run(_kinds(model.replicas))
+        kinds = runner.run(_kinds(model))
     known: dict[str, list[str]] = defaultdict(list)
     for replica, kind in zip(model.replicas, kinds, strict=True):
         if kind is None:
@@ -88,11 +88,11 @@ def _field(document: bytes | None, name: str) -> object:
     return value.get(name) if isinstance(value, dict) else None
 
 
-async def _kinds(replicas: tuple[ReplicaSettings, ...]) -> list[str | None]:
+async def _kinds(model: ModelSettings) -> list[str | None]:
     slots = asyncio.Semaphore(_AT_ONCE_MAX)
 
     async def one(replica: ReplicaSettings) -> str | None:
-        client, headers = client_to(origin_of(replica, _ASK_S_MAX), tasks), upstream_headers(replica)
+        client, headers = client_to(origin_of(replica, _ASK_S_MAX), tasks), upstream_headers(replica, model.name)
         try:
             async with slots, asyncio.timeout(_ASK_S_MAX):
                 return await find_kind(replica.base_url, lambda path: fetch(client, path, headers))
@@ -102,5 +102,5 @@ async def _kinds(replicas: tuple[ReplicaSettings, ...]) -> list[str | None]:
             client.close()
 
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(one(replica)) for replica in replicas]
+        running = [tasks.create_task(one(replica)) for replica in model.replicas]
     return [task.result() for task in running]

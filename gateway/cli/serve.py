@@ -28,6 +28,7 @@ from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.loader import from_replicas, load
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 from gateway.config.values import secret_fault
+from gateway.server.credentials.board import missing_package
 from gateway.server.http_server import ListenError
 from gateway.server.process import Addresses, run
 from gateway.server.redis_share import missing_client
@@ -50,7 +51,7 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
         settings = read() if arguments.model is None else _from_options(arguments, os.environ, environment)
     except ConfigError as error:
         return report_problems(error)
-    if fault := missing_client(settings.share) or missing_exporter(settings.tracing):
+    if fault := missing_client(settings.share) or missing_exporter(settings.tracing) or missing_package(settings):
         fail(fault)
         return ExitCode.BAD_CONFIG
     if arguments.model is not None and arguments.kind is None:

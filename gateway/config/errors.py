@@ -11,7 +11,8 @@ import msgspec
 from pydantic_core import ErrorDetails
 
 from gateway.config.document import Loc
-from gateway.config.settings import Section, sections
+from gateway.config.section import Section
+from gateway.config.settings import sections
 
 _QUOTED_MAX = 80  # characters of a value that a message quotes
 SECRET_SETTINGS = frozenset({"key", "previous_key", "admin_key", "api_key", "password", "proxy", "headers"})

@@ -20,6 +20,7 @@ from types import ModuleType
 import yaml
 from pydantic import ValidationError
 
+from gateway.config.clouds import take_address
 from gateway.config.document import (
     Document,
     Finding,
@@ -243,6 +244,7 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
         return None, findings
     if isinstance(data, dict):
         findings += take_secrets(data, folder)
+        findings += take_addresses(data)
         findings += take_tls(data, folder)
         if isinstance(learned := data.get("learned_file"), str) and learned not in ("", "off"):
             data["learned_file"] = str((folder / learned).absolute())
@@ -282,8 +284,12 @@ def _secret_entries(data: RawMapping) -> list[tuple[Loc, RawMapping, str]]:
 
 
 def take_secrets(data: RawMapping, folder: Path) -> list[Finding]:
-    """Set each secret that has a file to the content of the file."""
+    """Set each secret that has a file to the content of the file, and make the paths of token files absolute."""
     findings: list[Finding] = []
+    for _, entry in (row for at, model in entries(data, (), "models") for row in _rows(model, at)):
+        credential = entry.get("credential")
+        if isinstance(credential, dict) and isinstance(file := credential.get("file"), str) and file:
+            credential["file"] = str((folder / file).absolute())
     for loc, entry, field in _secret_entries(data):
         name = entry.get(f"{field}_file")
         if not isinstance(name, str):
@@ -303,6 +309,13 @@ def take_secrets(data: RawMapping, folder: Path) -> list[Finding]:
             findings.append(((*loc, f"{field}_file"), fault))
         entry.update({field: "?"} if fault else {field: secret, **further})
     return findings
+
+
+def take_addresses(data: RawMapping) -> list[Finding]:
+    """Set the base URL of each replica at a cloud that has none."""
+    models = entries(data, (), "models")
+    rows = [(row, at, model.get("name")) for loc, model in models for at, row in replicas(model, loc)]
+    return [finding for row in rows for finding in take_address(*row)]
 
 
 def take_tls(data: RawMapping, folder: Path) -> list[Finding]:

@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from gateway.config.discovered import ROWS_MAX, PoolPlace, completed, sources
 from gateway.config.document import Document, Finding, Loc, RawMapping, path, read_yaml
 from gateway.config.errors import finding
-from gateway.config.loader import PROBLEMS_MAX, located, read_text, take_secrets, take_tls
+from gateway.config.loader import PROBLEMS_MAX, located, read_text, take_addresses, take_secrets, take_tls
 from gateway.config.rules import broken_rules
-from gateway.config.settings import DiscoverSettings, ReplicaOptions, Replicas, Section, Settings
+from gateway.config.section import Section
+from gateway.config.settings import DiscoverSettings, ReplicaOptions, Replicas, Settings
 
 
 class _ReplicaList(Section):
@@ -56,8 +57,8 @@ def _check(document: Document, folder: Path, settings: Settings, place: PoolPlac
     for row in data:
         if isinstance(row, dict) and source.kind is not None:
             row.setdefault("kind", source.kind)
-    alone: RawMapping = {"models": [{"replicas": data}]}
-    found = (*take_secrets(alone, folder), *take_tls(alone, folder))
+    alone: RawMapping = {"models": [{"name": place.model, "replicas": data}]}
+    found = (*take_secrets(alone, folder), *take_addresses(alone), *take_tls(alone, folder))
     findings = [(loc[3:], message.replace("to the configuration file", "to this file")) for loc, message in found]
     rows: Replicas = ()
     try:

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 
 from pydantic_core import PydanticCustomError
 
+from gateway.config.credential import credential_findings
 from gateway.config.document import Finding, Loc, RawMapping, entries, path, pools, replicas, templates
 from gateway.config.settings import LimitSettings, Settings
 from gateway.config.values import WORKERS_MAX, Address, parse_address, parse_size
@@ -45,6 +46,7 @@ def broken_rules(data: RawMapping) -> list[Finding]:
         *_addresses(data),
         *_hedging(data, models),
         *(finding for rule in (_connection, _azure) for at, replica in every_replica for finding in rule(replica, at)),
+        *(finding for at, replica in every_replica for finding in credential_findings(replica, at)),
         *_passed_headers(data, every_replica),
         *(finding for at, replica in every_replica for finding in _body(replica, at)),
         *_prices([*models, *every_replica]),

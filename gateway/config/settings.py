@@ -11,13 +11,16 @@ Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; all others are c
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
 
 from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
+from gateway.config.clouds import PlacePart
+from gateway.config.credential import CredentialSettings, named_source
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader, header_name
+from gateway.config.section import Section
 from gateway.config.values import (
     BaseUrl,
     Count,
@@ -62,18 +65,6 @@ ApiName = Literal[
 AuthName = Literal["bearer", "api-key", "x-api-key"]
 SectionT = TypeVar("SectionT", bound="Section")
 AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
-
-
-class Section(BaseModel):
-    """A mapping in the file: frozen; unknown keys are errors."""
-
-    model_config = ConfigDict(
-        defer_build=True,  # each is built once, as a part of the whole
-        frozen=True,
-        extra="forbid",
-        alias_generator=lambda field: field.removesuffix("_s").removesuffix("_bytes"),  # no unit in the file
-        hide_input_in_errors=True,  # inputs can be secrets
-    )
 
 
 def overlaid(base: SectionT, own: Section) -> SectionT:
@@ -253,15 +244,30 @@ class BodySettings(Section):
     """Largest numbers to send; larger ones are lowered, absent ones stay absent."""
 
 
+def _address_is_optional(schema: dict[str, Any]) -> None:
+    """Require a base URL in a schema only of kinds that derive none."""
+    schema["required"].remove("base_url")
+    at_clouds = [name for name, kind in CATALOG.items() if kind.place]
+    schema["if"] = {"properties": {"kind": {"enum": at_clouds}}, "required": ["kind"]}
+    schema["else"] = {"required": ["base_url"]}
+
+
 class ReplicaName(Section):
     """The settings that only a replica itself has."""
 
+    model_config = ConfigDict(json_schema_extra=_address_is_optional)
     name: Name = Field(examples=["a"])
     """Name in logs, metrics and response headers; unique within the model, fallbacks included."""
     kind: Kind = Field(examples=["vllm"])
     """Provider or server software of the endpoint."""
     base_url: BaseUrl = Field(examples=["http://10.0.0.1:8000/v1"])
-    """URL of the API, usually ending in /v1."""
+    """URL of the API, usually ending in /v1; unset at a cloud: derived from `region`, `project` or `resource`."""
+    region: PlacePart | None = Field(default=None, examples=["us-east-1"])
+    """Region of a replica of kind `bedrock` or `vertex`."""
+    project: PlacePart | None = Field(default=None, examples=["my-project"])
+    """Google's project of a replica of kind `vertex`."""
+    resource: PlacePart | None = Field(default=None, examples=["my-resource"])
+    """Name of the resource of a replica of kind `azure` or `foundry`."""
 
 
 class ReplicaOptions(Section):
@@ -271,8 +277,12 @@ class ReplicaOptions(Section):
     """Key sent to the replica; unset: none."""
     api_key_file: str | None = None
     """File with the key, instead of `api_key`; relative to the configuration file."""
+    credential: Annotated[CredentialSettings | None, BeforeValidator(named_source)] = Field(
+        default=None, examples=["google"]
+    )
+    """Source of a token that is sent instead of a key, and renewed before its end; unset: none."""
     auth: AuthName | None = None
-    """Header that carries the key; unset: the usual one for the kind."""
+    """Header that carries the key or token; unset: the usual one for the kind, bearer for a cloud's token."""
     api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]{1,40}$", examples=["2024-10-21"])
     """Azure's `api-version`; unset: none is sent."""
     connection: ConnectionSettings = Field(

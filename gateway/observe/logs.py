@@ -40,6 +40,7 @@ from gateway.events import (
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
+    CredentialChanged,
     DiscoveryChanged,
     HedgingMeasured,
     HedgingSwitched,
@@ -71,6 +72,7 @@ _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
     DiscoveryChanged: ("discovery_changed", "warning"),
     ParamsDropped: ("params_dropped", "warning"),
     ConfigReloaded: ("config_reloaded", "warning"),
+    CredentialChanged: ("credential_changed", "warning"),
     LearnedRestored: ("learned_restored", "info"),
     LearnedFileFailed: ("learned_file_failed", "warning"),
     ComponentFailed: ("component_failed", "error"),

@@ -21,6 +21,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
         breaker: "closed", "half_open" or "open".
         samples: number of first contents in the recent window, from which the quantiles come.
         out: True while it is taken out.
+        locked: reason for which it cannot be used; None if it can.
         backup_only: True if it is configured for hedges and failovers only.
         suspect: True if it stopped answering, or is much slower than the other replicas; it gets few primaries.
         never_hedged: reason (`Denial`) for which requests sent to it cannot be hedged; None if they can.
@@ -39,6 +40,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
     breaker: str
     samples: int = 0
     out: bool = False
+    locked: str | None = None
     backup_only: bool = False
     suspect: bool = False
     never_hedged: str | None = None

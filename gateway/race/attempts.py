@@ -30,6 +30,7 @@ from gateway.race.retry_plan import (
     beyond_boundary,
     why_started,
 )
+from ttft_gateway.apis.account_errors import rejects_token
 from ttft_gateway.apis.base import Call
 from ttft_gateway.apis.errors import Unsupported, UpstreamError
 from ttft_gateway.hedging.contract import ATTEMPTS_MAX, Denied, Hedge, HedgeTickets, Primary, RequestFacts
@@ -42,6 +43,7 @@ from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX, BreakerState, Replica
 
 _HEDGED: Final = (None, Denial.KEY)  # a key's denial is reported if the request is late
 _AGAIN_S_MIN: Final = 0.0001  # shortest time between two hedge decisions about one attempt, whatever the settings
+_RENEWED_S: Final = 1.0  # wait for a new token after a rejected one, if no other replica can be used
 _DIGEST_BYTES: Final = 65_536  # of each end of a body; hashing all of a large one would hold the loop
 _PRIMARY: Final = Role.PRIMARY
 _CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by the gateway, not by the replica
@@ -272,6 +274,9 @@ class Attempts(msgspec.Struct, eq=False):
         self.errors.append(error)
         attempt.transient = classify(error).hint is RetryHint.SAME
         self.close(attempt, outcome, error)
+        if attempt.replica.renew is not None and rejects_token(error):
+            attempt.replica.renew(attempt.start_s)
+            attempt.retry_after_s = _RENEWED_S
         if outcome is Outcome.UNCLEAR_4XX and attempt.role is not Role.RECOVERY:  # which is another request
             self._rejecting = (*self._rejecting, (attempt, classify(error).hint is RetryHint.CONFIRM))
         now_s, name, replica = self.runtime.loop.time(), self.model.name, attempt.replica.name

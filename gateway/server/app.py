@@ -17,6 +17,8 @@ from gateway.observe.proof import every_goal, goals
 from gateway.process_events import AcceptingChanged
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
+from gateway.server.credentials.board import TokenBoard, token_sources
+from gateway.server.credentials.keepers import TokenKeepers
 from gateway.server.fleet_size import FleetSize
 from gateway.server.learned_file import LearnedFile
 from gateway.server.learned_state import OwnState
@@ -58,6 +60,7 @@ class Gateway:
         public: routes of the public address.
         learned_state: learned state of the pools.
         learned: file of the learned state.
+        tokens: tokens in use.
         view: state for the admin address.
     """
 
@@ -71,6 +74,7 @@ class Gateway:
         engine: NamedEngine | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
+        self._tasks = tasks
         self._next_traceback_s = 0.0
         self._observers = observers = Observers(loop, VERSION, member)
         self.hub, dropped = observers.hub, observers.dropped
@@ -80,8 +84,11 @@ class Gateway:
         size = FleetSize(gateways, member.workers, Fleet(when_away), tasks)
         self._sharing = None if engine is None else Sharing(engine, size, self.runtime, dropped.of("share"))
         limits = LOCAL if self._sharing is None else self._sharing.limits
-        foundation = Foundation(tasks, self.runtime, limits, tune)
+        self.tokens = TokenBoard(loop.time)
+        foundation = Foundation(tasks, self.runtime, limits, tune, self.tokens)
         self.in_force = InForce(build_topology(settings, foundation))
+        self.tokens.users = self.in_force.token_users
+        self._keepers: TokenKeepers | None = None
         self.switches = Switches(self.in_force, self.hub.emit_now, loop.time)
         self.reloads = Reloads(self.in_force, foundation, reread, self.switches, self._use_new, self.hub.emit_now)
         self.public = PublicRoutes(self.in_force, self.runtime)
@@ -99,6 +106,9 @@ class Gateway:
     def _use_new(self) -> None:
         """Renew whatever was made from the settings and is not part of the topology."""
         topology = self.in_force.topology
+        self.tokens.use_new()
+        if self._keepers is not None:
+            self._keepers.follow(token_sources(topology.settings))
         self.public.use_new()
         self._observers.measure(goals(topology.settings), every_goal(topology.settings))
         self._tracing.use(topology.settings.tracing)
@@ -114,6 +124,14 @@ class Gateway:
         if self._sharing.carries_switches:
             self.switches.publish = self._sharing.publish
 
+    async def start_tokens(self) -> None:
+        """Fetch the tokens of the settings, at most ten seconds, and keep them until `close`."""
+        self._keepers = keepers = TokenKeepers(self._tasks, self.runtime, self.tokens.put)
+        self.tokens.reject = keepers.on_rejected
+        self.reloads.prepare_tokens = keepers.prepare
+        self._observers.values.append(keepers.values)
+        await keepers.prepare(token_sources(self.in_force.topology.settings))
+
     def build_admin(self) -> "Admin":
         """Return the admin application; its framework is imported only then."""
         from gateway.server.admin import Admin, Controls
@@ -125,6 +143,8 @@ class Gateway:
         """Close idle connections, and flush the log."""
         if self._sharing is not None:
             self._sharing.close()
+        if self._keepers is not None:
+            self._keepers.close()
         self.reloads.discovery.close()
         self.in_force.topology.close()
         self._tracing.close()

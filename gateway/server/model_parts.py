@@ -18,16 +18,20 @@ from gateway.config.discovered import pool_name
 from gateway.events import ParamsDropped
 from gateway.race.context import Model, RecoveryMode, Runtime
 from gateway.race.deadlines import Timeouts
+from gateway.server.credentials.board import TokenBoard, TokenUser
 from gateway.server.upstreams import (
     UpstreamClient,
     WarmPool,
+    auth_of,
     client_to,
     edits_of,
     endpoint_at,
+    facts_of,
     native_apis,
     origin_of,
     prices_of,
     secrets_of,
+    source_of,
 )
 from providers.protocols import RECOVERERS, ProtocolOptions, continuing, prefixes, protocols
 from providers.transport.origin import Origin
@@ -38,7 +42,7 @@ from ttft_gateway.estimation.tokens import TokenScale
 from ttft_gateway.hedging.parameters import HedgeParameters
 from ttft_gateway.limits.budget import RetryBudget
 from ttft_gateway.limits.ledger import LedgerRegistry
-from ttft_gateway.limits.rates import LOCAL, LimitMaker
+from ttft_gateway.limits.rates import LimitMaker
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.affinity import Affinity, StoredAnswer
 from ttft_gateway.routing.replicas import Replica
@@ -58,12 +62,14 @@ class Foundation(NamedTuple):
         runtime: clock and receiver of events.
         limits: makes the limits of keys, models and quotas.
         tune: change of each model's hedging; None for the settings as they are.
+        tokens: tokens in use.
     """
 
     tasks: asyncio.TaskGroup
     runtime: Runtime
-    limits: LimitMaker = LOCAL
-    tune: Tune | None = None
+    limits: LimitMaker
+    tune: Tune | None
+    tokens: TokenBoard
 
 
 class ModelParts(msgspec.Struct, frozen=True):
@@ -75,6 +81,7 @@ class ModelParts(msgspec.Struct, frozen=True):
         rows: settings and origin of each replica, by its name.
         clients: client of each origin of its replicas.
         warm_pools: clients of each of its pools.
+        token_users: its replicas that send a token.
     """
 
     settings: config.ModelSettings
@@ -82,6 +89,7 @@ class ModelParts(msgspec.Struct, frozen=True):
     rows: dict[str, tuple[config.ReplicaSettings, Origin]]
     clients: dict[Origin, UpstreamClient]
     warm_pools: list[WarmPool]
+    token_users: list[TokenUser]
 
 
 class Before(NamedTuple):
@@ -134,7 +142,7 @@ class PartsBuilder:
         kept: Affinity,
     ) -> None:
         self._settings = settings
-        self._tasks, self._runtime, _, self._tune = foundation
+        self._tasks, self._runtime, _, self._tune, self._tokens = foundation
         self._before = before
         self._ledgers = ledgers
         self._kept = kept
@@ -142,6 +150,7 @@ class PartsBuilder:
         self._rows_only = before is not None and before.rows_only
         self._clients: dict[Origin, UpstreamClient] = {}  # of the model that is built
         self._rows: dict[str, tuple[config.ReplicaSettings, Origin]] = {}  # the same
+        self._users: list[TokenUser] = []  # the same
         self._built_clients: dict[Origin, UpstreamClient] = {}  # of all
         self.replicas: dict[tuple[str, str], Replica] = {}
         self.new_keys: list[NewKey] = []
@@ -152,7 +161,7 @@ class PartsBuilder:
         return old if old is not None and self._rows_only and old.settings is model else self._build(model, old)
 
     def _build(self, model: config.ModelSettings, old: ModelParts | None) -> ModelParts:
-        settings, self._clients, self._rows = self._settings, {}, {}
+        settings, self._clients, self._rows, self._users = self._settings, {}, {}, []
         hedge = hedge_parameters(settings.hedge_of(model), Crossing(model.cross_boundary), model.first_token)
         if self._tune is not None:
             hedge = self._tune(hedge)
@@ -170,7 +179,7 @@ class PartsBuilder:
             warm_pools.append(WarmPool([self._clients[self._rows[row.name][1]] for row in rows]))
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
         keeps = any(
-            CATALOG[each.kind].stores_responses and Api.RESPONSES in native_apis(each)
+            CATALOG[each.kind].stores_responses and Api.RESPONSES in native_apis(each, model.name)
             for group in groups
             for each in group
         )
@@ -191,7 +200,7 @@ class PartsBuilder:
             recovery=RecoveryMode(model.recovery),
             recoverers=RECOVERERS,
         )
-        return ModelParts(model, built, self._rows, self._clients, warm_pools)
+        return ModelParts(model, built, self._rows, self._clients, warm_pools, self._users)
 
     def _replica(
         self, model: config.ModelSettings, row: config.ReplicaSettings, old: ModelParts | None, connect_s: float
@@ -210,6 +219,7 @@ class PartsBuilder:
             origin == old.rows[row.name][1] and self._is_unchanged(model, row, origin, old.settings, old_row, before)
         ):
             built = before.replicas[named]
+            self._users += [user for user in old.token_users if user.replica is built]
             if row.api_key != old_row.api_key:
                 self.new_keys.append(NewKey(built, self._endpoint(model, row, client)[0], secrets_of(row)))
         else:
@@ -237,7 +247,8 @@ class PartsBuilder:
         self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient
     ) -> tuple[HttpEndpoint, frozenset[Api], frozenset[Prefix]]:
         """Return the endpoint of a replica, the APIs that it supports, and the answers that it continues."""
-        kind, native, options = CATALOG[replica.kind], native_apis(replica), self._protocol_options(model, replica)
+        kind, native = facts_of(replica, model.name), native_apis(replica, model.name)
+        options = self._protocol_options(model, replica)
         supported, continued = protocols(kind, native, options), continuing(kind, native, options)
         event_bytes_max = self._settings.limits.event_max_bytes
         endpoint = endpoint_at(client, replica, supported, model.name, event_bytes_max, self._runtime.burst)
@@ -245,10 +256,10 @@ class PartsBuilder:
         return endpoint, frozenset(supported), prefixes(kind, continued)
 
     def _new(self, model: config.ModelSettings, replica: config.ReplicaSettings, client: UpstreamClient) -> Replica:
-        kind = CATALOG[replica.kind]
+        kind = facts_of(replica, model.name)
         endpoint, apis, prefills = self._endpoint(model, replica, client)
-        stops = replica.stops_billing
-        return Replica(
+        stops, source = replica.stops_billing, source_of(replica)
+        built = Replica(
             replica.name,
             endpoint,
             self._quota(replica, kind, model),
@@ -264,7 +275,11 @@ class PartsBuilder:
             batches=kind.own_engine,
             secrets=secrets_of(replica),
             source=f"{replica.base_url} {replica.model or model.name} {model.first_token}",
+            renew=None if source is None else self._tokens.renewer(source),
         )
+        if source is not None:
+            self._users.append(TokenUser(source, built, endpoint, auth_of(replica, model.name)))
+        return built
 
     def _quota(self, replica: config.ReplicaSettings, kind: Kind, model: config.ModelSettings) -> str | None:
         """Return the quota of a replica; None for own engines, unless the configuration names one."""
@@ -272,7 +287,10 @@ class PartsBuilder:
             return self._ledgers.named(replica.quota)
         if kind.own_engine:
             return None
-        key = None if replica.api_key is None else replica.api_key.get_secret_value()
+        source = source_of(replica)
+        key = str(source) if source is not None else None
+        if replica.api_key is not None:
+            key = replica.api_key.get_secret_value()
         return self._ledgers.implied(
             replica.base_url, urlsplit(replica.base_url).hostname or "", key, replica.model or model.name
         )

@@ -92,6 +92,7 @@ async def run(
             engine = None if settings.share is None else open_redis(settings.share, tasks)
             gateway = Gateway(settings, tasks, reread, tune, engine=engine)
             await gateway.reloads.discover()
+            await gateway.start_tokens()
             await gateway.learned.restore()
             asyncio.get_running_loop().set_exception_handler(gateway.on_loop_error)
             admin = None

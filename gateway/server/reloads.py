@@ -7,18 +7,20 @@ keep their old objects. Part of the composition root. Units: seconds of the loop
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from gateway.config.errors import ConfigError
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
 from gateway.events import Event
 from gateway.process_events import ConfigReloaded, ReplicaSwitched
+from gateway.server.credentials.board import missing_package, token_sources
 from gateway.server.discovery.driver import Discovery
 from gateway.server.model_parts import Foundation
 from gateway.server.switches import Switches
 from gateway.server.topology import InForce, Topology, build_topology
 from gateway.server.tracing import missing_exporter
+from ttft_gateway.credentials.sources import Source
 
 _FIXED = ("listen", "admin_listen", "learned_file", "share", "workers")  # what the start opens, reads and forks once
 
@@ -39,6 +41,7 @@ class Reloads:
 
     Attributes:
         discovery: sources of replicas.
+        prepare_tokens: fetches tokens that settings need.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Reloads:
         self._emit = emit
         self._loop = foundation.runtime.loop
         self._lock = asyncio.Lock()
+        self.prepare_tokens: Callable[[Collection[Source]], Awaitable[None]] = _no_tokens
         self.discovery = Discovery(foundation.tasks, foundation.runtime, self._apply_rows, os.environ)
 
     async def discover(self) -> None:
@@ -69,6 +73,7 @@ class Reloads:
 
     async def _apply_rows(self, settings: Settings, _model: str = "") -> None:
         """Put settings in force that differ only in replicas that were found at run time."""
+        await self.prepare_tokens(token_sources(settings))
         for each in self._replace(self.prepare(settings, rows_only=True)):
             self._emit(each)
 
@@ -81,6 +86,7 @@ class Reloads:
         async with self._lock:
             try:
                 found = await self.discovery.prepare(await read_again(self._reread))
+                await self.prepare_tokens(token_sources(found.settings))
                 event, switched = self.commit(self.prepare(found.settings))
                 self.discovery.commit(found)
             except Exception as error:
@@ -103,7 +109,7 @@ class Reloads:
         """
         old = self._in_force.topology
         check_reload(old.settings, settings)
-        if fault := missing_exporter(settings.tracing):
+        if fault := missing_exporter(settings.tracing) or missing_package(settings):
             raise ReloadFailed(fault)
         try:
             return build_topology(settings, self._foundation, old, rows_only=rows_only)
@@ -129,11 +135,15 @@ class Reloads:
         old, self._in_force.topology = self._in_force.topology, topology
         switched = []
         for model in topology.take_over(old, self._loop.time()):
-            if all(replica.out for replica in model.replicas):
+            if all(replica.taken_out for replica in model.replicas):
                 switched += self._switches.take_in(model)  # the rest is gone
         self._use_new()
         old.close(keep=topology)
         return switched
+
+
+async def _no_tokens(_sources: Collection[Source]) -> None:
+    """Fetch nothing: another process has the tokens."""
 
 
 async def read_again(reread: Reread | None) -> Settings:

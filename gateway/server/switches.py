@@ -98,7 +98,7 @@ class Switches:
         now_s, switched = self._time(), []
         for pool in model.pools:
             for replica in pool.replicas:
-                if replica.name in names and replica.out is not out:
+                if replica.name in names and replica.taken_out is not out:
                     pool.switch(replica, now_s, out=out)
                     switched.append(ReplicaSwitched(now_s, model.name, replica.name, out))
         return switched

@@ -7,7 +7,7 @@ than their own model. Running requests keep their old objects. No policy belongs
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from gateway.config import settings as config
 from gateway.config.settings import KeySettings
 from gateway.events import PreviousKeyUsed
 from gateway.race.context import Model
+from gateway.server.credentials.board import TokenUser
 from gateway.server.model_parts import Before, Foundation, ModelParts, NewKey, PartsBuilder, answers_as
 from gateway.server.upstreams import UpstreamClient
 from gateway.traces import TraceStart
@@ -100,17 +101,17 @@ class Topology(msgspec.Struct, frozen=True):
         for model in changed:
             for replica in model.replicas:  # one with new settings stays out, too
                 if replica is not old.replicas.get((model.name, replica.name)):
-                    replica.out = old.is_out((model.name, replica.name))
+                    replica.take_out(out=old.is_out((model.name, replica.name)))
         for new_key in self.new_keys:
             new_key.replica.use_key(new_key.endpoint, new_key.secrets, now_s)
         for drained in self.drained.values():
-            drained.replica.out = True
+            drained.replica.take_out(out=True)
         return changed
 
     def is_out(self, named: tuple[str, str]) -> bool:
         """Return True if an operator has taken a replica out, also if it was removed since then."""
         if named in self.replicas:
-            return self.replicas[named].out
+            return self.replicas[named].taken_out
         return named in self.drained and self.drained[named].was_out
 
     def draining(self, model: str, pool: str) -> list[Replica]:
@@ -164,6 +165,11 @@ class InForce:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
+
+    def token_users(self) -> Iterator[TokenUser]:
+        """Yield the replicas that send a token."""
+        for parts in self.topology.parts.values():
+            yield from parts.token_users
 
 
 def build_topology(
@@ -291,7 +297,7 @@ class _Builder:
             for pool in old.models[name].pools:
                 for replica in pool.replicas:
                     if (name, replica.name) not in replicas:
-                        drained[name, replica.name] = Drained(pool.name, replica, replica.out, until_s)
+                        drained[name, replica.name] = Drained(pool.name, replica, replica.taken_out, until_s)
         return drained
 
 

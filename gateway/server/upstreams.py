@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from pydantic import SecretStr
+
 from gateway.config import settings as config
 from gateway.config.tls import TlsFiles, tls_context
 from gateway.version import VERSION
@@ -17,11 +19,15 @@ from providers.transport.http1 import WireClient
 from providers.transport.origin import Origin
 from providers.upstream import HttpEndpoint
 from ttft_gateway.apis.base import Api, Burst, Headers, HttpClient, WireProtocol
-from ttft_gateway.apis.catalog import CATALOG, Auth
+from ttft_gateway.apis.catalog import Auth, Kind
+from ttft_gateway.apis.clouds import kind_at
 from ttft_gateway.apis.tolerant_json import dumps
+from ttft_gateway.credentials.sources import Source
 from ttft_gateway.limits.prices import Prices
 
 _SECRET_CHARS_MIN = 8
+_AZURE_SCOPE = "https://cognitiveservices.azure.com/.default"
+_FOUNDRY_SCOPE = "https://ai.azure.com/.default"
 
 
 class UpstreamClient(HttpClient, Protocol):
@@ -76,9 +82,8 @@ def endpoint_at(
     """
     query = f"?api-version={replica.api_version}" if replica.api_version is not None else ""
     path, bounds = urlsplit(replica.base_url).path, Bounds(event_bytes_max=event_bytes_max)
-    return HttpEndpoint(
-        client, supported, path, upstream_headers(replica), replica.model or model, bounds, query, burst
-    )
+    headers = upstream_headers(replica, model)
+    return HttpEndpoint(client, supported, path, headers, replica.model or model, bounds, query, burst)
 
 
 def origin_of(replica: config.ReplicaSettings, connect_s: float, *, spare: bool = False) -> Origin:
@@ -114,13 +119,21 @@ def needs_httpx(origin: Origin) -> bool:
     return origin.http2 or origin.proxy is not None
 
 
-def native_apis(replica: config.ReplicaSettings) -> frozenset[Api]:
-    """Return the APIs that a replica supports without translation."""
+def facts_of(replica: config.ReplicaSettings, model: str) -> Kind:
+    """Return the facts of a replica's kind, as they hold at its address.
+
+    Args:
+        replica: settings of the replica.
+        model: public name of the model.
+    """
+    return kind_at(replica.kind, replica.base_url, replica.model or model)
+
+
+def native_apis(replica: config.ReplicaSettings, model: str) -> frozenset[Api]:
+    """Return the APIs that a replica of a model supports without translation."""
     if replica.apis is not None:
         return frozenset(map(Api, replica.apis))
-    apis = CATALOG[replica.kind].apis
-    # Azure serves the Responses API below /openai/v1 only.
-    return apis - {Api.RESPONSES} if replica.kind == "azure" and "/deployments/" in replica.base_url else apis
+    return facts_of(replica, model).apis
 
 
 def edits_of(replica: config.ReplicaSettings) -> BodyEdits | None:
@@ -145,15 +158,39 @@ def secrets_of(replica: config.ReplicaSettings) -> tuple[str, ...]:
     return tuple(text for value in values if len(text := value.get_secret_value()) >= _SECRET_CHARS_MIN)
 
 
-def upstream_headers(replica: config.ReplicaSettings) -> Headers:
-    """Return the headers of every request to a replica."""
-    kind, url = CATALOG[replica.kind], urlsplit(replica.base_url)
+def source_of(replica: config.ReplicaSettings) -> Source | None:
+    """Return the source of a replica's token; None if it sends a key, or nothing."""
+    given = replica.credential
+    if given is None:
+        return None
+    scope = None
+    if given.source == "azure":
+        scope = _FOUNDRY_SCOPE if replica.kind == "foundry" else _AZURE_SCOPE
+    region = replica.region if given.source == "aws" else None
+    return Source(given.source, given.command or (), given.file, region, given.profile, scope)
+
+
+def auth_of(replica: config.ReplicaSettings, model: str) -> Auth:
+    """Return the header that carries the key or token of a replica: of a cloud's token always the usual one."""
+    if replica.auth is not None:
+        return config.AUTHS[replica.auth]
+    is_cloud = replica.credential is not None and replica.credential.source in ("aws", "google", "azure")
+    return Auth.BEARER if is_cloud else facts_of(replica, model).auth
+
+
+def with_token(replica: config.ReplicaSettings, model: str, value: str) -> config.ReplicaSettings:
+    """Return a replica that sends a token as a key, for requests that end before the token does."""
+    auth = next(name for name, auth in config.AUTHS.items() if auth is auth_of(replica, model))
+    return replica.model_copy(update={"credential": None, "api_key": SecretStr(value), "auth": auth})
+
+
+def upstream_headers(replica: config.ReplicaSettings, model: str) -> Headers:
+    """Return the headers of every request to a replica of a model."""
+    kind, url = facts_of(replica, model), urlsplit(replica.base_url)
     host = "localhost" if url.scheme == "http+unix" else url.netloc
     headers = [(b"host", host.encode()), (b"user-agent", f"ttft-gateway/{VERSION}".encode())]
     if replica.api_key is not None:
-        key = replica.api_key.get_secret_value().encode()
-        auth = kind.auth if replica.auth is None else config.AUTHS[replica.auth]
-        headers.append((auth.value.encode(), b"Bearer " + key if auth is Auth.BEARER else key))
+        headers.append(auth_of(replica, model).header(replica.api_key.get_secret_value()))
     headers += (header for header in kind.headers if header[0].decode() not in map(str.lower, replica.headers))
     headers += [(name.lower().encode(), value.get_secret_value().encode()) for name, value in replica.headers.items()]
     return headers

@@ -21,7 +21,7 @@ from gateway.process_events import WorkerChanged
 from gateway.proof.tally import Tally, merged_tallies
 from gateway.share.hub import METHOD, ShareHub, answers_of
 from gateway.workers.channel import Channel, Handler, connect
-from gateway.workers.messages import Counts, Ready, SwitchHedging, WorkerEnded
+from gateway.workers.messages import Counts, Ready, SwitchHedging, TokenRejected, WorkerEnded
 from gateway.workers.passing import Lane
 from ttft_gateway.pool.learned import LearnedModel
 
@@ -80,6 +80,7 @@ class WorkerGroup:
         on_change: called when a worker has begun or ended to serve.
         on_event: receives each event of a worker for the feed, encoded.
         on_switch: receives each switch of another host from every worker.
+        on_rejected: receives each rejected token.
         dropped: counts what is damaged.
 
     Attributes:
@@ -101,6 +102,7 @@ class WorkerGroup:
         on_change: Callable[[], object],
         on_event: Callable[[bytes], object],
         on_switch: Callable[[SwitchHedging], object],
+        on_rejected: Callable[[TokenRejected], object],
         dropped: DroppedState,
     ) -> None:
         self._tasks = tasks
@@ -110,6 +112,7 @@ class WorkerGroup:
         self._on_change = on_change
         self._on_event = on_event
         self._on_switch = on_switch
+        self._on_rejected = on_rejected
         self._dropped = dropped
         self._held: deque[socket.socket] = deque()  # accepted, and not passed
         self._share = ShareHub()
@@ -149,6 +152,7 @@ class WorkerGroup:
             "ready": lambda payload: self._begin(worker, payload),
             "event": lambda payload: self._on_event(msgspec.msgpack.decode(payload, type=bytes)),
             "switched": lambda payload: self._on_switch(msgspec.msgpack.decode(payload, type=SwitchHedging)),
+            "token_rejected": lambda payload: self._on_rejected(msgspec.msgpack.decode(payload, type=TokenRejected)),
             "ended": lambda payload: self._set_last(worker, payload),
         }
         worker.channel = Channel(self._tasks, handlers, lambda: self._on_end(worker))

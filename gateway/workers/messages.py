@@ -15,7 +15,9 @@ from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageDump
 from gateway.process_events import ConfigReloaded, ReplicaSwitched
 from gateway.proof.tally import Tally
+from gateway.server.credentials.keepers import TokenState
 from gateway.server.learned_state import Restored
+from ttft_gateway.credentials.sources import Source
 from ttft_gateway.pool.learned import LearnedModel
 
 PICKLE: Final = pickle.HIGHEST_PROTOCOL
@@ -49,6 +51,20 @@ def share_of(settings: Settings, workers: int) -> Settings:
     return settings.model_copy(update={**own, "learned_file": None})
 
 
+class TokenChange(msgspec.Struct):
+    """Another state of a token."""
+
+    source: Source
+    state: TokenState
+
+
+class TokenRejected(msgspec.Struct):
+    """An upstream has rejected a token, in a request that was sent `ago_s` before."""
+
+    source: Source
+    ago_s: float
+
+
 class Begin(msgspec.Struct):
     """State with which a worker begins.
 
@@ -59,6 +75,7 @@ class Begin(msgspec.Struct):
         learned: learned state to begin with.
         learned_age_s: time since the state was recorded.
         feed: True if events are sent to the supervisor.
+        tokens: tokens in use.
     """
 
     settings: bytes
@@ -67,6 +84,7 @@ class Begin(msgspec.Struct):
     learned: dict[str, LearnedModel]
     learned_age_s: float
     feed: bool
+    tokens: list[TokenChange] = []
 
 
 class Ready(msgspec.Struct):

@@ -24,6 +24,7 @@ from gateway.events import Event
 from gateway.observe.state import DiscoveryState
 from gateway.process_events import ConfigReloaded, HedgingSwitched, ReplicaSwitched
 from gateway.race.context import Runtime
+from gateway.server.credentials.board import token_sources
 from gateway.server.discovery.driver import Discovery
 from gateway.server.reloads import Reread, check_reload, read_again, reload_fault
 from gateway.share.sync import Reach
@@ -37,6 +38,7 @@ from gateway.workers.messages import (
     SwitchReplicaDone,
     packed,
 )
+from gateway.workers.tokens import GroupTokens
 
 _PREPARE_S_MAX: Final = 10.0  # for building what the settings describe
 _SWITCH_S_MAX: Final = 4.0  # for switching hedging, and for passing it on to other hosts, which takes up to 2 s
@@ -131,6 +133,7 @@ class SettingsInForce:
         reread: reads them again for a reload; None if there is no file.
         group: the workers.
         switches: receive replicas that a reload takes in again.
+        tokens: tokens of the replicas.
         runtime: clock, random numbers and receiver of events.
         tasks: owner of the tasks that ask sources.
 
@@ -145,6 +148,7 @@ class SettingsInForce:
         reread: Reread | None,
         group: WorkerGroup,
         switches: GroupSwitches,
+        tokens: GroupTokens,
         runtime: Runtime,
         tasks: asyncio.TaskGroup,
     ) -> None:
@@ -153,6 +157,7 @@ class SettingsInForce:
         self._reread = reread
         self._group = group
         self._switches = switches
+        self._tokens = tokens
         self._runtime = runtime
         self._discovery = Discovery(tasks, runtime, self._use_model, os.environ)
         self._found = self._discovery.keep(base)
@@ -162,6 +167,7 @@ class SettingsInForce:
         """Find the replicas of models with a source, before the first worker begins."""
         self._found = await self._discovery.prepare(self.settings)
         self.settings = self._found.settings
+        await self._tokens.keepers.prepare(token_sources(self.settings))
 
     def follow(self) -> None:
         """Follow the sources from now on; all workers serve."""
@@ -217,6 +223,7 @@ class SettingsInForce:
         Raises:
             ReloadFailed: a worker cannot use them; none does.
         """
+        await self._tokens.keepers.prepare(token_sources(settings))
         workers = self._group.ready
         for worker, answer in await self._group.ask("prepare", prepare, _PREPARE_S_MAX, workers):
             fault = "it did not answer" if answer is None else msgspec.msgpack.decode(answer, type=Prepared).fault
@@ -225,6 +232,7 @@ class SettingsInForce:
                 raise ReloadFailed(f"worker {worker.number} cannot use the configuration: {fault}")
         self.revision += 1
         self.settings = settings  # also for workers that begin from now on
+        self._tokens.follow(token_sources(settings))
         for _, answer in await self._group.ask("commit", None, CALL_S_MAX, workers):
             if answer is not None:
                 committed = msgspec.msgpack.decode(answer, type=Committed)

@@ -35,8 +35,9 @@ from gateway.workers.channel import Control
 from gateway.workers.group import Worker, WorkerGroup
 from gateway.workers.group_view import GroupView
 from gateway.workers.merging import merged_learned
-from gateway.workers.messages import Begin, Ready, SwitchHedging, ToSupervisor, ToTop, packed
+from gateway.workers.messages import Begin, Ready, SwitchHedging, TokenRejected, ToSupervisor, ToTop, packed
 from gateway.workers.settings_in_force import GroupSwitches, SettingsInForce
+from gateway.workers.tokens import GroupTokens
 from ttft_gateway.pool.learned import LearnedModel
 
 _START_S_MAX: Final = 60.0  # until all workers serve
@@ -122,11 +123,13 @@ class Supervisor:
             self._on_change,
             self._feed.put,
             self._on_switch,
+            self._on_rejected_token,
             self._observers.dropped,
         )
         self._switches = GroupSwitches(self._group, self._model_names, emit)
         runtime = Runtime(self._loop, emit, random.Random().random, TimerQueue(self._loop))
-        self._in_force = SettingsInForce(settings, reread, self._group, self._switches, runtime, tasks)
+        self._tokens = GroupTokens(self._group, tasks, runtime)
+        self._in_force = SettingsInForce(settings, reread, self._group, self._switches, self._tokens, runtime, tasks)
         self._control = Control(given.control, self._on_message, lambda: self._put_signal(None))
         self._begun: dict[str, LearnedModel] = {}  # the state of the file, until all have begun
         self._begun_age_s = 0.0
@@ -136,7 +139,7 @@ class Supervisor:
         self._learned = LearnedFile(
             settings.learned_file, self, self._observers.hub.emit, self._observers.dropped.of("learned_file")
         )
-        self._observers.values.append(self._learned.values)
+        self._observers.values += [self._learned.values, self._tokens.keepers.values]
         view = GroupView(
             self._group,
             metrics,
@@ -217,6 +220,7 @@ class Supervisor:
         for task in self._background:
             task.cancel()
         self._in_force.close()
+        self._tokens.keepers.close()
         self._control.close()
         self._front.close()
         self._group.close_held()
@@ -251,6 +255,7 @@ class Supervisor:
             learned,
             age_s,
             self._feed.is_used,
+            self._tokens.changes,
         )
 
     # the top process and the workers
@@ -294,6 +299,7 @@ class Supervisor:
             return False
         self._control.send(ToTop(ready=worker.process))
         worker.channel.send("feed", self._feed.is_used)
+        self._tokens.send(worker)
         if ready.restored is not None and not self._reported and not self._started.is_set():
             self._reported = True
             self._learned.report(ready.restored, self._begun_age_s)
@@ -311,6 +317,9 @@ class Supervisor:
 
     def _on_switch(self, switch: SwitchHedging) -> None:
         self._switches.on_switch(switch)
+
+    def _on_rejected_token(self, rejected: TokenRejected) -> None:
+        self._tokens.on_rejected(rejected)
 
     def _on_feed(self) -> None:
         self._group.notify("feed", self._feed.is_used)

@@ -48,12 +48,15 @@ from gateway.workers.messages import (
     SwitchHedging,
     SwitchReplica,
     SwitchReplicaDone,
+    TokenChange,
+    TokenRejected,
     WorkerEnded,
     WorkerScrape,
     share_of,
     unpacked,
 )
 from gateway.workers.passing import Receiver
+from ttft_gateway.credentials.sources import Source
 
 _BEGIN_S_MAX: Final = 60.0
 _CLOSE_S_MAX: Final = 1.0  # for the last message
@@ -143,6 +146,9 @@ class _Worker:
         self._gateway = Gateway(share_of(settings, member.workers), tasks, None, tune, member, engine)
         self._gateway.switches.on_switch = lambda event: channel.send("switched", SwitchHedging(event.model, event.on))
         asyncio.get_running_loop().set_exception_handler(self._gateway.on_loop_error)
+        self._gateway.tokens.reject = self._on_rejected_token
+        for change in begin.tokens:
+            self._gateway.tokens.put(change.source, change.state)
         self._prepared: Topology | None = None
         self._feeds = False
         self._gateway.hub.listeners.append(self._on_event)
@@ -227,6 +233,7 @@ class _Worker:
             "feed": self._feed,
             "switch_hedging": self._switch_hedging,
             "switch_replica": self._switch_replica,
+            "token": self._use_token,
             "prepare": self._prepare,
             "commit": self._commit,
             "abandon": lambda _: self._abandon(),
@@ -267,6 +274,13 @@ class _Worker:
         if switch.publisher != self._number or switches.publish is None:
             return None
         return await switches.publish(switch.model, on=switch.on)
+
+    def _use_token(self, payload: bytes) -> None:
+        change = msgspec.msgpack.decode(payload, type=TokenChange)
+        self._gateway.tokens.put(change.source, change.state)
+
+    def _on_rejected_token(self, source: Source, sent_s: float) -> None:
+        self._channel.send("token_rejected", TokenRejected(source, asyncio.get_running_loop().time() - sent_s))
 
     def _switch_replica(self, payload: bytes) -> SwitchReplicaDone:
         switch = msgspec.msgpack.decode(payload, type=SwitchReplica)

@@ -5,11 +5,12 @@ Independent of HTTP and keys. Sans-I/O. Units: tokens.
 """
 
 from collections.abc import Mapping
+from urllib.parse import quote
 
 import msgspec
 
 from providers.openai.outlines import read_outline
-from providers.openai.request import build
+from providers.openai.request import build, build_instead, without
 from ttft_gateway.apis.anthropic.events import MessageReader
 from ttft_gateway.apis.anthropic.usage import counted
 from ttft_gateway.apis.anthropic.writer import PIECES, Json
@@ -31,17 +32,31 @@ class AnthropicMessages:
     Args:
         first_token: with "answer", thinking does not count as content.
         max_tokens: the bound on an answer if the client sends none: the API requires one.
+        body_version: value of `anthropic_version` in bodies, at a server that has the model in its path, as Vertex AI
+            has; None for a server that has the model in the body.
     """
 
-    def __init__(self, *, first_token: FirstToken = "any", max_tokens: int = MAX_TOKENS_DEFAULT) -> None:
+    def __init__(
+        self,
+        *,
+        first_token: FirstToken = "any",
+        max_tokens: int = MAX_TOKENS_DEFAULT,
+        body_version: str | None = None,
+    ) -> None:
         self._first_token = first_token
         self._max_tokens = max_tokens
+        self._version = None if body_version is None else b'"anthropic_version":' + dumps(body_version)
 
-    def path(self, _api: Api) -> str:
-        return "/messages"
+    def path(self, _api: Api, model: str, *, stream: bool) -> str:
+        if self._version is None:
+            return "/messages"
+        return f"/models/{quote(model, safe='@:')}:{'streamRawPredict' if stream else 'rawPredict'}"
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
-        return build(_bounded(call, self._max_tokens), model, stream=stream, ask_usage=False)
+        call = _bounded(call, self._max_tokens)
+        if self._version is None:
+            return build(call, model, stream=stream, ask_usage=False)
+        return build_instead(without(call, ("anthropic_version",)), self._version, stream=stream)
 
     def reader(self, _call: Call) -> MessageReader:
         return MessageReader(self._first_token)

@@ -32,7 +32,7 @@ class OpenAIChat:
         self._learned = LearnedEnds()
         self._chunks = _chunks  # events of a whole answer
 
-    def path(self, api: Api) -> str:
+    def path(self, api: Api, _model: str, *, stream: bool) -> str:
         return "/" + api.value
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:

@@ -69,8 +69,8 @@ class EditedProtocol:
         self._inner = inner
         self._edits = edits
 
-    def path(self, api: Api) -> str:
-        return self._inner.path(api)
+    def path(self, api: Api, model: str, *, stream: bool) -> str:
+        return self._inner.path(api, model, stream=stream)
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
         return self._inner.build(self._edits.apply(call), model, stream=stream)

@@ -4,6 +4,7 @@ Only the spans of `model`, `stream` and `stream_options` change: all other bytes
 them. Independent of HTTP and providers.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -18,6 +19,8 @@ _COPIED_MAX = 256 * 1024  # bytes of a body that is copied for each upstream req
 _STREAM = b'"stream":true,'
 _ASK_USAGE = b'"stream_options":{"include_usage":true},'
 _encode = msgspec.json.Encoder().encode
+_MODEL_KEY = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*\Z')
+_KEY_MAX = 64  # bytes before the value of `model` in which its key is looked for
 _options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
 
 
@@ -31,9 +34,9 @@ def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> Body:
         ask_usage: with a stream, request token counts too (not every server supports `stream_options`).
     """
     if call.streaming and not stream:
-        call = _without(call, ("stream", "stream_options"))
+        call = without(call, ("stream", "stream_options"))
     elif not call.options:
-        call = _without(call, ("stream_options",))
+        call = without(call, ("stream_options",))
     body, spans, at = call.body, call.spans, call.insert_at
     asks = stream and ask_usage and call.options and not call.include_usage
     is_usual = stream is call.streaming and "model" in spans and not (asks and "stream_options" in spans)
@@ -55,6 +58,32 @@ def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> Body:
             replaced.append((spans["stream_options"], _usage_asked(call)))
         else:
             added += _ASK_USAGE
+    return _replaced(call, replaced, added)
+
+
+def build_instead(call: Call, field: bytes, *, stream: bool) -> Body:
+    """Build the body for a server that has the model in its path.
+
+    Args:
+        call: the client's call.
+        field: field in JSON that is sent instead of `model`; the call's body has none of this name.
+        stream: request a stream.
+    """
+    if call.streaming and not stream:
+        call = without(call, ("stream",))
+    start, end = call.spans.get("model", (0, 0))
+    first = max(0, start - _KEY_MAX)
+    key = _MODEL_KEY.search(call.body[first:start])
+    replaced, added = list[_Replaced](), b""
+    if key is not None:
+        replaced.append(((first + key.start(), end), field))
+    else:
+        call, added = without(call, ("model",)), field + b","
+    if stream and not call.streaming:
+        if "stream" in call.spans:
+            replaced.append((call.spans["stream"], b"true"))
+        else:
+            added += _STREAM
     return _replaced(call, replaced, added)
 
 
@@ -112,6 +141,15 @@ def lowered(call: Call, keys: Iterable[str], tokens: int, sent: int) -> dict[str
     return values
 
 
+def without(call: Call, keys: Collection[str]) -> Call:
+    """Return the call without some of its top-level keys; the same object if it has none of them."""
+    if not any(key in call.spans for key in keys):
+        return call
+    ordered = sorted(call.spans.items(), key=lambda entry: entry[1])
+    body, spans = written({key: call.body[start:end] for key, (start, end) in ordered if key not in keys})
+    return msgspec.structs.replace(call, body=body, spans=spans, insert_at=1)
+
+
 def written(fields: Mapping[str, bytes]) -> tuple[bytes, dict[str, tuple[int, int]]]:
     """Return the JSON object with these fields, and the span of each value in it.
 
@@ -127,14 +165,6 @@ def written(fields: Mapping[str, bytes]) -> tuple[bytes, dict[str, tuple[int, in
         spans[key] = (start, at)
         pieces += (prefix, value)
     return b"".join([*pieces, b"}"]), spans
-
-
-def _without(call: Call, keys: Collection[str]) -> Call:
-    if not any(key in call.spans for key in keys):
-        return call
-    ordered = sorted(call.spans.items(), key=lambda entry: entry[1])
-    body, spans = written({key: call.body[start:end] for key, (start, end) in ordered if key not in keys})
-    return msgspec.structs.replace(call, body=body, spans=spans, insert_at=1)
 
 
 def _usage_asked(call: Call) -> bytes:

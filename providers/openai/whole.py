@@ -31,7 +31,7 @@ class WholeAnswers:
     _items: str | None = None  # key of the array that every answer has
     _unsupported = "this API is not supported by the upstream's model"
 
-    def path(self, api: Api) -> str:
+    def path(self, api: Api, _model: str, *, stream: bool) -> str:
         return "/" + api.value
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:

@@ -30,7 +30,7 @@ class OpenAIResponses:
         self._first_token = first_token
         self._on_response_id = on_response_id
 
-    def path(self, api: Api) -> str:
+    def path(self, api: Api, _model: str, *, stream: bool) -> str:
         return "/" + api.value
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:

@@ -98,8 +98,8 @@ class TranslatedProtocol:
         self._inner = inner
         self._on_dropped = on_dropped
 
-    def path(self, _api: Api) -> str:
-        return self._inner.path(self._translation.upstream_api)
+    def path(self, _api: Api, model: str, *, stream: bool) -> str:
+        return self._inner.path(self._translation.upstream_api, model, stream=stream)
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
         _check_values(call.body)

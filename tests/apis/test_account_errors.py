@@ -6,7 +6,7 @@ import pytest
 
 from error_forms import DEAD, MISTAKES, Form
 from providers.openai.chat import OpenAIChat
-from ttft_gateway.apis.account_errors import Blame, account_blame
+from ttft_gateway.apis.account_errors import Blame, account_blame, rejects_token
 from ttft_gateway.apis.errors import BadStatus, UpstreamError
 from ttft_gateway.apis.openai.errors import problem_of
 from ttft_gateway.hedging.failures import classify
@@ -42,6 +42,15 @@ def test_a_quoted_value_is_no_proof() -> None:
     assert account_blame(quoted) is Blame.LIKELY
     quoted.param = "service_tier"
     assert account_blame(quoted) is None
+
+
+_TOKENS = {"bedrock-key", "bedrock-expired", "bedrock-api-key", "bedrock-expired-key"}  # 403s
+
+
+def test_a_new_token_may_cure_a_rejected_one() -> None:
+    """Every 401 and Bedrock's 403 about a token are cured by a new token; no other error is."""
+    found = {name for name, form in {**DEAD, **MISTAKES}.items() if rejects_token(read(form))}
+    assert found == _TOKENS | {name for name, form in {**DEAD, **MISTAKES}.items() if form.status == 401}
 
 
 def test_the_reasons_that_are_read_are_bounded() -> None:

@@ -17,6 +17,7 @@ from gateway.observe.process import ProcessValues
 from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.span_queue import SpanCounts
 from gateway.observe.state import DiscoveryState, PoolState, ReplicaState
+from gateway.server.credentials.keepers import token_values
 from gateway.server.learned_file import file_values
 from gateway.server.sharing import share_values
 from gateway.workers.group_view import worker_values
@@ -184,6 +185,7 @@ def test_every_metric_is_documented() -> None:
         *shared,
         *proof.values(),
         *file_values(None),
+        *token_values("google", 1800.0, None),
         *SpanCounts().values(),
         *DroppedState(lambda _: None, lambda: 0.0).values(),
     ]

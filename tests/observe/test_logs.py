@@ -30,6 +30,7 @@ from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, Request
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
+    CredentialChanged,
     DiscoveryChanged,
     HedgingMeasured,
     HedgingSwitched,
@@ -60,6 +61,7 @@ RARE: list[Event] = [
     ReplicasFound(1.0, "llama", "llama", "dns vllm:8000", ("10.0.0.3:8000",), ("10.0.0.1:8000",), 2),
     DiscoveryChanged(1.0, "llama", "llama", "dns vllm:8000", 2, "the answer is empty"),
     ConfigReloaded(1.0, 1, 2, 0, "no"),
+    CredentialChanged(1.0, "command token", 297.5, "the program token ended with code 1"),
     LearnedRestored(1.0, "learned.json", 12.5, 1, 0),
     LearnedFileFailed(1.0, "learned.json", "the file is damaged"),
     ComponentFailed(1.0, "plan", "ValueError"),
@@ -221,6 +223,7 @@ def test_rare_events() -> None:
         ("info", "replicas_found"),
         ("warning", "discovery_changed"),
         ("warning", "config_reloaded"),
+        ("warning", "credential_changed"),
         ("info", "learned_restored"),
         ("warning", "learned_file_failed"),
         ("error", "component_failed"),

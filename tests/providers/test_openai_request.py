@@ -84,7 +84,7 @@ def test_completions_are_built_alike(api: Api) -> None:
     call = call_of({"model": "m", "prompt": "é"}, api)
     built = json.loads(in_one_piece(protocol.build(call, "up", stream=True)))
     assert built == {"stream": True, "stream_options": {"include_usage": True}, "model": "up", "prompt": "é"}
-    assert protocol.path(api) == f"/{api.value}"
+    assert protocol.path(api, "m", stream=True) == f"/{api.value}"
 
 
 @given(

@@ -37,6 +37,7 @@ def test_models() -> None:
         "breaker": "half_open",
         "samples": 0,
         "out": False,
+        "locked": None,
         "backup_only": False,
         "suspect": True,
         "never_hedged": "billed",

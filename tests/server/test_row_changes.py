@@ -13,10 +13,12 @@ from gateway.config.discovered import PoolPlace, address_rows, sources, with_mod
 from gateway.config.settings import Settings
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
+from gateway.server.credentials.board import TokenBoard
 from gateway.server.model_parts import Foundation
 from gateway.server.topology import Topology, build_topology
 from running import run_virtual
 from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.limits.rates import LOCAL
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import BreakerState
 
@@ -35,7 +37,7 @@ class Site:
         )
         self.rows = {place: address_rows(each, addresses, ()) for place, each in sources(self.base).items()}
         self.settings = with_rows(self.base, self.rows)
-        self.foundation = Foundation(tasks, self.runtime)
+        self.foundation = Foundation(tasks, self.runtime, LOCAL, None, TokenBoard(self.runtime.loop.time))
         self.topology = build_topology(self.settings, self.foundation)
 
     @property

@@ -127,6 +127,31 @@ DEAD: Mapping[str, Form] = {
     "bedrock-access": Form(
         403, {"message": "You don't have access to the model with the specified model ID."}, "AccessDeniedException"
     ),
+    "bedrock-api-key": Form(
+        403, {"Message": "Authentication failed: Please make sure your API Key is valid."}, "AccessDeniedException"
+    ),
+    "bedrock-expired-key": Form(403, {"Message": "Bearer Token has expired"}, "AccessDeniedException"),
+    "bedrock-mantle-key": openai(401, "Invalid bearer token", None, "invalid_api_key")._replace(at_once=True),
+    "bedrock-mantle-route": openai(
+        400, "model `xai.grok-4.3` isn't supported on this route", "invalid_request_error", "validation_error"
+    ),
+    "bedrock-mantle-api": openai(
+        400,
+        "The model 'openai.gpt-5.6-terra' does not support the '/v1/chat/completions' API",
+        "invalid_request_error",
+        "validation_error",
+    ),
+    "bedrock-model": Form(400, {"message": "The provided model identifier is invalid."}, "ValidationException"),
+    "vertex-token": google(
+        401, "UNAUTHENTICATED", "Request had invalid authentication credentials.", "ACCESS_TOKEN_EXPIRED"
+    )._replace(at_once=True),
+    "vertex-model": google(404, "NOT_FOUND", "Publisher Model `projects/p/locations/l/models/x` was not found"),
+    "vertex-agreement": google(
+        400, "FAILED_PRECONDITION", "Project `1` is not allowed to use Publisher Model `projects/p/models/x`"
+    ),
+    "foundry-api": Form(
+        404, {"error": {"code": "api_not_supported", "message": "Requested API is currently not supported"}}
+    ),
     "deepseek": openai(402, "Insufficient Balance", "unknown_error", "invalid_request_error"),
     "openrouter": Form(402, {"error": {"message": "Insufficient credits. Add more using the settings", "code": 402}}),
     "mistral": Form(401, {"message": "Unauthorized", "request_id": "1"}),

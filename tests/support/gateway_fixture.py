@@ -174,6 +174,7 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
     settings = await asyncio.to_thread(load, file, {})
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(settings, tasks, lambda: load(file, {}))
+        await gateway.start_tokens()
         with await serve._bind(settings.listen) as sock:
             server = serve._public_server(gateway, sock, None)
             sweeping = tasks.create_task(serve.sweep(server, gateway))

@@ -33,7 +33,7 @@ def test_a_damaged_answer_is_none(answer: bytes, kind: type) -> None:
     async def main() -> None:
         dropped = DroppedState(events.append, lambda: 0.0)
         async with asyncio.TaskGroup() as tasks:
-            group = WorkerGroup(tasks, events.append, lambda *_: True, bool, bool, bool, dropped)
+            group = WorkerGroup(tasks, events.append, lambda *_: True, bool, bool, bool, bool, dropped)
             workers = [Worker(number, 100 + number, cast("Lane", None)) for number in (1, 2)]
             assert group.decoded(workers[0], None, kind) is None
             for worker in (*workers, *workers):

@@ -66,7 +66,8 @@ _FORMS: Final = (
     ),
     _Form(
         "Google: Gemini and Vertex",
-        "google/api/error_reason.proto of googleapis/googleapis; ai.google.dev/gemini-api/docs/troubleshooting",
+        "google/api/error_reason.proto of googleapis/googleapis; ai.google.dev/gemini-api/docs/troubleshooting; "
+        "googleapis/python-aiplatform#3574, yym68686/uni-api#41 (publisher models)",
         (
             "API_KEY_INVALID",
             "API_KEY_SERVICE_BLOCKED",
@@ -96,22 +97,28 @@ _FORMS: Final = (
             "API key was reported as leaked",
             "project has been denied access",
             r"models/[\w.-]{1,120} is not found for API version",
+            r"Publisher Model `[^`]{1,300}` (?:was|is) not found",
+            "is not allowed to use Publisher Model",
         ),
     ),
     _Form(
-        "Azure OpenAI",
-        "learn.microsoft.com/azure/ai-services/openai; SciSharp/BotSharp#386; MicrosoftDocs/azure-docs#107395",
+        "Azure OpenAI and Foundry",
+        "learn.microsoft.com/azure/ai-services/openai; SciSharp/BotSharp#386; MicrosoftDocs/azure-docs#107395; "
+        "anthropics/claude-code#13558",
         ("DeploymentNotFound",),
         ("AuthenticationTypeDisabled",),
         (
             "Access denied due to (?:invalid subscription key|Virtual Network)",
             "API deployment for this resource does not exist",
             "Public access is disabled",
+            "Requested API is currently not supported",
         ),
     ),
     _Form(
         "Amazon Bedrock; AccessDeniedException is also sent for a guardrail that the request names",
-        "docs.aws.amazon.com/bedrock/latest/userguide/troubleshooting-api-error-codes.html and CommonErrors.html",
+        "docs.aws.amazon.com/bedrock/latest/userguide/troubleshooting-api-error-codes.html and CommonErrors.html; "
+        "anomalyco/opencode#47073 (403), BerriAI/litellm (tests of AnthropicExceptionMapping, expired), "
+        "NousResearch/hermes-agent#65076 (routes)",
         (
             "UnrecognizedClientException",
             "ExpiredTokenException",
@@ -131,6 +138,11 @@ _FORMS: Final = (
             "access to the model with the specified model ID",
             "account is not authorized to invoke this API",
             "Model access is denied due to",
+            "make sure your API Key is valid",
+            r"\ABearer Token has expired",
+            "isn't supported on this route",
+            r"The model '[^']{1,200}' does not support the '/",
+            "provided model identifier is invalid",
         ),
     ),
     _Form(
@@ -190,6 +202,19 @@ _FORMS: Final = (
     ),
 )
 
+_EXPIRED: Final = frozenset(
+    {
+        "ACCESS_TOKEN_EXPIRED",
+        "ACCESS_TOKEN_TYPE_UNSUPPORTED",
+        "ExpiredTokenException",
+        "ExpiredToken",
+        "InvalidClientTokenId",
+        "UnrecognizedClientException",
+    }
+)
+_names_expired = re.compile(
+    r"Bearer Token has expired|make sure your API Key is valid|security token included in the request is", re.IGNORECASE
+).search
 _CERTAIN: Final = frozenset(name for form in _FORMS for name in form.certain)
 _LIKELY: Final = frozenset(name for form in _FORMS for name in form.likely)
 _names_account = re.compile("|".join(text for form in _FORMS for text in form.texts), re.IGNORECASE).search
@@ -205,3 +230,10 @@ def account_blame(error: UpstreamError) -> Blame | None:
     if not _LIKELY.isdisjoint(names) or _names_account(error.message) is not None:
         return Blame.LIKELY
     return None
+
+
+def rejects_token(error: UpstreamError) -> bool:
+    """Return True if an upstream rejects a token, which a new one may cure: a 401, or a 403 of Amazon Bedrock."""
+    if error.status == 403:
+        return not _EXPIRED.isdisjoint((error.code, error.kind, error.reason)) or bool(_names_expired(error.message))
+    return error.status == 401

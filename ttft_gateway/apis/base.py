@@ -311,8 +311,8 @@ class Assembler(Protocol):
 class WireProtocol(Protocol):
     """One client API over one upstream API, sans-I/O: builds requests, reads events and errors."""
 
-    def path(self, api: Api) -> str:
-        """The path below the base URL."""
+    def path(self, api: Api, model: str, *, stream: bool) -> str:
+        """The path below the base URL, of a request for a stream or for a whole answer of a model."""
 
     def build(self, call: Call, model: str, *, stream: bool) -> "Body":
         """Build the request body for a replica that calls the model `model`; `stream` overrides the client's choice.

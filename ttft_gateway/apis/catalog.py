@@ -22,6 +22,10 @@ class Auth(enum.Enum):
     API_KEY = "api-key"
     X_API_KEY = "x-api-key"
 
+    def header(self, secret: str) -> tuple[bytes, bytes]:
+        """Return the header with a key or token."""
+        return self.value.encode(), (f"Bearer {secret}" if self is Auth.BEARER else secret).encode()
+
 
 _COMPATIBLE = frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS})
 _WITH_RESPONSES = _COMPATIBLE | {Api.RESPONSES}
@@ -33,7 +37,8 @@ class Kind(msgspec.Struct, frozen=True):
 
     Attributes:
         base_url: base URL of the provider's API; None if each customer or server has another one.
-        hosts: further hosts of the provider; their subdomains are included.
+        place: settings from which the base URL is derived (clouds.py); empty if it has to be written.
+        hosts: further hosts of the provider; their subdomains are included, and `*` stands for a region.
         litellm: the provider's names in LiteLLM.
         auth: the header that carries the key.
         own_engine: a self-hosted inference engine, not a provider: capacity is shared, not bought.
@@ -47,9 +52,11 @@ class Kind(msgspec.Struct, frozen=True):
             this is `continue_final_message`, and completions are continued by a longer prompt.
         max_tokens: name of the bound on a chat completion's tokens, for translations.
         headers: headers of every request to it.
+        body_version: value of `anthropic_version` in a body, at a server that has the model in its path; None: neither.
     """
 
     base_url: str | None = None
+    place: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     litellm: tuple[str, ...] = ()
     auth: Auth = Auth.BEARER
@@ -63,6 +70,7 @@ class Kind(msgspec.Struct, frozen=True):
     prefills: Api | None = None
     max_tokens: str = "max_tokens"
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    body_version: str | None = None
 
 
 CATALOG: Mapping[str, Kind] = MappingProxyType(
@@ -78,6 +86,7 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             max_tokens="max_completion_tokens",
         ),
         "azure": Kind(  # the /openai/v1 form of its address
+            place=("resource",),
             hosts=("openai.azure.com",),
             litellm=("azure",),
             auth=Auth.API_KEY,
@@ -97,6 +106,25 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             limits=RateLimitFormat(),
             prefills=Api.MESSAGES,
             headers=((b"anthropic-version", b"2023-06-01"),),
+        ),
+        "bedrock": Kind(  # its routes are in clouds.py; BerriAI/litellm#36008: Invoke bills a cancelled stream in full
+            place=("region",),
+            hosts=("bedrock-mantle.*.api.aws", "bedrock-runtime.*.amazonaws.com"),
+            apis=frozenset({Api.CHAT, Api.RESPONSES, Api.MESSAGES}),
+            stores_responses=True,  # at bedrock-mantle: can1357/oh-my-pi#1732
+        ),
+        "vertex": Kind(  # no source states what a cancelled request costs, here and at foundry
+            place=("region", "project"),
+            hosts=("*-aiplatform.googleapis.com", "aiplatform.googleapis.com", "aiplatform.*.rep.googleapis.com"),
+            apis=frozenset({Api.CHAT, Api.MESSAGES}),
+        ),
+        "foundry": Kind(
+            place=("resource",),
+            hosts=("services.ai.azure.com",),
+            auth=Auth.API_KEY,
+            apis=frozenset({Api.CHAT, Api.RESPONSES, Api.EMBEDDINGS, Api.MESSAGES}),
+            stores_responses=True,
+            max_tokens="max_completion_tokens",
         ),
         "compatible": Kind(litellm=("litellm_proxy",), limits=RateLimitFormat()),  # any other server with OpenAI's API
         "vllm": Kind(

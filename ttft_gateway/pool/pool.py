@@ -110,7 +110,7 @@ class Pool:
 
     def switch(self, replica: Replica, now_s: float, *, out: bool) -> None:
         """Take a replica out, or in again with a slow start; its attempts under way continue."""
-        replica.out = out
+        replica.take_out(out=out)
         if not out:
             replica.breaker.start_slowly(now_s)
             self.loads.on_recovered(now_s)

@@ -10,6 +10,7 @@ Units: seconds of the loop's clock.
 
 import enum
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ttft_gateway.apis.base import Api, Endpoint, LimitReader, Prefix
@@ -194,7 +195,10 @@ class Replica:
         source: base URL, model at the replica and definition of a first token: its learned state is valid for these.
         in_flight: number of its attempts under way, of other gateways too as far as they are known.
         others_in_flight: number of attempts in `in_flight` that other gateways sent.
-        out: True while the operator has taken it out: it gets no new attempts.
+        taken_out: True while the operator has taken it out.
+        locked: reason for which it cannot be used, None if it can: it has no valid token.
+        out: True while it is taken out or locked: it gets no new attempts.
+        renew: renews its token after a rejection, given the time at which the request was sent; None without a token.
         secrets: texts that its errors must not reveal: its key, keys before it, and the values of headers sent to it.
     """
 
@@ -218,7 +222,10 @@ class Replica:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     in_flight: int = 0
     others_in_flight: int = 0
+    taken_out: bool = False
+    locked: str | None = None
     out: bool = False
+    renew: Callable[[float], None] | None = field(default=None, repr=False)
     breaker: Breaker = field(default_factory=Breaker)
 
     def use_key(self, endpoint: Endpoint, secrets: tuple[str, ...], now_s: float) -> None:
@@ -226,6 +233,27 @@ class Replica:
         self.endpoint = endpoint
         self.secrets = tuple(dict.fromkeys((*secrets, *self.secrets)))[:_SECRETS_MAX]
         if self.breaker.state is not BreakerState.CLOSED:  # perhaps because of the old key
+            self.breaker.on_success(now_s)
+
+    def take_out(self, *, out: bool) -> None:
+        """Take it out for the operator, or in."""
+        self.taken_out = out
+        self.out = out or self.locked is not None
+
+    def lock(self, reason: str) -> None:
+        """Take it out until it has a token."""
+        self.locked, self.out = reason, True
+
+    def use_token(self, secret: str, now_s: float, *, is_cure: bool) -> None:
+        """Record that further attempts send a new token.
+
+        Args:
+            secret: the token, which its errors must not reveal.
+            is_cure: True if the token before it was rejected, perhaps with the consequence of an open breaker.
+        """
+        self.secrets = tuple(dict.fromkeys((secret, *self.secrets)))[:_SECRETS_MAX]
+        self.locked, self.out = None, self.taken_out
+        if is_cure and self.breaker.state is not BreakerState.CLOSED:
             self.breaker.on_success(now_s)
 
     @property

@@ -32,12 +32,11 @@ from gateway.config.errors import ConfigError
 from gateway.config.loader import load
 from gateway.config.settings import Settings
 from gateway.server.discovery.sources import look_up
-from gateway.server.upstreams import endpoint_at, native_apis, needs_httpx, origin_of, upstream_headers
+from gateway.server.upstreams import endpoint_at, facts_of, native_apis, needs_httpx, origin_of, upstream_headers
 from providers.protocols import ProtocolOptions, protocols
 from providers.transport.http1 import WireClient
 from providers.transport.httpx_client import HttpxClient
 from ttft_gateway.apis.base import Api, Call, HttpSink, HttpStream, Request
-from ttft_gateway.apis.catalog import CATALOG
 from ttft_gateway.apis.error_reasons import is_stream_refused
 from ttft_gateway.apis.errors import ConnectError, UpstreamError
 from ttft_gateway.requests.parsed import NumberLimits as RequestBounds
@@ -170,14 +169,15 @@ class _Prober:
     def __init__(self, settings: Settings, target: ProbeTarget, tasks: asyncio.TaskGroup) -> None:
         self._target = target
         self._replica = replica = target.replica
-        self._kind = CATALOG[replica.kind]
+        self._kind = facts_of(replica, target.model.name)
         self._path = urlsplit(replica.base_url).path
         origin = origin_of(replica, target.connect_s)
         self._client: _WireClient | _HttpxClient = (_HttpxClient if needs_httpx(origin) else _WireClient)(origin, tasks)
-        self._headers = upstream_headers(replica)
+        self._headers = upstream_headers(replica, target.model.name)
+        self._native = native_apis(replica, target.model.name)
         supported = protocols(
             replace(self._kind, supports_usage_option=False),  # the probe decides which requests ask for token counts
-            native_apis(replica),
+            self._native,
             ProtocolOptions(first_token=target.model.first_token),
         )
         name, bytes_max = target.model.name, settings.limits.event_max_bytes
@@ -203,7 +203,7 @@ class _Prober:
         times = times_of(recordings)
         cancel_test, signs = None, list[SignTest]()
         if last.error is None:
-            for api in sign_apis(self._replica):
+            for api in sign_apis(self._target):
                 answer = await record(self._client, self._endpoint, sign_call(api, max_tokens))
                 signs.append(sign_test(api, answer))
             long_form = replace(form, max_tokens=cancel_test_tokens(self._target, max_tokens))
@@ -225,7 +225,7 @@ class _Prober:
     def _quirks(self, recordings: Sequence[Recording], streams: int) -> list[Quirk]:
         """Return the quirks; rejected fields count only if requests without them succeeded."""
         found = [*(self._rejections if streams else ()), *quirks_of(recordings)]
-        return found if Api.CHAT in native_apis(self._replica) else [each for each in found if each.name not in OF_CHAT]
+        return found if Api.CHAT in self._native else [each for each in found if each.name not in OF_CHAT]
 
     async def _ask(self, form: _RequestForm) -> tuple[Recording, _RequestForm]:
         """Send a request, in other forms if it is rejected; return the recording and the last form."""
@@ -282,6 +282,8 @@ class _Prober:
             return f"{text}; check that the replica is running at {self._replica.base_url}{private}"
         if error.status in (401, 403):
             return f"{text}; {'set api_key' if self._replica.api_key is None else 'check api_key'}"
+        if error.status == 404 and self._kind.place:
+            return f"{text}; check that {self._replica.kind} serves `model` at {self._replica.base_url}"
         if error.status == 404:
             return f"{text}; {await self._models()}"
         if error.label == "empty":

@@ -56,9 +56,9 @@ def cancel_test_tokens(target: ProbeTarget, max_tokens: int) -> int:
     return max(max_tokens, LONG_TOKENS) if target.replica.kind in COUNTERS else max_tokens
 
 
-def sign_apis(replica: ReplicaSettings) -> list[Api]:
+def sign_apis(target: ProbeTarget) -> list[Api]:
     """Return the native APIs of a replica that have signs of work in streams; one request is sent in each."""
-    return [api for api in (Api.RESPONSES, Api.MESSAGES) if api in native_apis(replica)]
+    return [api for api in (Api.RESPONSES, Api.MESSAGES) if api in native_apis(target.replica, target.model.name)]
 
 
 def sign_tokens(max_tokens: int) -> int:
@@ -102,7 +102,7 @@ def plan(chosen: Sequence[ProbeTarget], requests: int, max_tokens: int) -> Probe
     """Return the maximum cost of a probe: of each replica complete answers, its cancel test, and each sign of work."""
     # A second request of a cancel test shows how long the answer is without a cancel.
     tests = [2 if target.replica.kind in COUNTERS else 1 for target in chosen]
-    signs = [len(sign_apis(target.replica)) for target in chosen]
+    signs = [len(sign_apis(target)) for target in chosen]
     tokens = requests * max_tokens * len(chosen) + sum(signs) * sign_tokens(max_tokens)
     tokens += sum(tests[at] * cancel_test_tokens(target, max_tokens) for at, target in enumerate(chosen))
     return ProbePlan(len(chosen), requests * len(chosen) + sum(tests) + sum(signs), tokens)

@@ -77,7 +77,7 @@ def test_a_request_is_translated() -> None:
         "stream_options": {"include_usage": True},
     }
     assert dropped == [("loud",)]
-    assert protocol.path(Api.MESSAGES) == "/chat/completions"
+    assert protocol.path(Api.MESSAGES, "m", stream=True) == "/chat/completions"
 
 
 def test_unsupported_fields_are_rejected_by_name() -> None:

@@ -1,9 +1,9 @@
 """Reads the error bodies and error frames of OpenAI-compatible servers.
 
 One parser for all shapes: OpenAI and Azure (`innererror`), Gemini (`[{"error": ...}]`, `retryDelay`), OpenRouter
-(`metadata`), Amazon (`x-amzn-errortype`), llama.cpp, vLLM and SGLang (`{"object": "error"}`), TGI (`error_type`),
-Ollama (`{"error": "text"}`) and FastAPI (`detail`). Bodies that are not JSON are never quoted: they are HTML pages of
-proxies.
+(`metadata`), Amazon (`Message`, `x-amzn-errortype`), llama.cpp, vLLM and SGLang (`{"object": "error"}`), TGI
+(`error_type`), Ollama (`{"error": "text"}`) and FastAPI (`detail`). Bodies that are not JSON are never quoted: they are
+HTML pages of proxies.
 
 Units: seconds, HTTP status codes.
 """
@@ -131,6 +131,8 @@ def problem_of(value: object) -> Problem | None:
         return _described({"message": text or error, "type": value.get("error_type"), "code": value.get("code")})
     if value.get("message"):
         return _described(value)
+    if value.get("Message"):  # Amazon's
+        return Problem(_message(value["Message"]))
     if value.get("detail"):
         return _detailed(value["detail"])
     return None
