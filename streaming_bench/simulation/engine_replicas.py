@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from streaming_bench.simulation.decoding import Decoder, Generation
 from streaming_bench.simulation.engine_scenario import EngineModel, LogNormal, Prompts, ProviderModel, Quotas
 from streaming_bench.simulation.provider_quota import (
     REFUSED_AFTER_S,
@@ -228,6 +229,7 @@ class _ProviderReplica:
         loop = self._context.loop
         now_s = loop.time()
         first_s = now_s + self._ttft_s(prompt, self._draws[request], now_s)
+        stream.unsent = prompt.answer
         stream.at(loop, first_s, stream.first_token)
         stream.at(loop, first_s + self._opaque.gap_s * prompt.answer, stream.end)
         return stream
@@ -249,11 +251,13 @@ class _ProviderReplica:
 class _EngineRequest(TimedStream):
     """One request at an engine."""
 
-    __slots__ = ("_engine", "decoding", "ended", "prompt", "remaining", "spent")
+    __slots__ = ("_engine", "decoding", "ended", "generation", "prompt", "remaining", "spent")
 
     def __init__(self, sink: Sink, prompt: Prompt, engine: "_EngineReplica") -> None:
         super().__init__(sink)
         self.prompt = prompt
+        self.unsent = prompt.answer
+        self.generation: Generation | None = None
         self._engine = engine
         self.remaining: float | None = None  # prompt tokens to compute; None before the first iteration
         self.spent = 0.0  # prompt tokens computed
@@ -283,6 +287,7 @@ class _EngineReplica:
     def __init__(self, context: _ServerContext, engine: EngineModel) -> None:
         self._context = context
         self._engine = engine
+        self._decoder = Decoder(context.loop, context.timeline, engine.gap_s, engine.gap_per_decode_s)
         self._queue: deque[_EngineRequest] = deque()
         self._decodes = 0
         self._busy = False
@@ -304,6 +309,8 @@ class _EngineReplica:
 
     def cancelled(self, job: _EngineRequest) -> None:
         """Forget a cancelled request."""
+        if job.generation is not None:
+            self._decoder.cancel(job.generation)
         if job.decoding:
             self._decodes -= 1
         else:
@@ -357,13 +364,14 @@ class _EngineReplica:
     def _first_token(self, job: _EngineRequest) -> None:
         if job.ended:
             return  # cancelled just now by the first token of another attempt
-        prompt, loop = job.prompt, self._context.loop
+        prompt = job.prompt
         self._remember(prompt.group, prompt.prefix)
         self._remember(-1 - id(prompt), prompt.tokens - prompt.prefix)
         job.decoding = True
         self._decodes += 1
-        job.at(loop, self._context.timeline.finish_s(loop.time(), self._engine.gap_s * prompt.answer), job.end)
         job.first_token()
+        if not job.ended:
+            job.generation = self._decoder.start(prompt.answer, 1.0, job.send, job.end)
 
     def _hit(self, prompt: Prompt) -> int:
         """Return the number of cached tokens of a prompt's prefix."""

@@ -54,6 +54,7 @@ class EngineModel(Section, frozen=True):
         iteration_s: minimum length of an iteration.
         iteration_per_decode_s: extra length of an iteration for each answer being generated.
         gap_s: time between the tokens of an answer.
+        gap_per_decode_s: additional time between them for each other answer that is generated.
         cache_tokens: capacity of the prefix cache.
     """
 
@@ -63,6 +64,7 @@ class EngineModel(Section, frozen=True):
     iteration_per_decode_s: Duration
     gap_s: Duration
     cache_tokens: Positive
+    gap_per_decode_s: Duration = Duration(0.0)
 
 
 class ProviderModel(Section, frozen=True):

@@ -1,4 +1,4 @@
-"""Replicas with a TTFT by a law of the prompt, the replica and the time, with slots, quotas and faults: U1 to U16.
+"""Replicas with a TTFT by a law of the prompt, the replica and the time, with slots, quotas and faults: U1 to U25.
 
 The random numbers of an attempt depend on the seed, the request, the replica and the number of the attempt there, so
 that every policy has the same ones. Units: seconds of the loop's clock, tokens.
@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from streaming_bench.simulation.law_scenario import SharedLimits, TtftLaw
+from streaming_bench.simulation.decoding import Decoder, Generation
+from streaming_bench.simulation.engine_scenario import Episodes
+from streaming_bench.simulation.law_scenario import Decoding, SharedLimits, TtftLaw
 from streaming_bench.simulation.provider_quota import (
     REFUSED_AFTER_S,
     LimitHeaders,
@@ -52,7 +54,12 @@ class LawDraws:
         self._length_s = _AFTERWARDS * arrivals_s[-1]
         self._rate = count / arrivals_s[-1]
         slow = random.Random(f"{seed}/slow")
-        self._timelines = [self._timeline(index, slow) for index in range(scenario.replicas)]
+        self._timelines = [self._timeline(law.slow, index, slow) for index in range(scenario.replicas)]
+        rng = random.Random(f"{seed}/answers")
+        self._answers = [] if law.decode is None else [_answer(law.decode, rng, each) for each in self._tokens]
+        slow = random.Random(f"{seed}/spells")
+        spells = None if law.decode is None else law.decode.slow
+        self._spells = [self._timeline(spells, index, slow) for index in range(scenario.replicas)]
 
     def ttft_s(self, request: int, replica: int, nth: int, now_s: float) -> tuple[float, random.Random]:
         """Return the TTFT of an attempt, and the generator for what follows the first token.
@@ -77,6 +84,16 @@ class LawDraws:
     def tokens(self, request: int) -> float:
         """Return the length of a prompt."""
         return self._tokens[request]
+
+    def answer(self, request: int, decode: Decoding, rng: random.Random) -> tuple[int, float]:
+        """Return the tokens of an answer, and the factor of their time."""
+        tokens, slowness = self._answers[request]
+        return tokens, slowness * rng.lognormvariate(0.0, decode.noise)
+
+    def decoder(self, replica: int, decode: Decoding, loop: asyncio.AbstractEventLoop) -> Decoder:
+        """Return the generation of a replica's answers."""
+        factor = decode.factors[replica] if replica < len(decode.factors) else 1.0
+        return Decoder(loop, self._spells[replica], factor * decode.gap_s, factor * decode.per_stream_s)
 
     def world(self, scenario: Scenario, loop: asyncio.AbstractEventLoop, *, held: bool) -> World:
         """Return fresh replicas with these draws; headers always come with the first token."""
@@ -116,11 +133,10 @@ class LawDraws:
             factor *= 1.0 if law.pulse is None else law.pulse.at(now_s)
         return factor
 
-    def _timeline(self, replica: int, rng: random.Random) -> SpeedTimeline:
-        law = self._law
+    def _timeline(self, slow: Episodes | None, replica: int, rng: random.Random) -> SpeedTimeline:
         slowdowns: list[Slowdown] = []
-        if law.slow is not None and (law.slow.at == "each replica" or replica == 0):
-            slowdowns = draw_slowdowns(law.slow, self._length_s, rng)
+        if slow is not None and (slow.at == "each replica" or replica == 0):
+            slowdowns = draw_slowdowns(slow, self._length_s, rng)
         return SpeedTimeline(slowdowns)
 
     def _others(self, limits: SharedLimits, index: int) -> OtherTraffic:
@@ -135,16 +151,27 @@ def _tokens(law: TtftLaw, rng: random.Random) -> float:
     return max(5.0, min(prompts.max, rng.lognormvariate(math.log(prompts.median), prompts.sigma)))
 
 
+def _answer(decode: Decoding, rng: random.Random, prompt_tokens: float) -> tuple[int, float]:
+    """Draw an answer: its tokens, and the factor of their time."""
+    law = decode.tokens
+    tokens = max(2, min(int(law.max), int(rng.lognormvariate(math.log(law.median), law.sigma))))
+    slowness = 1.0 if decode.lasts is None else decode.lasts.draw(rng, 0) / (decode.gap_s * (tokens - 1))
+    return tokens, slowness * (1.0 if decode.prompt_tokens is None else 1.0 + prompt_tokens / decode.prompt_tokens)
+
+
 class _Job(TimedStream):
     """One attempt, which waits for a slot and holds it until its end."""
 
-    __slots__ = ("answer_s", "is_over", "loop", "queue", "ttft_s")
+    __slots__ = ("answer_s", "decoder", "generation", "is_over", "loop", "queue", "slowness", "ttft_s")
 
-    def __init__(self, sink: Sink, loop: asyncio.AbstractEventLoop, queue: "_Slots") -> None:
+    def __init__(self, sink: Sink, loop: asyncio.AbstractEventLoop, queue: "_Slots", decoder: Decoder | None) -> None:
         super().__init__(sink)
         self.loop = loop
         self.queue = queue
+        self.decoder = decoder
+        self.generation: Generation | None = None
         self.ttft_s = self.answer_s = math.inf
+        self.slowness = 1.0
         self.is_over = False
 
     def begin(self) -> None:
@@ -152,8 +179,13 @@ class _Job(TimedStream):
         first_s = self.loop.time() + self.ttft_s
         if first_s < math.inf:
             self.at(self.loop, first_s, self.first_token)
-        if first_s + self.answer_s < math.inf:
+        if first_s + self.answer_s < math.inf and self.decoder is None:
             self.at(self.loop, first_s + self.answer_s, self.end)
+
+    def first_token(self) -> None:
+        super().first_token()
+        if self.decoder is not None and self.answer_s < math.inf and not self.is_over:
+            self.generation = self.decoder.start(self.unsent, self.slowness, self.send, self.end)
 
     def end(self) -> None:
         if not self.is_over:
@@ -166,6 +198,8 @@ class _Job(TimedStream):
         if not self.is_over:
             self.is_over = True
             self.queue.leave(self)
+        if self.generation is not None and self.decoder is not None:
+            self.decoder.cancel(self.generation)
 
 
 class _Slots:
@@ -204,6 +238,7 @@ class _LawReplica:
         self._loop = loop
         self._index = index
         self._queue = queue
+        self._decoder = None if law.decode is None else draws.decoder(index, law.decode, loop)
         self._asked: dict[int, int] = {}
         self.quota: ProviderQuota | None = None
 
@@ -211,7 +246,7 @@ class _LawReplica:
         request, now_s, law = int(call.body), self._loop.time(), self._law
         nth = self._asked.get(request, 0)
         self._asked[request] = nth + 1
-        job = _Job(sink, self._loop, self._queue)
+        job = _Job(sink, self._loop, self._queue, self._decoder)
         if self.quota is not None and law.limits is not None:
             error = self.quota.charge(self._draws.tokens(request) + law.limits.answer_tokens, now_s)
             job.headers = self.quota.headers(now_s)
@@ -228,6 +263,9 @@ class _LawReplica:
             job.ttft_s = ttft_s
             is_silent = self._index == 0 and rng.random() < law.silent
             job.answer_s = math.inf if is_silent else law.answer.draw(rng, request)
+            if law.decode is not None:
+                tokens, job.slowness = self._draws.answer(request, law.decode, rng)
+                job.unsent = tokens - 1
         self._queue.enter(job)
         return job
 

@@ -1,4 +1,4 @@
-"""The [law] table of a scenario: replicas with a TTFT by a law of the prompt, the replica and the time (U1 to U16).
+"""The [law] table of a scenario: replicas with a TTFT by a law of the prompt, the replica and the time (U1 to U25).
 
 Owns the form of the table. Units: seconds, tokens; shares as fractions of 1; factors multiply the usual TTFT.
 """
@@ -65,6 +65,30 @@ class Misses(Section, frozen=True):
     correlation: Share = Share(0.0)
 
 
+class Decoding(Section, frozen=True):
+    """Generation of answers after their first tokens.
+
+    Attributes:
+        gap_s: usual time between the tokens of an answer.
+        tokens: length of answers.
+        noise: sigma of the lognormal noise of the speed of each answer.
+        factors: factors of `gap_s` at the first replicas; all further replicas have 1.
+        per_stream_s: additional time between tokens for each other answer that the replica generates.
+        prompt_tokens: length of a prompt that doubles `gap_s`; None if prompts do not matter.
+        lasts: time of an answer at the usual speed instead of `gap_s` for each token; None for the tokens.
+        slow: episodes of slow generation, which TTFT does not show; None for none.
+    """
+
+    gap_s: Duration = Duration(0.02)
+    tokens: LogNormal = LogNormal(150.0, 0.8, 2_000.0)
+    noise: Sigma = 0.1
+    factors: tuple[Positive, ...] = ()
+    per_stream_s: Duration = Duration(0.0)
+    prompt_tokens: Count | None = None
+    lasts: RandomDuration | None = None
+    slow: Episodes | None = None
+
+
 class SharedLimits(Section, frozen=True):
     """Provider quotas that other clients use, too.
 
@@ -111,6 +135,7 @@ class TtftLaw(Section, frozen=True):
         slots: requests that a replica computes at a time, in the order of arrival; None for no limit.
         one_queue: True if all replicas share the slots of one.
         answer: time after the first token for which an answer holds its slot.
+        decode: generation of answers, in place of `answer`; None for `answer`.
         limits: provider quotas; None for none.
     """
 
@@ -136,6 +161,7 @@ class TtftLaw(Section, frozen=True):
     slots: Count | None = None
     one_queue: bool = False
     answer: RandomDuration = RandomDuration("0")
+    decode: Decoding | None = None
     limits: SharedLimits | None = None
 
 

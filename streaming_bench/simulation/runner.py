@@ -64,6 +64,7 @@ class SimulatedRequest(NamedTuple):
         limited_backups: backups that got a 429.
         while_working: attempts that were started after a sign of work that was timed as a first token.
         at_first: attempts at the first replica.
+        total_s: time to the end of a complete answer; infinite if there was none.
     """
 
     arrived_s: float
@@ -77,6 +78,7 @@ class SimulatedRequest(NamedTuple):
     limited_backups: int
     while_working: int = 0
     at_first: int = 0
+    total_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -311,7 +313,7 @@ class _Simulation:
             return
         request = int(event.request_id)
         record = _record(event, self._facts[request].prompt_tokens)
-        record = record._replace(ttft_s=record.ttft_s - self._reasoning_s)
+        record = record._replace(ttft_s=record.ttft_s - self._reasoning_s, total_s=record.total_s - self._reasoning_s)
         if self._clients is not None:
             tries = self._tries.setdefault(request, [])
             tries.append(record)
@@ -340,12 +342,14 @@ def _together(tries: Sequence[SimulatedRequest]) -> SimulatedRequest:
         name: sum(getattr(each, name) for each in tries)
         for name in ("hedges", "won", "extra", "wasted_s", "limited", "limited_backups", "at_first")
     }
-    return first._replace(ttft_s=last.arrived_s + last.ttft_s - first.arrived_s, **sums)
+    earlier_s = last.arrived_s - first.arrived_s
+    return first._replace(ttft_s=earlier_s + last.ttft_s, total_s=earlier_s + last.total_s, **sums)
 
 
 def _record(event: RequestEnded, tokens: float) -> SimulatedRequest:
     hedges = limited = limited_backups = 0
     wasted_s = 0.0
+    is_answered = event.ttft_s is not None and event.status == HTTPStatus.OK
     if len(event.attempts) > 1 or event.status != HTTPStatus.OK:
         for attempt in event.attempts:
             is_backup = attempt.role is Role.BACKUP
@@ -357,7 +361,7 @@ def _record(event: RequestEnded, tokens: float) -> SimulatedRequest:
                 limited_backups += is_backup
     return SimulatedRequest(
         arrived_s=event.at_s - event.total_s,
-        ttft_s=event.ttft_s if event.ttft_s is not None and event.status == HTTPStatus.OK else math.inf,
+        ttft_s=event.ttft_s if event.ttft_s is not None and is_answered else math.inf,
         tokens=tokens,
         hedges=hedges,
         won=int(event.result is Result.BACKUP_WON),
@@ -367,6 +371,7 @@ def _record(event: RequestEnded, tokens: float) -> SimulatedRequest:
         limited_backups=limited_backups,
         while_working=_started_while_working(event.attempts) if len(event.attempts) > 1 else 0,
         at_first=sum(attempt.replica == _FIRST for attempt in event.attempts),
+        total_s=event.total_s if is_answered else math.inf,
     )
 
 

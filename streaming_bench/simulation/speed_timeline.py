@@ -45,10 +45,14 @@ class SpeedTimeline:
         """Return the speed at a time."""
         return self._speeds[bisect_right(self._starts_s, now_s) - 1]
 
+    def done(self, now_s: float) -> float:
+        """Return the work done from time 0 until now_s."""
+        i = bisect_right(self._starts_s, now_s) - 1
+        return self._work[i] + (now_s - self._starts_s[i]) * self._speeds[i]
+
     def finish_s(self, start_s: float, work_s: float) -> float:
         """Return the end of work that begins at start_s."""
-        i = bisect_right(self._starts_s, start_s) - 1
-        goal = self._work[i] + (start_s - self._starts_s[i]) * self._speeds[i] + work_s
+        goal = self.done(start_s) + work_s
         j = bisect_right(self._work, goal) - 1
         return max(start_s, self._starts_s[j] + (goal - self._work[j]) / self._speeds[j])
 

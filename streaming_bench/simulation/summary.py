@@ -16,7 +16,10 @@ from streaming_bench.report.grid import Grid, percent, short
 from streaming_bench.simulation.runner import SimulatedRun
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-LATENCIES: Final = (*QUANTILES, "mean")
+TOTALS: Final = {"total": "T mean", "total_p95": "T p95"}
+"""Times to the end of the answer; columns that are shown only if answers take longer than their first token."""
+
+LATENCIES: Final = (*QUANTILES, "mean", *TOTALS)
 
 _SHARES: Final = {"hedges": "hedges", "win_rate": "won", "extra_requests": "requests +", "extra_tokens": "tokens +"}
 _SLO: Final = {"over_slo": "over SLO"}
@@ -69,6 +72,7 @@ def figures(run: SimulatedRun, subset: Subset) -> SimulatedFigures:
     is_chosen = chosen(run, subset)
     picked = {name: values[is_chosen] for name, values in run.columns.items()}
     answered = picked["ttft_s"][np.isfinite(picked["ttft_s"])]
+    ended = picked["total_s"][np.isfinite(picked["total_s"])]
     count = len(picked["ttft_s"])
     hedges, tokens = float(picked["hedges"].sum()), float(picked["tokens"].sum())
     quantiles = np.quantile(answered, list(QUANTILES.values())) if len(answered) else np.full(len(QUANTILES), np.nan)
@@ -76,6 +80,8 @@ def figures(run: SimulatedRun, subset: Subset) -> SimulatedFigures:
     return {
         **{name: 1000 * float(value) for name, value in zip(QUANTILES, quantiles, strict=True)},
         "mean": 1000 * float(answered.mean()) if len(answered) else float("nan"),
+        "total": 1000 * float(ended.mean()) if len(ended) else float("nan"),
+        "total_p95": 1000 * float(np.quantile(ended, 0.95)) if len(ended) else float("nan"),
         "requests": float(count),
         "late": float((answered > subset.late_s).sum()),
         "failed": float(count - len(answered)),
@@ -129,7 +135,8 @@ def table(rows: Sequence[Mapping[str, object]], part: str | None = None) -> Grid
     bodies = [row if part is None else _mapping(_mapping(row["parts"])[part]) for row in rows]
     rare = {key: title for key, title in _RARE.items() if any(body[key] for body in bodies)}
     slo = _SLO if "over_slo" in bodies[0] else {}
-    titles = {**dict.fromkeys(LATENCIES), **slo, **_SHARES, **_COUNTS, **rare}
+    latencies = {key: TOTALS.get(key) for key in LATENCIES if key not in TOTALS or has_totals(bodies)}
+    titles = {**latencies, **slo, **_SHARES, **_COUNTS, **rare}
     cells: list[list[str]] = []
     for row, body in zip(rows, bodies, strict=True):
         cells.append([str(row["policy"]), *(_cell(key, body[key]) for key in titles)])
@@ -137,6 +144,11 @@ def table(rows: Sequence[Mapping[str, object]], part: str | None = None) -> Grid
             ratios = _mapping(body["to_off"])
             cells.append(["", *(f"{ratios[key]:.2f}x" if key in ratios else "" for key in titles)])
     return Grid(["policy", *(title or key for key, title in titles.items())], cells)
+
+
+def has_totals(rows: Sequence[Mapping[str, object]]) -> bool:
+    """Return True if the answers of a table take longer than their first tokens."""
+    return any(row["total"] != row["mean"] for row in rows)
 
 
 def _mapping(value: object) -> Mapping[str, object]:

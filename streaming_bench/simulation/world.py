@@ -85,13 +85,19 @@ def arrivals_s(arrivals: Arrivals, count: int, seed: int) -> list[float]:
 
 
 class TimedStream:
-    """One answer in flight: timers that are cancelled by an abort."""
+    """One answer in flight: timers that are cancelled by an abort.
 
-    __slots__ = ("_timers", "headers", "sink")
+    Attributes:
+        headers: response headers.
+        unsent: tokens of the answer after the first one that were not sent.
+    """
+
+    __slots__ = ("_timers", "headers", "sink", "unsent")
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self.headers: Headers = ()
+        self.unsent = 0
         self._timers: list[asyncio.TimerHandle] = []
 
     def at(self, loop: asyncio.AbstractEventLoop, at_s: float, act: Callable[[], None]) -> None:
@@ -142,8 +148,15 @@ class TimedStream:
         self.sink.on_headers(200, self.headers)
         self.sink.on_frame(CONTENT)
 
+    def send(self, tokens: int) -> None:
+        """Send tokens of the answer in one read."""
+        if tokens > 0:
+            self.unsent -= tokens
+            self.sink.on_content(CONTENT.raw, tokens, None)
+
     def end(self) -> None:
-        """End the answer."""
+        """Send the other tokens and end the answer."""
+        self.send(self.unsent)
         self.sink.on_end(None)
 
     def headers_and_answer(self) -> None:

@@ -53,7 +53,7 @@ def test_a_good_scenario_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*names("W"), *names("U")])
 def test_every_scenario_of_the_package_is_read(name: str) -> None:
-    """W1 to W8 and U1 to U17 can be loaded by name, with their variants, and have the name of their file."""
+    """W1 to W8 and U1 to U25 can be loaded by name, with their variants, and have the name of their file."""
     assert load(name).name == name
 
 
@@ -86,7 +86,7 @@ def test_a_mistake_is_explained(tmp_path: Path, old: str, new: str, message: str
 def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
     """The error about an unknown name lists the known ones."""
     with pytest.raises(
-        ScenarioError, match=r"there is no workload 'W99'; write one of F1, T1, U1, U2, .*U17, W1, .*W8 or the path"
+        ScenarioError, match=r"there is no workload 'W99'; write one of F1, T1, U1, U2, .*U25, W1, .*W8 or the path"
     ):
         load("W99")
 
