@@ -55,6 +55,7 @@ from ttft_gateway.hedging.parameters import DEFAULTS, HEDGES_MAX
 # The names of the enums of the core; tests/config/test_settings.py holds the sets equal.
 WhenAwayName = Literal["share", "alone", "refuse"]
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
+PreferName = Literal["first_token", "balanced", "answer"]
 Policy = Literal["adaptive", "quantile", "static", "shadow", "off"]
 BudgetUnitName = Literal["tokens", "cost"]
 Recovery = Literal["off", "auto", "replay", "continue"]
@@ -423,6 +424,8 @@ class HedgeSettings(Section):
     """Hedge also where answers begin with hidden reasoning."""
     routing: Routing = "predicted"
     """Strategy that chooses the first replica of a request."""
+    prefer: PreferName = "balanced"
+    """Time that the choice of a replica keeps short: to the first token, to the end of the answer, or both."""
     measure: MeasureSettings = Field(default=MeasureSettings(), examples=["{losers: 1%, holdout: 1%}"])
     """Measurement of what hedging saves; off by default."""
 

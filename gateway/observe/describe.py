@@ -121,6 +121,8 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
         takes_hedges=replica.hedgeable,
         cancel_stops_billing=replica.cancel_stops_billing,
         level=pool.learning.predictor.levels.get(replica.name, 1.0),
+        token_gap_s=pool.streams.speeds.gaps_s.get(replica.name),
+        answer_slowness=pool.streams.slowness(replica.name),
         hedge_delay_s=usual_delay_s(pool, replica, now_s),
         ttfb_p50_s=ttfb.quantile(0.5, now_s),
         ttfb_p99_s=ttfb.quantile(0.99, now_s),
@@ -218,6 +220,7 @@ def _describe_plan(plan: Plan | None) -> dict[str, object] | None:
 
 def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Sequence[float]) -> dict[str, object]:
     delay_s, learning = usual_delay_s(pool, replica, now_s), pool.learning
+    gap_s = pool.streams.speeds.gaps_s.get(replica.name)
     ttft = learning.ttft[replica.name]
     return {
         "replica": replica.name,
@@ -245,6 +248,8 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         "pending_prompt_tokens": round(pool.pending_tokens(replica)),
         "level": round(learning.predictor.levels.get(replica.name, 1.0), 3),
         "predicted_ms": _predicted_ms(pool, replica, now_s),
+        "token_gap_ms": None if gap_s is None else round(1000 * gap_s, 3),
+        "answer_slowness": round(pool.streams.slowness(replica.name), 3),
         "hedge_delay_ms": None if delay_s is None else round(1000 * delay_s, 3),
         "ttft_ms": _quantiles_ms(ttft, now_s, quantiles),
         "ttft_estimate_ms": _estimates(ttft, now_s, quantiles, 1000.0),

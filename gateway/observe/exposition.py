@@ -62,6 +62,16 @@ _REPLICA_GAUGES: tuple[Gauge[ReplicaState], ...] = (
         lambda replica: None if replica.draining else replica.level,
     ),
     (
+        "ttft_gateway_replica_token_gap_seconds",
+        "Usual time between two tokens of an answer",
+        lambda replica: replica.token_gap_s,
+    ),
+    (
+        "ttft_gateway_replica_answer_slowness",
+        "Slowness of the replica's answers after their first token, as a factor of the pool's",
+        lambda replica: None if replica.draining else replica.answer_slowness,
+    ),
+    (
         "ttft_gateway_hedge_delay_seconds",
         "Time without content before a hedge is considered",
         lambda replica: replica.hedge_delay_s,

@@ -29,6 +29,8 @@ class ReplicaState(msgspec.Struct, frozen=True):
         draining: True if it was removed and completes its requests.
         cancel_stops_billing: True if cancelling a request stops its bill; None if that is unknown.
         level: current slowness, cancelled attempts included, as a factor of the predicted TTFT; 1 is usual.
+        token_gap_s: usual time between two tokens of an answer; None before a measured answer.
+        answer_slowness: slowness of its answers that is beyond chance and load, as a factor of the pool's; 1 without.
         hedge_delay_s: time without a first content after which an attempt is considered for a hedge; None without
             hedging. Under a policy that predicts, the delay for the usual prompt.
         ttfb_p50_s, ttfb_p99_s: time to response headers in the recent window; None without samples.
@@ -48,6 +50,8 @@ class ReplicaState(msgspec.Struct, frozen=True):
     draining: bool = False
     cancel_stops_billing: bool | None = True
     level: float = 1.0
+    token_gap_s: float | None = None
+    answer_slowness: float = 1.0
     hedge_delay_s: float | None = None
     ttfb_p50_s: float | None = None
     ttfb_p99_s: float | None = None

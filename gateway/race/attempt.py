@@ -76,6 +76,7 @@ class Attempt:
         is_measured: True if it has lost its race and is still read (`measuring.py`).
         retry_after_s: Retry-After of a 429 or 503, None if the response had none.
         transient: True if it failed with an error that may soon be over.
+        is_paced: True if reading was paused for a slow client.
     """
 
     __slots__ = (
@@ -98,6 +99,7 @@ class Attempt:
         "generated_s",
         "headers_s",
         "is_measured",
+        "is_paced",
         "last_s",
         "malformed",
         "outcome",
@@ -152,7 +154,7 @@ class Attempt:
         self.empty = False
         self.outcome: Outcome | None = None
         self.forecast: Forecast | None = None
-        self.is_measured = self.transient = False
+        self.is_measured = self.is_paced = self.transient = False
         self.deadlines = deadlines
         self.timeouts = timeouts
         self._finished = False  # a finish_reason was seen
@@ -184,6 +186,7 @@ class Attempt:
 
     def pause(self) -> None:
         """Stop reading: the client is slow."""
+        self.is_paced = True
         if self._stream is not None and self.outcome is None:
             self._stream.pause()
 

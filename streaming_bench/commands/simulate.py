@@ -21,7 +21,7 @@ from streaming_bench.simulation.provider_quota import LimitHeaders
 from streaming_bench.simulation.runner import ignore
 from streaming_bench.simulation.scenario import load, with_load
 from streaming_bench.simulation.summary import table
-from ttft_gateway.hedging.parameters import DEFAULTS
+from ttft_gateway.hedging.parameters import DEFAULTS, Prefer
 from ttft_gateway.routing.strategies import Routing
 
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     policies = arguments.names("policy", *POLICY_NAMES)
     limit_headers = [headers.value for headers in LimitHeaders]
     add = parser.add_argument
-    names = "W1 to W8, U1 to U17, T1, F1, or the path of a .toml file"
+    names = "W1 to W8, U1 to U25, T1, F1, or the path of a .toml file"
     add("--workload", required=True, metavar="NAME", help=names)
     add("--policy", type=policies, default="adaptive,off", help=f"one or more of {','.join(POLICY_NAMES)}")
     add("--budget", type=arguments.percent, metavar="%", help="share of hedges; default: the gateway's")
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed-first", type=count, default=1, metavar="N", help="first seed")
     add("--requests", type=count, metavar="N", help="requests of each run; default: the workload's")
     add("--routing", choices=[routing.value for routing in Routing], default="predicted", help="routing of primaries")
+    add("--prefer", choices=[each.value for each in Prefer], default="balanced", help="time that is kept short")
     add("--headers", choices=["flushed", "held"], default="flushed", help="in W2: at once, or with the first token")
     add("--correlation", type=share, metavar="RHO", help="correlation of rare events, 0 to 1")
     add("--quantile", type=share, metavar="Q", help="quantile of quantile, ttfb and library; default: the gateway's")
@@ -90,6 +91,7 @@ def _plan(args: argparse.Namespace) -> ComparisonPlan:
         budget=args.budget,
         max_hedges=args.max_hedges,
         routing=Routing(args.routing),
+        prefer=Prefer(args.prefer),
         held=args.headers == "held",
         correlation=args.correlation,
         headroom=args.headroom,

@@ -26,7 +26,7 @@ from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.summary import SimulatedFigures, Subset
 from streaming_bench.simulation.world import arrivals_s
-from ttft_gateway.hedging.parameters import DEFAULTS
+from ttft_gateway.hedging.parameters import DEFAULTS, Prefer
 from ttft_gateway.routing.strategies import Routing
 
 
@@ -40,6 +40,7 @@ class ComparisonPlan:
         budget: share of hedges; None for the gateway's default.
         max_hedges: maximum of backups per request, of the gateway's policies.
         routing: strategy that chooses primaries.
+        prefer: time that the choice of a replica keeps short.
         held: send headers with the first token, also where the workload flushes them.
         correlation: correlation of rare events between replicas; None for the workload's.
         headroom: quota as a multiple of the mean traffic; None for the workload's.
@@ -59,6 +60,7 @@ class ComparisonPlan:
     budget: float | None = None
     max_hedges: int = DEFAULTS.max_hedges
     routing: Routing = DEFAULTS.routing
+    prefer: Prefer = DEFAULTS.prefer
     held: bool = False
     correlation: float | None = None
     headroom: float | None = None
@@ -164,6 +166,7 @@ def policy_settings(scenario: Scenario, plan: ComparisonPlan) -> PolicySettings:
         quantile=plan.quantile or DEFAULTS.quantile,
         hedge_delay_min_s=DEFAULTS.hedge_delay_min_s if delay_s_min is None else delay_s_min,
         routing=plan.routing,
+        prefer=plan.prefer,
         ttft_target_s=plan.ttft_target_s,
     )
     return PolicySettings(settings, plan.library_rps or scenario.reference.library_rps)
@@ -207,6 +210,7 @@ def _manifest(scenario: Scenario, plan: ComparisonPlan) -> dict[str, object]:
         "requests": scenario.requests,
         **asdict(plan),
         "routing": plan.routing.value,
+        "prefer": plan.prefer.value,
         "limit_headers": plan.limit_headers.value,
         "python": platform.python_version(),
         "numpy": version("numpy"),

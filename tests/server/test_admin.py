@@ -45,6 +45,8 @@ def test_models() -> None:
         "draining": False,
         "cancel_stops_billing": True,
         "level": 7.5,
+        "token_gap_s": None,
+        "answer_slowness": 1.0,
         "hedge_delay_s": None,
         "ttfb_p50_s": None,
         "ttfb_p99_s": None,

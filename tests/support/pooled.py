@@ -24,6 +24,8 @@ class Seen:
     content_s: float | None = None
     first_token_s: float | None = None
     last_s: float = 0.0
+    generated_s: float = 0.0
+    is_paced: bool = False
     status: int | None = None
     error: str | None = None
     empty: bool = False

@@ -133,7 +133,9 @@ ADMISSION = AdmissionState(
 def pool(model: str, *, hedging_on: bool = True) -> PoolState:
     """A pool of three replicas."""
     replicas = (
-        ReplicaState("a", in_flight=3, breaker="closed", samples=100, hedge_delay_s=0.25, ttft_p50_s=0.1),
+        ReplicaState(
+            "a", in_flight=3, breaker="closed", samples=100, hedge_delay_s=0.25, ttft_p50_s=0.1, token_gap_s=0.02
+        ),
         ReplicaState("b", in_flight=0, breaker="half_open", suspect=True, never_hedged="billed", level=7.5),
         ReplicaState("c", in_flight=1, breaker="open", out=True),
     )

@@ -234,6 +234,8 @@ class ClientAttempt:
     error: str | None = None
     usage: Usage | None = None
     events = 0
+    generated_s = 0.0
+    is_paced = True  # the events after the first one are not read
     empty = False
     why = ""
 

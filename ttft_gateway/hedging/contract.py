@@ -110,13 +110,20 @@ class HedgeTickets(msgspec.Struct, frozen=True):
 
 
 class AttemptView(Chargeable, Protocol):
-    """The fields of an attempt that a pool may read."""
+    """The fields of an attempt that a pool may read.
+
+    Attributes:
+        generated_s: time of the last event with generated output.
+        is_paced: True if its reading was paused for a slow client, who then sets the speed of the answer.
+    """
 
     start_s: float
     headers_s: float | None
     content_s: float | None
     first_token_s: float | None
     last_s: float
+    generated_s: float
+    is_paced: bool
     forecast: Forecast | None
 
 

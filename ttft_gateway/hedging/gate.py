@@ -34,11 +34,13 @@ class Candidate(msgspec.Struct, frozen=True):
         predicted_s: predicted TTFT of the target.
         gain_min: gmin, the required gain as a multiple of predicted_s.
         has_room: True if the target's quota has room for a hedge.
+        answer_loss_s: weighted time by which the rest of the answer is expected to take longer there.
     """
 
     predicted_s: float
     gain_min: float
     has_room: bool
+    answer_loss_s: float = 0.0
 
 
 class Allow(msgspec.Struct, frozen=True):
@@ -101,8 +103,9 @@ def decide(
         )
         overhead_s = min(_OVERHEAD_S, _OVERHEAD_BACKUPS * candidate.predicted_s)
         asked_s = overhead_s + candidate.gain_min * correction.cost * candidate.predicted_s
-        if correction.gain * gain_s < asked_s:
-            return Deny(Denial.LOW_GAIN, recheck_s, correction.gain * gain_s, asked_s)
+        expected_s = correction.gain * gain_s - candidate.answer_loss_s
+        if expected_s < asked_s:
+            return Deny(Denial.LOW_GAIN, recheck_s, expected_s, asked_s)
     if not candidate.has_room:
         return Deny(Denial.QUOTA, recheck_s, gain_s)
     if not has_credit:

@@ -5,6 +5,7 @@ The settings of `hedge:`, the client library and the bench take each default fro
 Units: seconds; shares are fractions of 1.
 """
 
+import enum
 import math
 from typing import Final
 
@@ -23,6 +24,18 @@ HEDGES_MAX: Final = ATTEMPTS_MAX - 1
 """Largest value of `max_hedges`."""
 
 
+class Prefer(enum.Enum):
+    """The time that the choice of a replica keeps short; the value is the name in the settings."""
+
+    FIRST_TOKEN = "first_token"  # the time to the first token only
+    BALANCED = "balanced"  # both; a second of the first token counts as much as three of the answer
+    ANSWER = "answer"  # the time to the end of the answer
+
+
+ANSWER_WEIGHTS: Final = {Prefer.FIRST_TOKEN: 0.0, Prefer.BALANCED: 0.3, Prefer.ANSWER: 1.0}
+"""Weight of a second of the answer after its first token, relative to a second of waiting for the token."""
+
+
 class HedgeParameters(msgspec.Struct, frozen=True):
     """Parameters of a pool's hedging.
 
@@ -38,6 +51,7 @@ class HedgeParameters(msgspec.Struct, frozen=True):
         gain_min_engine: the same at an own engine, where a backup slows other requests down
             (docs/evaluation/hedging.md, W5).
         routing: strategy that picks a primary's replica; a backup always goes to the one predicted fastest.
+        prefer: time that the choice of a replica keeps short.
         crossing: later attempts of a request that may cross a boundary.
         first_token: event that is timed as the first token.
         hedge_hidden_reasoning: True to hedge also where answers begin with reasoning that is not shown.
@@ -62,6 +76,7 @@ class HedgeParameters(msgspec.Struct, frozen=True):
     gain_min: float = 0.25
     gain_min_engine: float = 5.0
     routing: Routing = Routing.PREDICTED
+    prefer: Prefer = Prefer.BALANCED
     crossing: Crossing = Crossing.NEVER
     hedge_hidden_reasoning: bool = False
     first_token: FirstToken = "any"

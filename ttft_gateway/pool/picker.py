@@ -17,11 +17,12 @@ from typing import Final
 from ttft_gateway.estimation.predictor import TTFT_MIN_S
 from ttft_gateway.estimation.stall_detector import StallDetector
 from ttft_gateway.hedging.contract import RequestFacts
-from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.hedging.parameters import ANSWER_WEIGHTS, HedgeParameters
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.learning import Learning
 from ttft_gateway.pool.loads import UNSEEN_S, Loads, ReplicaLoad
 from ttft_gateway.pool.quotas import Quotas
+from ttft_gateway.pool.streams import Streams
 from ttft_gateway.routing.replicas import Breaker, Replica
 from ttft_gateway.routing.ring import Ring
 from ttft_gateway.routing.strategies import (
@@ -48,9 +49,9 @@ _NO_LIMITS: Final = Ledger()  # for a replica without a quota
 Choice = tuple[float, float, float, Replica, ReplicaLoad]
 """A replica for a primary, with its load.
 
-The numbers before it: the expected TTFT by which replicas are compared, which is the predicted one with the cost of
-broken answers and the overdue time of waiting attempts; the predicted TTFT; and the prompt tokens that it has to
-compute.
+The numbers before it: the time by which replicas are compared, which is the predicted TTFT with the cost of broken
+answers, the overdue time of waiting attempts and the weighted time of the answer; the predicted TTFT; and the prompt
+tokens that it has to compute.
 """
 
 _Row = tuple[Replica, ReplicaLoad, Breaker, StallDetector, str]
@@ -78,6 +79,7 @@ class Picker:
         loads: Loads,
         learning: Learning,
         quotas: Quotas,
+        streams: Streams,
         can_hedge: Callable[[RequestFacts, float], bool],
     ) -> None:
         self._replicas = tuple(replicas)
@@ -85,6 +87,8 @@ class Picker:
         self._loads = loads
         self._learning = learning
         self._quotas = quotas
+        self._streams = streams
+        self._answer_weight = ANSWER_WEIGHTS[settings.prefer]
         self._can_hedge = can_hedge
         self.ring = Ring(self._replicas)
         self._is_weighted = is_weighted(self._replicas)
@@ -149,8 +153,8 @@ class Picker:
                 expected_s = own_s + stalls.overdue_s(now_s)
             choices.append((expected_s, ttft_s, uncached, replica, load))
         best = min(choices, key=_EXPECTED_S)
-        if now_s >= self._seen_until_s or best[3].in_flight >= _IN_FLIGHT_MIN:
-            return self._compared(best, choices, rows[:count], now_s)
+        if now_s >= self._seen_until_s or best[3].in_flight >= _IN_FLIGHT_MIN or self._streams.law is not None:
+            return self._compared(best, choices, rows[:count], facts, now_s)
         return best
 
     def pick(
@@ -163,6 +167,8 @@ class Picker:
         able: Callable[[Replica], bool] | None = None,
     ) -> Replica | None:
         """Pick a replica for a primary or failover, None if none is usable now; `able` excludes further replicas."""
+        if now_s >= self._streams.due_s:
+            self._streams.look(now_s)
         tiers = self.tiers if facts.pinned is None else (self.ring,)
         stalled: tuple[Ring, Sequence[Replica]] | None = None
         for ring in tiers:
@@ -250,11 +256,12 @@ class Picker:
         predicted_s = self._predictions(facts, candidates, now_s)
         if predicted_s is None:
             return least_in_flight(candidates, rand)
-        best, _ = self._best(candidates, predicted_s, now_s, rand)
+        expected_s = self._with_answers(facts, candidates, predicted_s)
+        best, _ = self._best(candidates, expected_s, now_s, rand)
         if best.quota is None or best.quota != asking.quota:
             return best
-        limit_s = _NEAR_TIE * predicted_s[candidates.index(best)]
-        near = zip(candidates, predicted_s, strict=True)
+        limit_s = _NEAR_TIE * expected_s[candidates.index(best)]
+        near = zip(candidates, expected_s, strict=True)
         return next((each for each, each_s in near if each.quota != asking.quota and each_s <= limit_s), best)
 
     # state of a replica
@@ -264,16 +271,34 @@ class Picker:
         uncached = self._loads.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
         return self._learning.predictor.predict(replica.name, uncached, self._loads.of[replica].pending, now_s)
 
+    def answer_loss_s(self, facts: RequestFacts, late: Replica, backup: Replica) -> float:
+        """Return the weighted time by which the rest of an answer is expected to take longer at a backup."""
+        law = self._streams.law
+        if law is None or not self._answer_weight:
+            return 0.0
+        late_s = law.answer_s(late.name, late.in_flight, facts.answer_tokens)
+        backup_s = law.answer_s(backup.name, backup.in_flight + 1, facts.answer_tokens)
+        return self._answer_weight * max(0.0, backup_s - late_s)
+
     # helpers of a primary in the usual state
 
-    def _compared(self, best: Choice, choices: Sequence[Choice], rows: Sequence[_Row], now_s: float) -> Choice:
-        """Return a choice that is preferred to the best one: due for a request, or nearly as good and less busy."""
+    def _compared(
+        self, best: Choice, choices: Sequence[Choice], rows: Sequence[_Row], facts: RequestFacts, now_s: float
+    ) -> Choice:
+        """Return a choice that is preferred to the best one.
+
+        It is due for a request, expected to end its answer earlier, or nearly as good and less busy.
+        """
         if now_s >= self._seen_until_s:
             unseen, own_s, load = self._due(rows, choices, now_s), best[1], best[4]
             if now_s < self._loads.breaking_until_s:
                 own_s += load.breaks.cost_s(now_s)
             if unseen is not None and unseen[0] <= _UNSEEN_RATIO * own_s:
                 return unseen
+        costs_s = self._answer_costs_s(facts, [each[3] for each in choices])
+        if costs_s is not None:
+            choices = [(each[0] + cost_s, *each[1:]) for each, cost_s in zip(choices, costs_s, strict=True)]
+            best = min(choices, key=_EXPECTED_S)
         if _is_over_share(
             best[3], [each[3] for each in choices] if self._first_tier.is_large else self._first_tier.replicas
         ):
@@ -290,6 +315,25 @@ class Picker:
         return next(each for each in choices if each[4] is load)
 
     # helpers in any state
+
+    def _answer_costs_s(self, facts: RequestFacts, candidates: Sequence[Replica]) -> list[float] | None:
+        """Return the weighted time by which each candidate ends an answer later than the quickest; None if unknown."""
+        law, weight = self._streams.law, self._answer_weight
+        if law is None or not weight:
+            return None
+        tokens_max = facts.answer_tokens
+        costs_s = [weight * law.answer_s(each.name, each.in_flight + 1, tokens_max) for each in candidates]
+        least_s = min(costs_s)
+        return [cost_s - least_s for cost_s in costs_s]
+
+    def _with_answers(
+        self, facts: RequestFacts, candidates: Sequence[Replica], predicted_s: list[float]
+    ) -> list[float]:
+        """Return the predictions with the weighted times of the answers."""
+        costs_s = self._answer_costs_s(facts, candidates)
+        if costs_s is None:
+            return predicted_s
+        return [own_s + cost_s for own_s, cost_s in zip(predicted_s, costs_s, strict=True)]
 
     def _groups(self, ring: Ring, facts: RequestFacts, rand: float) -> tuple[Iterable[Sequence[Replica]], float]:
         """Return the groups of candidates for a primary or failover, and a random number for the pick among them."""
@@ -390,6 +434,9 @@ class Picker:
             expected_s = predicted_s[candidates.index(unseen)] + loads[unseen].stalls.overdue_s(now_s)
             if expected_s <= _UNSEEN_RATIO * predicted_s[index]:
                 return unseen
+        if self._streams.law is not None:
+            predicted_s = self._with_answers(facts, candidates, predicted_s)
+            best, index = self._best(candidates, predicted_s, now_s, rand)
         if self._is_weighted:
             return self._weighed(candidates, predicted_s, _WEIGHED_RATIO * predicted_s[index], now_s, rand)
         if _is_over_share(best, candidates):

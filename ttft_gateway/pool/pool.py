@@ -41,6 +41,7 @@ from ttft_gateway.pool.loads import Loads, ReplicaLoad
 from ttft_gateway.pool.picker import Picker
 from ttft_gateway.pool.quotas import Quotas
 from ttft_gateway.pool.rejections import Rejections
+from ttft_gateway.pool.streams import Streams
 from ttft_gateway.routing.replicas import Breaker, BreakerState, Replica
 
 _SUCCESS, _COST = BreakerSignal.SUCCESS, BudgetUnit.COST
@@ -84,7 +85,10 @@ class Pool:
         self.learning = Learning(new, settings)
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
         self.loads: Loads = Loads(replicas, self.learning, loads)
-        self.picker = Picker(self.replicas, settings, self.loads, self.learning, self.quotas, self._can_hedge)
+        self.streams = Streams([replica.name for replica in replicas])
+        self.picker = Picker(
+            self.replicas, settings, self.loads, self.learning, self.quotas, self.streams, self._can_hedge
+        )
         off = settings.policy is Policy.OFF or settings.budget <= 0
         self._never_hedged = never_hedged(list(map(target_of, replicas)), off=off, crossing=settings.crossing)
         if previous is not None:
@@ -97,6 +101,7 @@ class Pool:
             replica.breaker.end_cool_down()
         names = [replica.name for replica in stay]
         self.learning.adopt_state(old.learning, names)
+        self.streams.adopt_state(old.streams, names)
         if self.first_token.adopt_state(old.first_token, names):
             self.learning.restart()
         self.hedging_on = old.hedging_on
@@ -155,6 +160,8 @@ class Pool:
         Does the same as `picker.pick`, `on_sent` and `delay_s`, which serve any state. An exception leaves nothing
         counted as sent.
         """
+        if now_s >= self.streams.due_s:
+            self.streams.look(now_s)
         choice = self.picker.pick_usual(facts, now_s, rand)
         if choice is None:
             return None
@@ -239,6 +246,7 @@ class Pool:
                 predicted_s if predicted_s is not None else 0.0,
                 self.settings.gain_min_engine if replica.batches else self.settings.gain_min,
                 self.quotas.has_room(replica, facts, now_s),
+                self.picker.answer_loss_s(facts, late, replica),
             ),
             asking=WaitingAttempt(self._predicted(asking), waited_s),
             others=[
@@ -278,8 +286,11 @@ class Pool:
         load.is_new = False
         load.contents += 1
         load.rejections.on_content(now_s)
-        if forecast is not None and attempt.first_token_s is None:
-            self._on_first_token(attempt, forecast, load, now_s)
+        if forecast is not None:
+            if attempt.first_token_s is None:
+                self._on_first_token(attempt, forecast, load, now_s)
+            if forecast.timed and not self.is_single:
+                self.streams.begin(forecast.number, attempt, forecast.prompt_tokens, now_s)
         return self._answered(replica.breaker, replica.breaker.on_content, now_s) if replica.breaker.eventful else None
 
     def on_refusal(self, attempt: AttemptView) -> None:
@@ -305,6 +316,8 @@ class Pool:
             by_tokens: True for a 429 about tokens.
         """
         replica, forecast, breaker = attempt.replica, attempt.forecast, attempt.replica.breaker
+        if forecast is not None and forecast.number in self.streams.followed:
+            self.streams.end(forecast.number, now_s)
         replica.in_flight -= 1
         if attempt.headers_s is not None:
             self.learning.ttfb[replica.name].add_event(attempt.headers_s - attempt.start_s, now_s)
