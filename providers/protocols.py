@@ -71,7 +71,7 @@ RECOVERERS: Final[Mapping[Api, Recoverer]] = {
 """Recoverers of broken answers by the client's API; answers of other APIs are whole or absent."""
 _EDITED: Final = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
 _TRANSLATIONS: Final[tuple[Callable[[Kind, ProtocolOptions], Translation], ...]] = (
-    lambda kind, _: ResponsesToChat(prefills=kind.prefills is not None),
+    lambda kind, _: ResponsesToChat(prefills=bool(kind.prefills)),
     lambda _, options: ChatToMessages(options.wall_s),
     lambda _, __: ChatToResponses(),
     lambda kind, _: MessagesToChat(_dialect(kind)),
@@ -105,9 +105,7 @@ def continuing(kind: Kind, native: Iterable[Api], options: ProtocolOptions) -> d
     An engine continues a chat completion, in which a client's answer of any API can be expressed. Whether its other
     APIs continue an answer, or begin another one, depends on its version.
     """
-    if kind.prefills is None or kind.prefills not in native:
-        return {}
-    natives = {kind.prefills} if kind.prefills is Api.MESSAGES else {Api.CHAT, Api.COMPLETIONS}.intersection(native)
+    natives = kind.prefills.intersection(native)
     return {api: protocol for api, protocol in protocols(kind, natives, options).items() if api in _EDITED}
 
 
@@ -116,7 +114,7 @@ def prefixes(kind: Kind, apis: Iterable[Api]) -> frozenset[Prefix]:
 
     An engine reads a continuation as the beginning of an answer when it looks for tool calls in it.
     """
-    tools = (False, True) if kind.prefills is Api.MESSAGES else (False,)
+    tools = (False,) if kind.own_engine else (False, True)
     return frozenset((api, with_tools) for api in apis for with_tools in tools)
 
 
@@ -128,5 +126,5 @@ def _native(api: Api, kind: Kind, options: ProtocolOptions) -> WireProtocol:
 def _dialect(kind: Kind) -> Dialect:
     """Own engines accept fields of the Messages API that OpenAI lacks: `top_k`, and the reasoning of earlier turns."""
     reasoning = "reasoning_content" if kind.own_engine else None
-    prefills = kind.prefills is Api.CHAT
+    prefills = Api.CHAT in kind.prefills
     return Dialect(max_tokens=kind.max_tokens, top_k=kind.own_engine, reasoning=reasoning, prefills=prefills)

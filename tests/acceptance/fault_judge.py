@@ -1,12 +1,15 @@
 """The judge of answers under faults: each text follows from its request, so every wrong byte is found. Pure.
 
-An answer is right as a whole answer of one replica, as its refusal, as its beginning and an error, or as an error.
+An answer is right as a whole answer of one replica, as its refusal, as its beginning and an error, or as an error. The
+thinking of another answer may precede it, if that answer was nothing but thinking when it broke.
 """
 
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Final
 
 from client_reads import error_code, read_document, read_stream
@@ -47,7 +50,25 @@ def result_of(asked: Asked, status: int, body: bytes, *, ended: bool) -> str:
     right = [_read_of(completion) for completion in answers(asked.marked, SEEDS)]
     refused = list(_refusals(asked))
     got = (read_stream if asked.stream else read_document)(asked.api, body)
-    return judged(got, right, refused, ended=ended)
+    results = [judged(each, right, refused, ended=ended) for each in _without_restarts(got, right, 2)]
+    return next((result for result in results if result not in WRONG), results[0])
+
+
+def _without_restarts(got: Read, right: Sequence[Read], count: int) -> Iterator[Read]:
+    """Yield an answer, and the same without the beginnings of other answers' thinking, at most so many."""
+    yield got
+    place = "0.reasoning"
+    thinking = got.texts.get(place, "")
+    for begun in {text for each in right for text in accumulate(each.texts.get(place, "").split(" "), _spaced)}:
+        for separator in ("", "\n\n"):
+            if begun and count and thinking.startswith(f"{begun} {separator}"):
+                texts = {**got.texts, place: thinking.removeprefix(f"{begun} {separator}")}
+                shorter = replace(got, texts={name: text for name, text in texts.items() if text})
+                yield from _without_restarts(shorter, right, count - 1)
+
+
+def _spaced(words: str, word: str) -> str:
+    return f"{words} {word}" if word else words
 
 
 def _read_of(completion: Completion) -> Read:

@@ -49,7 +49,7 @@ POOLS: Final[Mapping[str, Sequence[Mapping[str, object]]]] = {
 }
 """Settings of the replicas by the name of the pool."""
 
-RECOVERIES: Final = ("off", "replay")
+RECOVERIES: Final = ("off", "auto", "replay")
 _SHAPES: Final = tuple(
     (api, pool, stream, recovery)
     for api in (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)

@@ -137,7 +137,8 @@ async def _replicas(
         opened.push_async_callback(server.close)
         server.replica._rng.seed(f"{seed} {kind} {pool} {number}")  # the same texts for the same seed
         server.replica._generator = MarkedTexts(*server.replica._generator)
-        rows.append({"name": f"{pool}-{number}", "base_url": server.url, **settings})
+        alike = {"answers_alike": False} if number == other else {}
+        rows.append({"name": f"{pool}-{number}", "base_url": server.url, **alike, **settings})
         servers[f"{kind} {pool}-{number}"] = server
     return rows, servers
 

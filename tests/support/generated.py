@@ -63,7 +63,7 @@ def _row_of_kind(name: str, kind: Kind) -> tuple[str, ...]:
         yes[kind.limits is not None],
         _STOPS[kind.cancel_stops_billing],
         yes[kind.counts_max_tokens],
-        yes[kind.prefills is not None],
+        yes[bool(kind.prefills)],
     )
 
 

@@ -12,13 +12,14 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gateway.simulated.completion import Completion, CompletionChoice, Lengths, TextGenerator
-from gateway.simulated.request import ParsedRequest, RequestError
+from gateway.simulated.completion import Completion, CompletionChoice, Lengths, TextGenerator, _without_prefix
+from gateway.simulated.request import ParsedRequest, RequestError, prompt_and_prefix
 from ttft_gateway.apis.base import Api
 
 Form = Literal["text", "thinking", "tool", "choices"]
 
 _MARK = re.compile(rb"#(\d+)-(text|thinking|tool|choices)-(\d+)-(stop|length)#")
+_LAST_WORDS = " now."
 _TOOL = "weather"
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 _THINKING = 3
@@ -44,7 +45,7 @@ class Marked(NamedTuple):
     @property
     def prompt(self) -> str:
         """Text of the prompt."""
-        return f"Please answer #{self.number}-{self.form}-{self.tokens}-{self.finish}# now."
+        return f"Please answer #{self.number}-{self.form}-{self.tokens}-{self.finish}#{_LAST_WORDS}"
 
     def body(self, api: Api, model: str, *, stream: bool) -> dict[str, object]:
         """Return the request in an API."""
@@ -102,9 +103,23 @@ class MarkedTexts(TextGenerator):
         )
         lengths = Lengths(tokens, tokens, _THINKING if form == "thinking" else 0)
         completion = super().generate(api, plain, rng, lengths, cached_tokens)
-        if form != "tool":
+        if form == "tool":
+            return msgspec.structs.replace(completion, choices=tuple(map(_as_call, completion.choices)))
+        prefix = _prefix(request)
+        if not prefix:
             return completion
-        return msgspec.structs.replace(completion, choices=tuple(map(_as_call, completion.choices)))
+        (choice,) = completion.choices
+        rest = _without_prefix(choice.pieces, prefix)
+        if rest is None:
+            raise RequestError("the answer has another beginning")
+        return msgspec.structs.replace(completion, choices=(msgspec.structs.replace(choice, pieces=rest),))
+
+
+def _prefix(request: ParsedRequest) -> str:
+    """Return the beginning of the answer that a request has; empty for none."""
+    if request.prompt:
+        return str(msgspec.json.decode(request.prompt)).partition(_LAST_WORDS)[2]
+    return prompt_and_prefix(request)[1]
 
 
 def _as_call(choice: CompletionChoice) -> CompletionChoice:

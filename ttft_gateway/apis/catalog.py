@@ -29,6 +29,7 @@ class Auth(enum.Enum):
 
 _COMPATIBLE = frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS})
 _WITH_RESPONSES = _COMPATIBLE | {Api.RESPONSES}
+_ENGINE_PREFILLS = frozenset({Api.CHAT, Api.COMPLETIONS})
 _ENGINE = frozenset({Api.RERANK, Api.TOKENIZE})  # served by vLLM, SGLang and llama-server in addition to OpenAI's API
 
 
@@ -48,8 +49,8 @@ class Kind(msgspec.Struct, frozen=True):
         stores_responses: stores answers of the Responses API unless the request has `store: false`.
         limits: the format of its rate-limit headers; None if it sends none.
         counts_max_tokens: charges a request's whole `max_tokens` to its token limit in advance.
-        prefills: API in which it continues an answer from a given beginning, None if it does not. In chat completions
-            this is `continue_final_message`, and completions are continued by a longer prompt.
+        prefills: native APIs in which it continues an answer from a given beginning. In chat completions this is
+            `continue_final_message`, and completions are continued by a longer prompt.
         max_tokens: name of the bound on a chat completion's tokens, for translations.
         headers: headers of every request to it.
         body_version: value of `anthropic_version` in a body, at a server that has the model in its path; None: neither.
@@ -67,7 +68,7 @@ class Kind(msgspec.Struct, frozen=True):
     stores_responses: bool = False
     limits: RateLimitFormat | None = None
     counts_max_tokens: bool = False
-    prefills: Api | None = None
+    prefills: frozenset[Api] = frozenset()
     max_tokens: str = "max_tokens"
     headers: tuple[tuple[bytes, bytes], ...] = ()
     body_version: str | None = None
@@ -104,7 +105,7 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             cancel_stops_billing=True,
             apis=frozenset({Api.MESSAGES}),
             limits=RateLimitFormat(),
-            prefills=Api.MESSAGES,
+            prefills=frozenset({Api.MESSAGES}),
             headers=((b"anthropic-version", b"2023-06-01"),),
         ),
         "bedrock": Kind(  # its routes are in clouds.py; BerriAI/litellm#36008: Invoke bills a cancelled stream in full
@@ -132,9 +133,11 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             own_engine=True,
             cancel_stops_billing=True,
             apis=_WITH_RESPONSES | _ENGINE,
-            prefills=Api.CHAT,
+            prefills=_ENGINE_PREFILLS,
         ),
-        "sglang": Kind(own_engine=True, cancel_stops_billing=True, apis=_COMPATIBLE | _ENGINE, prefills=Api.CHAT),
+        "sglang": Kind(
+            own_engine=True, cancel_stops_billing=True, apis=_COMPATIBLE | _ENGINE, prefills=_ENGINE_PREFILLS
+        ),
         "tgi": Kind(own_engine=True, cancel_stops_billing=True),
         "ollama": Kind(litellm=("ollama", "ollama_chat"), own_engine=True, cancel_stops_billing=True),
         "llamacpp": Kind(
@@ -152,7 +155,7 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             own_engine=True,
             cancel_stops_billing=True,
             apis=_WITH_RESPONSES | _ENGINE | {Api.MODERATIONS},
-            prefills=Api.CHAT,
+            prefills=_ENGINE_PREFILLS | {Api.RESPONSES, Api.MESSAGES},
         ),
         "cerebras": Kind(
             base_url="https://api.cerebras.ai/v1",
