@@ -28,20 +28,22 @@ def check_config(arguments: argparse.Namespace) -> ExitCode:
     return check_file(config_path(arguments.file or arguments.config, os.environ), os.environ)
 
 
-def check_file(file: Path, env: Mapping[str, str]) -> ExitCode:
+def check_file(file: Path, env: Mapping[str, str], *, to_run: bool = True) -> ExitCode:
     """Report the problems of a file, or a summary if it is valid.
 
     Args:
         file: the file.
         env: environment variables for `${NAME}` in it.
+        to_run: False if packages that it needs may be missing here.
     """
     try:
         settings = load(file, env, read_environment(os.environ).settings)
     except ConfigError as error:
         return report_problems(error)
     if fault := missing_exporter(settings.tracing) or missing_package(settings):
-        fail(fault)
-        return ExitCode.BAD_CONFIG
+        (fail if to_run else warn)(fault)
+        if to_run:
+            return ExitCode.BAD_CONFIG
     for caution in cautions(settings):
         warn(caution)
     try:

@@ -83,6 +83,37 @@ ENDPOINTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {  # litellm_p
         {"kind": "ollama", "base_url": "http://o:11434/v1"},
         ("OLLAMA_API_KEY",),
     ),
+    "{model: bedrock/converse/us.anthropic.claude-opus-4-8, aws_region_name: us-east-1, aws_profile_name: p}": (
+        {
+            "kind": "bedrock",
+            "region": "us-east-1",
+            "model": "us.anthropic.claude-opus-4-8",
+            "credential": {"source": "aws", "profile": "p"},
+        },
+        ("not over Converse",),
+    ),
+    "{model: bedrock/eu-west-1/anthropic.claude-opus-4-8, api_key: os.environ/K}": (
+        {"kind": "bedrock", "region": "eu-west-1", "model": "anthropic.claude-opus-4-8", "api_key": "${K}"},
+        (),
+    ),
+    "{model: vertex_ai/gemini-3-flash, vertex_project: p, vertex_location: global}": (
+        {
+            "kind": "vertex",
+            "region": "global",
+            "project": "p",
+            "model": "google/gemini-3-flash",
+            "credential": "google",
+        },
+        (),
+    ),
+    "{model: azure_ai/claude-opus-4-8, api_base: 'https://r.services.ai.azure.com/anthropic', api_key: os.environ/K}": (
+        {"kind": "foundry", "resource": "r", "model": "claude-opus-4-8", "api_key": "${K}"},
+        (),
+    ),
+    "{model: azure/d, api_base: 'https://n.openai.azure.com/', tenant_id: os.environ/T, client_secret: very-secret}": (
+        {"kind": "azure", "base_url": "https://n.openai.azure.com/openai/v1", "credential": "azure"},
+        ("AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "newer form"),
+    ),
     "{model: fireworks_ai/q, api_key: os.environ/K}": (
         {"kind": "fireworks", "model": "accounts/fireworks/models/q"},
         (),
@@ -124,7 +155,8 @@ def test_an_entry_becomes_a_replica(params: str) -> None:
 
 
 SKIPPED = {  # entry -> word of the reason
-    entry("{model: bedrock/anthropic.claude-v2}"): "provider bedrock",
+    entry("{model: sagemaker/x}"): "provider sagemaker",
+    entry("{model: bedrock/amazon.nova-pro-v1:0, aws_region_name: us-east-1, api_key: os.environ/K}"): "over Converse",
     entry("{model: some-model}"): "no kind",
     entry("{model: 'openai/*'}", name="'*'"): "wildcards",
     entry("{model: gpt-4o}", name="'a b'"): "model_name",

@@ -29,6 +29,7 @@ SECRETS = {
     for name in (
         "ANTHROPIC_API_KEY",
         "AZURE_1_KEY",
+        "AWS_KEY",
         "AZURE_2_KEY",
         "LITELLM_KEY",
         "OPENAI_API_KEY",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gateway.cli.config import check_file, report_problems
 from gateway.cli.importing.litellm import Imported, fault_of, from_litellm
+from gateway.cli.importing.report import grouped
 from gateway.cli.importing.source import NotReadable, read_source
 from gateway.cli.parser import ExitCode
 from gateway.cli.terminal import fail
@@ -16,6 +17,9 @@ PLACEHOLDERS = {
     "url": "https://placeholder.invalid/v1",
     "host": "https://placeholder.invalid",
     "version": "2024-10-21",
+    "region": "us-east-1",
+    "project": "placeholder",
+    "resource": "placeholder",
 }
 """Value for the check of a variable that is not set, by purpose; a secret has its name as value."""
 
@@ -42,8 +46,8 @@ def import_config(arguments: argparse.Namespace) -> ExitCode:
         fail(f"{output} exists; {correction}")
         return ExitCode.USAGE
     imported = from_litellm(source, file.name)
-    for finding in imported.findings:
-        print(f"{file}:{finding.line}: {finding.text}")
+    for line in grouped(imported.findings, str(file)):
+        print(line)
     if not imported.lines:
         fail(f"{file}: no entry of model_list can be taken over; {output} is not written")
         return ExitCode.BAD_CONFIG
@@ -58,7 +62,7 @@ def _write(imported: Imported, output: Path, *, force: bool) -> ExitCode:
         fail(f"{output} cannot be written: {error.strerror}; name another file with --output")
         return ExitCode.FAILED
     env = {name: PLACEHOLDERS.get(purpose, f"placeholder-{name}") for name, purpose in imported.variables.items()}
-    code = check_file(output, {**env, **{name: value for name, value in os.environ.items() if value}})
+    code = check_file(output, {**env, **{name: value for name, value in os.environ.items() if value}}, to_run=False)
     if missing := sorted(name for name in imported.variables if not os.environ.get(name)):
         print(f"set before the start: {', '.join(missing)}")
     return code

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from gateway.cli.importing.clouds import CLOUDS, READ, cloud_replica, entra, has_entra
 from gateway.cli.importing.endpoints import (
     PROVIDERS,
     Provider,
@@ -146,6 +147,8 @@ def _endpoint(params: Mapping[str, object], at: Loc, report: Report) -> Json | N
         report.skip(at[:-1], "`litellm_params.model` is missing or is not the name of a model")
         return None
     name, model = provider_and_model(named, params.get("custom_llm_provider"))
+    if name in CLOUDS and model:
+        return cloud_replica(name, model, params, at, report)
     provider = PROVIDERS.get(name)
     if provider is None or not model:
         which = (
@@ -170,8 +173,10 @@ def _endpoint(params: Mapping[str, object], at: Loc, report: Report) -> Json | N
     if kind == "azure":
         _azure(params, base, model, replica, at, report)
     elif "api_version" in params:
-        report.skip((*at, "api_version"), "only kind azure has a version")
-    if key := _key(params, PROVIDERS[name], kind, at, report):
+        report.idle((*at, "api_version"), "only kind azure has a version")
+    if kind == "azure" and has_entra(params):
+        replica["credential"] = entra(params, at, report)
+    elif key := _key(params, PROVIDERS[name], kind, at, report):
         replica["api_key"] = key
     replica["model"] = upstream_model(name, model)
     return replica
@@ -214,8 +219,6 @@ def _azure(params: Mapping[str, object], base: str, model: str, replica: Json, a
         report.add((*at, "api_base"), "has no `api_version` with it; the newer form of the address is used")
     if base.startswith("${"):
         report.add((*at, "api_base"), f"is a variable; {base[2:-1]} must not end with a slash or a path")
-    if params.get("azure_ad_token") is not None:
-        report.skip((*at, "azure_ad_token"), "tokens expire; write `auth: bearer` and `api_key_file` in the replica")
 
 
 def _key(params: Mapping[str, object], provider: Provider, kind: str, at: Loc, report: Report) -> str | None:
@@ -228,7 +231,7 @@ def _key(params: Mapping[str, object], provider: Provider, kind: str, at: Loc, r
         name = "UPSTREAM_API_KEY" if kind == "compatible" else provider.key_variable
         return report.secret(str(given), (*at, "api_key"), name)
     elif given is not None and optional:
-        report.add((*at, "api_key"), "is a placeholder; no key is sent")
+        report.idle((*at, "api_key"), "it is a placeholder; no key is sent")
     elif not optional:
         report.add(at, f"has no `api_key`; the key is read from ${provider.key_variable}, as by LiteLLM")
         return report.variable(provider.key_variable)
@@ -265,8 +268,8 @@ def _rest(params: Json, replica: Json, at: Loc, report: Report) -> None:
         if _number(params[name]) is None:
             report.skip((*at, name), "a number is expected")
     taken = {*_READ, *_COSTS, "rpm", "tpm", "organization", "extra_headers", "headers", "drop_params"}
-    if replica["kind"] == "azure":
-        taken.add("azure_ad_token")
+    if replica["kind"] in ("azure", "bedrock", "foundry", "vertex"):
+        taken |= READ
     if replica["kind"] == "anthropic":
         taken.add("max_tokens")
     for name in params:
@@ -314,7 +317,7 @@ def _others(entry: Mapping[str, object], info: Mapping[str, object], loc: Loc, r
         report.skip((*loc, "model_info", "id"), "the name of a replica is 1 to 128 visible ASCII characters")
     for name in info:
         if name not in (*_COSTS, "id", "mode"):
-            report.skip((*loc, "model_info", name), "the gateway needs no description of the model")
+            report.idle((*loc, "model_info", name), "the gateway needs no description of the model")
     for name in entry:
         if name not in ("model_name", "litellm_params", "model_info"):
             report.skip((*loc, name), "there is no such setting")

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.cli.importing.deployment import NAME, Deployment, Json, default_variables, read_deployment
 from gateway.cli.importing.litellm_settings import OTHER_ROUTING, ROUTING, WHY_NOT, section, taken, timeouts
-from gateway.cli.importing.report import Finding, Report, references
+from gateway.cli.importing.report import Finding, Report, grouped, references
 from gateway.cli.importing.source import ForeignFile
 from gateway.config.addresses import LISTEN_DEFAULT
 from gateway.config.document import Loc
@@ -25,7 +25,7 @@ class Imported(msgspec.Struct, frozen=True):
 
     Attributes:
         lines: the file; empty if no entry is usable.
-        findings: everything that is not taken over or changed, by line.
+        findings: everything that is lost, changed or not needed, by group and line.
         variables: environment variables that the file needs, each with its purpose.
     """
 
@@ -91,8 +91,7 @@ def _text(output: Json, findings: Sequence[Finding], report: Report, name: str) 
         yield f"# It needs the environment variables {', '.join(sorted(report.variables))}."
     if findings:
         yield "#"
-        yield "# Not taken over, or changed:"
-        yield from (f"#   {name}:{finding.line}: {finding.text}" for finding in findings)
+        yield from (f"# {line}" for line in grouped(findings, name))
     for key, value in output.items():
         yield ""
         yield from yaml_lines({key: value})
@@ -190,7 +189,7 @@ def _aliases(data: Json, models: Mapping[str, Json], report: Report) -> None:
                 assert isinstance(aliases, list)
                 aliases.append(alias)
                 if isinstance(value, dict) and value.get("hidden") is True:
-                    report.add((*at, "hidden"), "has no effect; GET /v1/models lists aliases")
+                    report.idle((*at, "hidden"), "GET /v1/models lists aliases")
 
 
 def _fallbacks(data: Json, models: Mapping[str, Json], groups: Mapping[str, list[Deployment]], report: Report) -> None:

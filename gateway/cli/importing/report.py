@@ -1,6 +1,9 @@
 """Collects the findings of an import, and the environment variables that replace literal secrets. No units."""
 
+import enum
 import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -10,16 +13,43 @@ from gateway.config.document import Loc
 _REFERENCE = re.compile(r"os\.environ/([A-Za-z_][A-Za-z0-9_]*)")
 
 
+class Consequence(enum.IntEnum):
+    """The consequence of a finding; the order is the order of the report."""
+
+    LOST = 0
+    CHANGED = 1
+    IDLE = 2
+
+    @property
+    def title(self) -> str:
+        """Title of the group in the report."""
+        return ("Lost", "Changed", "Without effect here")[self]
+
+
 class Finding(msgspec.Struct, frozen=True, order=True):
     """A line of the foreign file that is not taken over, or taken over with a change. Never quotes a secret.
 
     Attributes:
+        group: consequence.
         line: line in the foreign file.
         text: setting, reason, and correction where there is one.
     """
 
+    group: Consequence
     line: int
     text: str
+
+
+def grouped(findings: Sequence[Finding], file: str) -> Iterator[str]:
+    """Yield the lines of the report: each group with its title, its findings by line.
+
+    Args:
+        findings: findings in order.
+        file: name of the foreign file.
+    """
+    for group, each in groupby(findings, lambda finding: finding.group):
+        yield f"{group.title}:"
+        yield from (f"  {file}:{finding.line}: {finding.text}" for finding in each)
 
 
 class Report:
@@ -28,7 +58,7 @@ class Report:
     Attributes:
         findings: all findings, in the order in which they were found.
         variables: names of the environment variables in the written file, each with the name's purpose: `url`,
-            `version` or `secret`.
+            `version`, `secret` or the setting of an address.
     """
 
     def __init__(self, source: ForeignFile, used: frozenset[str] = frozenset()) -> None:
@@ -48,13 +78,17 @@ class Report:
         """Return the line of a value."""
         return self._source.line(loc)
 
-    def add(self, loc: Loc, text: str) -> None:
-        """Add a finding about a setting; its text follows the setting's path."""
-        self.findings.append(Finding(self._source.line(loc), f"{setting(loc)} {text}"))
+    def add(self, loc: Loc, text: str, group: Consequence = Consequence.CHANGED) -> None:
+        """Add a finding about a setting that is taken over with a change; its text follows the setting's path."""
+        self.findings.append(Finding(group, self._source.line(loc), f"{setting(loc)} {text}"))
 
     def skip(self, loc: Loc, reason: str) -> None:
-        """Add a finding about a setting that is not taken over."""
-        self.add(loc, f"is not taken over: {reason}")
+        """Add a finding about a setting that is lost."""
+        self.add(loc, f"is not taken over: {reason}", Consequence.LOST)
+
+    def idle(self, loc: Loc, reason: str) -> None:
+        """Add a finding about a setting that the gateway does not need."""
+        self.add(loc, f"is not needed: {reason}", Consequence.IDLE)
 
     def variable(self, name: str, purpose: str = "secret") -> str:
         """Return the reference to a variable in the written file."""

@@ -24,21 +24,43 @@ from gateway.cli.parser import ExitCode
 from gateway.cli.probe.cancel import COUNTERS, CancelTest, TokenCounter, cancel
 from gateway.cli.probe.plan import PROMPT, ProbeTarget, cancel_test_tokens, plan, sign_apis, targets
 from gateway.cli.probe.quirks import OF_CHAT, Quirk
-from gateway.cli.probe.report import ProbeReport, as_json, cleaned, details, limits_of, quirks_of, table, times_of
+from gateway.cli.probe.report import (
+    ProbeReport,
+    Times,
+    as_json,
+    cleaned,
+    details,
+    limits_of,
+    quirks_of,
+    table,
+    times_of,
+)
 from gateway.cli.probe.signs import SignTest, sign_call, sign_test
 from gateway.cli.probe.stream import Recording, Tap, begin, record
 from gateway.cli.terminal import bold, fail, warn
 from gateway.config.errors import ConfigError
 from gateway.config.loader import load
 from gateway.config.settings import Settings
+from gateway.server.daemon_thread import on_thread
 from gateway.server.discovery.sources import look_up
-from gateway.server.upstreams import endpoint_at, facts_of, native_apis, needs_httpx, origin_of, upstream_headers
+from gateway.server.upstreams import (
+    endpoint_at,
+    facts_of,
+    native_apis,
+    needs_httpx,
+    origin_of,
+    source_of,
+    upstream_headers,
+    with_token,
+)
 from providers.protocols import ProtocolOptions, protocols
 from providers.transport.http1 import WireClient
 from providers.transport.httpx_client import HttpxClient
 from ttft_gateway.apis.base import Api, Call, HttpSink, HttpStream, Request
 from ttft_gateway.apis.error_reasons import is_stream_refused
 from ttft_gateway.apis.errors import ConnectError, UpstreamError
+from ttft_gateway.credentials.sources import SourceFault, fetch_of
+from ttft_gateway.credentials.token import NotAToken
 from ttft_gateway.requests.parsed import NumberLimits as RequestBounds
 from ttft_gateway.requests.request import parse
 
@@ -93,6 +115,11 @@ async def probe_all(
 
     async def one(target: ProbeTarget) -> ProbeReport:
         async with slots:
+            try:
+                target = await _with_token(target)
+            except (SourceFault, NotAToken) as fault:
+                kind, name = target.replica.kind, target.replica.name
+                return ProbeReport(target.model.name, name, kind, str(fault), 0, Times(), {}, None, ())
             prober = _Prober(settings, target, tasks)
             try:
                 return await prober.report(requests, max_tokens)
@@ -102,6 +129,20 @@ async def probe_all(
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(one(target)) for target in chosen]
     return [task.result() for task in running]
+
+
+async def _with_token(target: ProbeTarget) -> ProbeTarget:
+    """Return a replica with the token of its credential as its key.
+
+    Raises:
+        SourceFault: there is no token.
+        NotAToken: the same.
+    """
+    source = source_of(target.replica)
+    if source is None:
+        return target
+    token = await on_thread(fetch_of(source), "fetch token")
+    return replace(target, replica=with_token(target.replica, target.model.name, token.value))
 
 
 def _show(reports: Sequence[ProbeReport], *, as_document: bool) -> None:

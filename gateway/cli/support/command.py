@@ -285,7 +285,7 @@ _SECRET_FORMS: Final = (
     ),
     (re.compile(r"\beyJ[\w-]{8,2000}\.[\w-]+\.[\w-]*"), _MASK),
     (re.compile(r"(?i)\b(?:sk|pk|rk|ak|gsk|xai|hf|ghp|gho|pat|nvapi)[-_][\w*-]{8,}|\bttft-[0-9a-f]{32}\b"), _MASK),
-    (re.compile(r"\b(?:AIza|AKIA|ASIA)[\w-]{10,}"), _MASK),
+    (re.compile(r"\b(?:AIza|AKIA|ASIA|ABSK|ya29\.|bedrock-api-key-)[\w.+/=-]{10,}"), _MASK),  # tokens of clouds, too
 )
 
 
