@@ -225,6 +225,33 @@ class RequestRejected(msgspec.Struct, frozen=True):
     limit: Limit | None = None
 
 
+class RequestPassed(msgspec.Struct, frozen=True):
+    """The end of a request that was passed on to one replica as bytes.
+
+    Attributes:
+        key_name: name of the caller's key; "anonymous" without a key.
+        model: public name of the model that passes its route on.
+        route: family of its route, such as `files`.
+        status: status of the response; 499 if the client disconnected.
+        error: label of the error; None without an error.
+        replica: replica that was asked last.
+        total_s: time from the request's arrival to its end.
+        trace_id: id of the request's trace; None without a trace.
+    """
+
+    at_s: float
+    request_id: str
+    key_name: str
+    model: str
+    route: str
+    method: str
+    status: int
+    error: str | None
+    replica: str
+    total_s: float
+    trace_id: str | None = None
+
+
 class HedgeFired(msgspec.Struct, frozen=True):
     """The start of a backup."""
 
@@ -294,6 +321,7 @@ class ParamsDropped(msgspec.Struct, frozen=True):
 Event = (
     RequestEnded
     | RequestRejected
+    | RequestPassed
     | HedgeFired
     | HedgeDenied
     | AttemptFailed

@@ -11,9 +11,24 @@ import msgspec
 
 from providers.response_stream import Bounds, ResponseContext, ResponseStream
 from providers.stream_support import DEFAULT, UNSTREAMED, StreamSupport
-from ttft_gateway.apis.base import Api, Burst, Call, Headers, HttpClient, Request, Sink, Stream, WireProtocol
+from ttft_gateway.apis.base import (
+    Api,
+    Burst,
+    Call,
+    Headers,
+    HttpClient,
+    HttpSink,
+    HttpStream,
+    Request,
+    Sink,
+    Stream,
+    WireProtocol,
+)
 from ttft_gateway.apis.errors import Unsupported
+from ttft_gateway.apis.passing import PassedCall
+from ttft_gateway.apis.upload import Upload
 
+_encode = msgspec.json.Encoder().encode
 _ACCEPTED = {True: b"text/event-stream", False: b"application/json"}
 """The content types of a stream and of a whole answer."""
 
@@ -47,6 +62,7 @@ class HttpEndpoint:
         self._model = model
         self._responses = ResponseContext(bounds, StreamSupport(), burst or Burst())
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+        self._path, self._query, self._lines, self._token = path.encode(), query.encode(), lines, b""
         lines += b"content-type: application/json\r\naccept-encoding: identity\r\n"  # request no compression
 
         def heads(api: Api, protocol: WireProtocol, token: bytes = b"") -> dict[bool, bytes]:
@@ -68,7 +84,7 @@ class HttpEndpoint:
 
     def use_token(self, name: bytes, value: bytes) -> None:
         """Send a header with another token from now on; requests under way keep the one that they were sent with."""
-        line = b"%b: %b\r\n" % (name, value)
+        line = self._token = b"%b: %b\r\n" % (name, value)
         self._served, self._continuing = (
             {api: (protocol, self._heads(api, protocol, line)) for api, (protocol, _) in served.items()}
             for served in (self._served, self._continuing)
@@ -95,6 +111,26 @@ class HttpEndpoint:
         stream = ResponseStream(protocol, call, sink, mode, responses)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream
+
+    def pass_on(self, call: PassedCall, sink: HttpSink) -> HttpStream:
+        """Send a request as it is, but for the model's name; see `PassingEndpoint.pass_on`."""
+        query = call.query
+        if self._query:
+            query = self._query if not query else b"%b&%b" % (self._query, query[1:])
+        body, framing = call.body, b""
+        if isinstance(body, Upload):
+            framing = b"transfer-encoding: chunked\r\n" if body.size is None else b"content-length: %d\r\n" % body.size
+        else:
+            if call.model_at is not None:
+                start, end = call.model_at
+                name = _encode(self._model) if call.is_quoted else self._model.encode()
+                body = b"%b%b%b" % (body[:start], name, body[end:])
+            if body or call.method != b"GET":
+                framing = b"content-length: %d\r\n" % len(body)
+        head = b"%b %b%b%b HTTP/1.1\r\n" % (call.method, self._path, call.path, query)
+        given = b"".join(b"%s: %s\r\n" % header for header in call.headers)
+        lines = b"%b%b%baccept-encoding: identity\r\n%b" % (self._lines, self._token, given, framing)
+        return self._client.send(Request(b"%b%b\r\n" % (head, lines), body), sink)
 
 
 class _UnsupportedStream:

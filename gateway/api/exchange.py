@@ -56,6 +56,12 @@ class Connection(Protocol):
     def transport(self) -> asyncio.WriteTransport:
         """The transport that takes the bytes of responses."""
 
+    def pause_body(self) -> None:
+        """Stop reading: what has arrived of the body is not needed yet."""
+
+    def resume_body(self) -> None:
+        """Read again."""
+
     def on_response_complete(self) -> None:
         """The whole response was written, and the next request may begin."""
 

@@ -375,6 +375,18 @@ class HttpProtocol(asyncio.Protocol):
             message = f"over {PIPELINED_MAX} requests are pipelined on this connection; wait for responses first"
             self._reject(BadRequest(message, code="invalid_http"))
 
+    def pause_body(self) -> None:
+        """See `exchange.Connection`."""
+        if not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def resume_body(self) -> None:
+        """See `exchange.Connection`."""
+        if self._is_paused and not self.transport.is_closing():
+            self._is_paused = False
+            self.transport.resume_reading()
+
     def on_response_complete(self) -> None:
         """See `exchange.Connection`."""
         if self._data:  # during a read: requests after this one are queued, so that their number is bounded

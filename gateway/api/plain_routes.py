@@ -27,7 +27,7 @@ from ttft_gateway.apis.base import Headers
 _SERVED: Final = (
     "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, "
     "POST /v1/rerank, POST /v1/moderations, POST /v1/tokenize, "
-    "GET /v1/models, GET /v1/models/{model}; see /docs for all routes"
+    "GET /v1/models, GET /v1/models/{model}, and the families of `pass_through`; see /docs for all routes"
 )
 _READ: Final = ("GET", "HEAD")
 _MODEL: Final = "/v1/models/"

@@ -45,6 +45,7 @@ class Serving(msgspec.Struct, frozen=True):
         models: models by public name and by alias.
         keyring: API keys and the models they may use.
         bodies: limits on request bodies.
+        uploads: limits on the bodies that are sent to a replica while they arrive.
         admission: gives permits to requests.
         counts: gives permits to requests that only count tokens; their limits are separate, as at Anthropic.
         limits: limits on client requests.
@@ -55,6 +56,7 @@ class Serving(msgspec.Struct, frozen=True):
     models: Mapping[str, Model]
     keyring: Keyring
     bodies: BodyLimits
+    uploads: BodyLimits
     admission: Admission
     counts: Admission
     limits: RequestLimits

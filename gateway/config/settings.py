@@ -51,6 +51,7 @@ from ttft_gateway.apis.base import CONNECT_S, MAX_TOKENS_DEFAULT, STALL_S, First
 from ttft_gateway.apis.catalog import CATALOG, Auth
 from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 from ttft_gateway.hedging.parameters import DEFAULTS, HEDGES_MAX
+from ttft_gateway.requests.passed import Family
 
 # The names of the enums of the core; tests/config/test_settings.py holds the sets equal.
 WhenAwayName = Literal["share", "alone", "refuse"]
@@ -462,6 +463,8 @@ class ModelSettings(Section):
     """Queue of requests beyond `concurrency`."""
     drop_params: Switch = False
     """Drop parameters that a replica's API does not support, with a log warning, instead of rejecting the request."""
+    pass_through: tuple[Family, ...] = Field(default=("audio", "images"), examples=["[audio, files, batches]"])
+    """Families of routes that are passed on to a replica of the model as they are, such as `files` for `/v1/files`."""
     cross_boundary: CrossBoundary = Field(default="never")
     """Later attempts of a request that may leave the `boundary` of the first one."""
 
@@ -480,6 +483,8 @@ class LimitSettings(Section):
 
     request_body_max_bytes: Size = 10_000_000
     """Maximum size of a client's request body."""
+    upload_max_bytes: Size = 512_000_000
+    """Maximum size of a body that is passed on while it arrives, such as a file."""
     buffered_bodies_max_bytes: Size = 512_000_000
     """Maximum total size of the request bodies held at a time."""
     n_max: Count = 16

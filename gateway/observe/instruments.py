@@ -230,6 +230,9 @@ class Instruments:
         self.requests = _counter(
             "ttft_gateway_requests", "Requests that reached a replica", *call, "status_class", "error_type", "result"
         )
+        self.passed = _counter(
+            "ttft_gateway_passed_requests", "Requests passed on to one replica", MODEL, "route", "status_class"
+        )
         self.rejected = _counter("ttft_gateway_rejected_requests", "Requests rejected by the gateway", "code")
         self.queue = _histogram(
             "ttft_gateway_queue_seconds", "Time in the model's queue, of queued requests", _QUEUE_S, MODEL

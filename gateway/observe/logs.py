@@ -33,6 +33,7 @@ from gateway.events import (
     RecoveryReport,
     RecoveryResult,
     RequestEnded,
+    RequestPassed,
     RequestRejected,
     Result,
     Role,
@@ -65,6 +66,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 
 _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
     RequestRejected: ("request_rejected", "info"),
+    RequestPassed: ("request_passed", "info"),
     BreakerChanged: ("breaker_changed", "warning"),
     HedgingSwitched: ("hedging_switched", "warning"),
     ReplicaSwitched: ("replica_switched", "warning"),
@@ -360,6 +362,10 @@ def _fields(event: Event) -> dict[str, object]:
     """Return a rare event's fields under their names in the log."""
     fields: dict[str, object] = msgspec.to_builtins(event)
     del fields["at_s"]
+    if isinstance(event, RequestPassed):
+        del fields["total_s"]
+        fields["key"], fields["total_ms"] = fields.pop("key_name"), _in_ms(event.total_s)
+        fields = {name: value for name, value in fields.items() if value is not None}
     if isinstance(event, RequestRejected):
         fields["key"] = fields.pop("key_name")
         del fields["queued_s"]

@@ -19,6 +19,7 @@ from gateway.events import (
     HedgeFired,
     PreviousKeyUsed,
     RequestEnded,
+    RequestPassed,
     RequestRejected,
     Result,
     Role,
@@ -234,6 +235,10 @@ class Recorder:
     def _on_rare_event(self, event: Event) -> None:
         if isinstance(event, HedgeFired):
             self._instruments.hedges_fired.at(event.model, event.primary).value += 1
+        elif isinstance(event, RequestPassed):
+            status_class = event.status // 100
+            self._instruments.passed.at(event.model, event.route, f"{status_class}xx").value += 1
+            self._key_series(event.key_name, status_class).value += 1
         elif isinstance(event, RequestRejected):
             if len(self._codes) < _CODES_MAX:
                 self._codes.add(event.code)

@@ -51,6 +51,7 @@ class Model(msgspec.Struct, frozen=True):
         apis: client APIs that at least one of its replicas supports.
         recovery: reaction to broken streams.
         recoverers: recoverers by API; for any other API there is no recovery.
+        pass_through: families of routes that its replicas get as they are.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Model(msgspec.Struct, frozen=True):
     apis: frozenset[Api] = frozenset(Api)
     recovery: RecoveryMode = RecoveryMode.OFF
     recoverers: Mapping[Api, Recoverer] = msgspec.field(default_factory=dict)
+    pass_through: frozenset[str] = frozenset()
 
     @property
     def replicas(self) -> list[Replica]:

@@ -199,6 +199,7 @@ class PartsBuilder:
             apis=apis,
             recovery=RecoveryMode(model.recovery),
             recoverers=RECOVERERS,
+            pass_through=frozenset(model.pass_through),
         )
         return ModelParts(model, built, self._rows, self._clients, warm_pools, self._users)
 

@@ -10,6 +10,7 @@ from gateway.api.count_tokens import TokenCounts
 from gateway.api.dialects.base import ClientApi
 from gateway.api.dialects.endings import PING, MessagesTerminator, ResponsesTerminator, messages_error_body
 from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.passed_routes import PassedRoutes
 from gateway.api.plain_routes import PlainRoutes
 from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
@@ -43,7 +44,8 @@ class PublicRoutes:
         runtime: clock and receiver of events.
 
     Attributes:
-        raced: routes that a replica answers.
+        raced: routes for which replicas race.
+        passed: routes that are passed on to one replica.
         plain: routes that need no replica.
         draining: True while the gateway stops; /readyz then returns 503.
     """
@@ -54,6 +56,7 @@ class PublicRoutes:
         self._runtime = runtime
         apis, serving = client_apis(), in_force.topology.serving
         self.raced = RacedRoutes(serving, apis, runtime)
+        self.passed = PassedRoutes(serving, runtime)
         self._counts = TokenCounts(serving, apis[Api.MESSAGES], runtime)
         started = int(datetime.now(UTC).timestamp())
         self.plain = PlainRoutes(serving, self._models_of, started, lambda: not self.draining, runtime)
@@ -62,7 +65,7 @@ class PublicRoutes:
     def use_new(self) -> None:
         """Open the requests that arrive from now on with the settings in force."""
         topology = self._in_force.topology
-        self.raced.serving = self._counts.serving = self.plain.serving = topology.serving
+        self.raced.serving = self.passed.serving = self._counts.serving = self.plain.serving = topology.serving
         origins = topology.settings.cors_origins
         self._cors = CrossOrigin(origins) if origins else None
 
@@ -74,7 +77,11 @@ class PublicRoutes:
             return self.plain.open_preflight(connection, head, preflight)
         exchange: ClientExchange | None = self.raced.open(connection, head)
         if exchange is None:
-            exchange = self._counts.open(connection, head) or self.plain.open(connection, head)
+            exchange = (
+                self._counts.open(connection, head)
+                or self.passed.open(connection, head)
+                or self.plain.open(connection, head)
+            )
         if cors is not None:
             exchange.own_headers = (*connection.own_headers, *cors.added(head.by_name))
         return exchange
@@ -82,13 +89,15 @@ class PublicRoutes:
     @property
     def active(self) -> int:
         """Number of running requests."""
-        return len(self.raced.active)
+        return len(self.raced.active) + len(self.passed.active)
 
     def end_streams(self) -> None:
         """End every running request with an error, and reject new requests."""
-        self.raced.refusing = True
+        self.raced.refusing = self.passed.refusing = True
         for race in tuple(self.raced.active):
             race.shut_down()
+        for exchange in tuple(self.passed.active):
+            exchange.shut_down()
         for loser in tuple(self._runtime.losers):
             loser.stop()
 

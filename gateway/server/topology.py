@@ -227,6 +227,7 @@ class _Builder:
         turns = Turns(self._runtime.loop) if previous is None else previous.serving.bodies.turns
         body_bytes_max, body_s = settings.limits.request_body_max_bytes, settings.timeouts.request_body_s
         bodies = BodyLimits(body_bytes_max, body_s, memory, self._runtime, turns)
+        uploads = replace(bodies, bytes_max=settings.limits.upload_max_bytes)
         admission = Admission(key_limiters, model_queues, self._runtime)
         counts = Admission(count_limiters, {}, self._runtime)
         limits, attempts = _request_limits(settings), _attempt_limits(settings.keys)
@@ -234,7 +235,7 @@ class _Builder:
         named = _with_aliases(models, settings.models)
         tracing = settings.tracing
         traces = None if tracing is None else TraceStart(tracing.sample, random.Random().getrandbits)
-        serving = Serving(named, keys, bodies, admission, counts, limits, attempts, traces)
+        serving = Serving(named, keys, bodies, uploads, admission, counts, limits, attempts, traces)
         return Topology(
             settings,
             serving,

@@ -16,7 +16,7 @@ To cancel is to close: `abort()` drops the socket immediately, without draining.
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, cast
 
 import httptools
@@ -26,6 +26,7 @@ from providers.transport.tls import TlsTransport
 from ttft_gateway.apis.base import Headers, HttpSink, HttpStream, Request
 from ttft_gateway.apis.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
 from ttft_gateway.apis.read_turns import MANY_BYTES
+from ttft_gateway.apis.upload import Upload
 
 HEADERS_BYTES_MAX = 64 * 1024  # above the bounds of nginx and Node
 _UNREAD_BYTES_MAX = 256 * 1024  # receive buffer of a socket; Linux doubles it, and uses up to 6 MB by default
@@ -64,6 +65,9 @@ class WireClient:
         self.sent += 1
         exchange = Exchange(self, request, sink)
         idle = self._idle
+        if isinstance(request.body, Upload):  # it cannot be sent again, so no kept-alive connection may lose it
+            self.connect(exchange)
+            return exchange
         while idle:
             connection = idle.pop()
             connection.idle = False
@@ -283,7 +287,10 @@ class Exchange:
 
     def again(self) -> None:
         """Send the same request on a new connection: the kept-alive one was already closed."""
-        if not self.aborted:
+        body = self.request.body
+        if isinstance(body, Upload) and body.is_begun:
+            self.over(ConnectionCut("the upstream closed the connection without an answer"))
+        elif not self.aborted:
             self.connection = None
             self._client.connect(self)
 
@@ -336,7 +343,7 @@ class Connection(asyncio.Protocol):
         self.fresh_until_s = 0.0  # set by the client: after this time the connection is not used again
         self.stale_until_s = 0.0  # set by the client: a close before this time happened before the exchange began
         self._paused = False  # the transport buffers enough of a large request
-        self._unsent: Iterator[memoryview] | None = None  # the part to write later, None if there is none
+        self._unsent: Iterator[bytes | memoryview] | None = None  # the part to write later, None if there is none
         self.read_began_s = 0.0  # see `HttpStream.read_began_s`
         self._pieces: list[bytes] = []  # of the body, from the present read
         self.on_body = self._pieces.append  # httptools calls this for every chunk: a C function is cheaper
@@ -362,6 +369,10 @@ class Connection(asyncio.Protocol):
         request = exchange.request
         if isinstance(request.body, bytes):
             self.transport.write(request.head + request.body)
+        elif isinstance(request.body, Upload):
+            self._unsent = _framed(request.body, self._send)
+            self.transport.write(request.head)
+            self._send()
         else:  # piece by piece, or the transport would copy what the kernel does not take
             self._unsent = _slices(request.body)
             self.transport.write(request.head)
@@ -373,6 +384,8 @@ class Connection(asyncio.Protocol):
             piece = next(self._unsent, None)
             if piece is None:
                 self._unsent = None
+            elif not piece:
+                return  # an upload, which calls this again when more of it has arrived
             else:
                 self.transport.write(piece)
 
@@ -548,6 +561,16 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
         if exchange is not None:
             exchange.over(error)
+
+
+def _framed(upload: Upload, on_piece: Callable[[], None]) -> Iterator[bytes]:
+    """Yield an upload as it is sent, in chunks if its length is unknown; an empty piece means that none has arrived."""
+    if upload.size is not None:
+        yield from upload.read_by(on_piece)
+        return
+    for piece in upload.read_by(on_piece):
+        yield b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
+    yield b"0\r\n\r\n"
 
 
 def _slices(body: Iterable[bytes | memoryview]) -> Iterator[memoryview]:

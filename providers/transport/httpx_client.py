@@ -13,7 +13,7 @@ import contextlib
 import re
 import ssl
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 import httpcore
@@ -23,6 +23,7 @@ from providers.transport.origin import STALE_S, SWEEP_S, Origin, too_many, too_s
 from ttft_gateway.apis.base import Headers, HttpSink, HttpStream, Request
 from ttft_gateway.apis.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
 from ttft_gateway.apis.shortages import causes
+from ttft_gateway.apis.upload import Upload
 
 _LISTEN_FROM_BYTES: Final = 65_536  # shorter requests most likely fit into the socket's buffer
 _RECEIVED_MAX: Final = 65_536
@@ -91,7 +92,8 @@ class HttpxClient:
             return
         request_out = self._httpcore_request(request)
         try:
-            connection = self._idle.pop() if self._idle else None
+            is_upload = isinstance(request.body, Upload)  # it cannot be sent again
+            connection = self._idle.pop() if self._idle and not is_upload else None
             if connection is None or not await self._send_on(connection, exchange, request_out):
                 await self._send_on(self._new_connection(), exchange, request_out)
             exchange.over(None)
@@ -168,8 +170,11 @@ class HttpxClient:
         method, target, _ = first.split(b" ")
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         url = httpcore.URL(scheme=self._scheme, host=self._host, port=self._origin.port, target=target)
-        body = request.body if isinstance(request.body, bytes) else b"".join(request.body)
-        return httpcore.Request(method, url, headers=headers, content=body)
+        body = request.body
+        if isinstance(body, Upload):
+            return httpcore.Request(method, url, headers=headers, content=_arriving(body))
+        whole = body if isinstance(body, bytes) else b"".join(body)
+        return httpcore.Request(method, url, headers=headers, content=whole)
 
     def _new_connection(self) -> "_PooledConnection":
         if self._open >= self._origin.connections_max:
@@ -199,6 +204,17 @@ class HttpxClient:
         while self._idle and self._idle[0].idle_since_s < oldest_s:
             self._close_oldest()
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep) if self._idle else None
+
+
+async def _arriving(upload: Upload) -> AsyncIterator[bytes]:
+    """Yield the pieces of an upload when they have arrived."""
+    ready = asyncio.Event()
+    for piece in upload.read_by(ready.set):
+        if piece:
+            yield piece
+        else:
+            ready.clear()
+            await ready.wait()
 
 
 async def _closed(connection: "_PooledConnection") -> None:

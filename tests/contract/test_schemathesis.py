@@ -47,7 +47,8 @@ def test_nothing_contradicts_the_contract(tmp_path: Path, pytestconfig: pytest.C
 def _contract() -> dict[str, Any]:
     """The contract as it is for this gateway: a key is needed, there is one model, and a deadline can be met."""
     document = copy.deepcopy(CONTRACT)
-    document["components"]["parameters"]["Deadline"]["schema"]["pattern"] = "^[1-9][0-9]{2,6}s$"
+    for limit in ("Deadline", "TtftMax", "Total"):
+        document["components"]["parameters"][limit]["schema"]["pattern"] = "^[1-9][0-9]{2,6}s$"
     document["security"] = [{"bearer": []}]
     document["components"]["schemas"]["ModelName"]["enum"] = [_MODEL]
     document["paths"]["/v1/models/{model}"]["get"]["parameters"][0]["schema"]["enum"] = [_MODEL]

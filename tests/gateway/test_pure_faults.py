@@ -118,7 +118,7 @@ class GatewayUnderTest:
         slots = made.slots("model", 10**9)
         admission = Admission(limiters, {"m": ModelQueue(FairQueue(10**9, 0, slots), 1.0)}, runtime)
         limits = RequestLimits(NumberLimits(n_max=8, max_tokens_max=100_000), frozenset())
-        serving = Serving({"m": model}, Keyring({}, {}), bodies, admission, admission, limits)
+        serving = Serving({"m": model}, Keyring({}, {}), bodies, bodies, admission, admission, limits)
         self._routes = RacedRoutes(serving, client_apis(), runtime)
         self._client = connected_to(self._open)
 

@@ -24,6 +24,7 @@ from gateway.events import (
     RecoveryReport,
     RecoveryResult,
     RequestEnded,
+    RequestPassed,
     RequestRejected,
 )
 from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, loss_line
@@ -52,6 +53,7 @@ from ttft_gateway.hedging.outcomes import Denial, Outcome
 NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 RARE: list[Event] = [
     RequestRejected(1.0, "r-2", "team-a", 404, "model_not_found"),
+    RequestPassed(1.0, "r-3", "team-a", "llama", "files", "POST", 502, "upstream_cut", "a", 1.5),
     HedgeFired(1.0, "r-2", "llama", "a", "b", 0.25),
     HedgeDenied(1.0, "r-2", "llama", Denial.BUDGET, 0.25),
     AttemptFailed(1.0, "r-2", "llama", "a", Outcome.FAILED, "connect", None),
@@ -217,6 +219,7 @@ def test_rare_events() -> None:
     named = [(line["level"], line["event"]) for line in Lines().of(*RARE)]
     assert named == [
         ("info", "request_rejected"),
+        ("info", "request_passed"),
         ("warning", "breaker_changed"),
         ("warning", "hedging_switched"),
         ("warning", "replica_switched"),

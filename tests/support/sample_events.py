@@ -12,6 +12,7 @@ from gateway.events import (
     RecoveryReport,
     RecoveryResult,
     RequestEnded,
+    RequestPassed,
     RequestRejected,
     Result,
     Role,
@@ -106,6 +107,7 @@ RECOVERED = replace(
     queued_s=0.4,
 )
 REJECTED = RequestRejected(0.0, "r-2", "team-a", 503, "overloaded", "llama", queued_s=0.7)
+PASSED = RequestPassed(0.0, "r-3", "team-a", "llama", "files", "POST", 502, "upstream_cut", "a", 1.5)
 EVENTS: tuple[Event, ...] = (  # every counter and histogram changes with at least one of these
     REQUEST,
     WORKED,
@@ -114,6 +116,7 @@ EVENTS: tuple[Event, ...] = (  # every counter and histogram changes with at lea
     SHADOWED,
     RECOVERED,
     REJECTED,
+    PASSED,
     HedgeFired(0.0, "r-1", "llama", "a", "b", 0.25),
     PreviousKeyUsed(0.0, "team-a"),
     ComponentFailed(0.0, "plan", "ValueError"),

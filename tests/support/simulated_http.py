@@ -13,6 +13,7 @@ from gateway.simulated.replica import RawRequest, SimulatedReplica
 from gateway.simulated.script import End, Framing, Script
 from ttft_gateway.apis.base import Api, Frame, HttpSink, HttpStream, Request
 from ttft_gateway.apis.errors import ConnectionCut
+from ttft_gateway.apis.upload import Upload
 
 _PATH = re.compile(rb"POST /v1/(\S+) ").match
 
@@ -38,6 +39,7 @@ class SimulatedHttp:
         assert found is not None, request.head
         api = Api(found[1].decode())
         self.paths.append(api.value)
+        assert not isinstance(request.body, Upload), "uploads are not simulated"
         body = request.body if isinstance(request.body, bytes) else b"".join(request.body)
         faults = self._replica.choose_faults(accepting=True) + self._replica.choose_faults(accepting=False)
         script = self._replica.script(RawRequest(api, body), faults, self._loop.time(), self._loop.time())

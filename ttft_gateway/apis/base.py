@@ -14,6 +14,7 @@ import msgspec
 
 from ttft_gateway.apis.errors import UpstreamError
 from ttft_gateway.apis.read_turns import ReadTurns
+from ttft_gateway.apis.upload import Upload
 
 Headers = Sequence[tuple[bytes, bytes]]
 """Response or request headers in the order in which they were sent, names in lower case."""
@@ -347,11 +348,11 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         head: request line and headers with the closing blank line.
-        body: the body, its length stated in head.
+        body: the body, its length stated in head; an `Upload` of unknown length is sent in chunks.
     """
 
     head: bytes
-    body: Body
+    body: Body | Upload
 
     def __repr__(self) -> str:
         return "Request(...)"  # head carries the replica's key, body the prompt

@@ -88,6 +88,13 @@ def switch_header(name: str, value: bytes) -> InvalidRequest:
     )
 
 
+def form_model(size: int, bytes_max: int) -> InvalidRequest:
+    """Build the error for a form with a model name that is too long."""
+    return InvalidRequest(
+        f"`model` has {size} bytes; a name has at most {bytes_max}", param="model", code="invalid_value"
+    )
+
+
 def duration_header(name: str, value: bytes) -> InvalidRequest:
     """Build the error for a header that is no duration."""
     return InvalidRequest(
