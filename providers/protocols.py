@@ -55,7 +55,10 @@ _NATIVE: Final[Mapping[Api, Callable[[Kind, ProtocolOptions], WireProtocol]]] = 
         first_token=options.first_token, on_response_id=options.on_response_id
     ),
     Api.MESSAGES: lambda kind, options: AnthropicMessages(
-        first_token=options.first_token, max_tokens=options.max_tokens, body_version=kind.body_version
+        first_token=options.first_token,
+        max_tokens=options.max_tokens,
+        body_version=kind.body_version,
+        signs_thinking=not kind.own_engine,
     ),
     Api.EMBEDDINGS: lambda _, __: OpenAIEmbeddings(),
     Api.RERANK: lambda _, __: WholeAnswers(),

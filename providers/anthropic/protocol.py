@@ -5,24 +5,26 @@ Independent of HTTP and keys. Sans-I/O. Units: tokens.
 """
 
 from collections.abc import Mapping
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from providers.openai.outlines import read_outline
-from providers.openai.request import build, build_instead, without
+from providers.openai.request import build, build_instead, edited, value_of, without
 from ttft_gateway.apis.anthropic.events import MessageReader
 from ttft_gateway.apis.anthropic.usage import counted
 from ttft_gateway.apis.anthropic.writer import PIECES, Json
 from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, Body, Call, FirstToken, Frame, FrameKind
 from ttft_gateway.apis.endings import frames_of_body
 from ttft_gateway.apis.errors import ProtocolError
-from ttft_gateway.apis.json_fields import dict_or_empty
+from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
 from ttft_gateway.apis.json_values import ITEMS_MAX, is_light
 from ttft_gateway.apis.openai.errors import bad_status
 from ttft_gateway.apis.sse import data_of, events_of, object_in
 from ttft_gateway.apis.tolerant_json import as_key, dumps, loads
 
+_UNSIGNED: Final = (b'"signature":""', b'"signature": ""')
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -34,6 +36,7 @@ class AnthropicMessages:
         max_tokens: the bound on an answer if the client sends none: the API requires one.
         body_version: value of `anthropic_version` in bodies, at a server that has the model in its path, as Vertex AI
             has; None for a server that has the model in the body.
+        signs_thinking: the server rejects thinking of earlier turns without a signature, so it is not sent.
     """
 
     def __init__(
@@ -42,7 +45,9 @@ class AnthropicMessages:
         first_token: FirstToken = "any",
         max_tokens: int = MAX_TOKENS_DEFAULT,
         body_version: str | None = None,
+        signs_thinking: bool = False,
     ) -> None:
+        self._signs_thinking = signs_thinking
         self._first_token = first_token
         self._max_tokens = max_tokens
         self._version = None if body_version is None else b'"anthropic_version":' + dumps(body_version)
@@ -53,6 +58,8 @@ class AnthropicMessages:
         return f"/models/{quote(model, safe='@:')}:{'streamRawPredict' if stream else 'rawPredict'}"
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
+        if self._signs_thinking and any(mark in call.body for mark in _UNSIGNED):
+            call = _without_unsigned(call)
         call = _bounded(call, self._max_tokens)
         if self._version is None:
             return build(call, model, stream=stream, ask_usage=False)
@@ -162,6 +169,22 @@ def _input_of(text: bytes) -> object:
     if text.strip() == b"null":
         raise ValueError("a tool's input is not JSON")
     return msgspec.Raw(text)
+
+
+def _without_unsigned(call: Call) -> Call:
+    """Return the call without the unsigned thinking of earlier turns: another server wrote it, or it broke."""
+    turns = []
+    for turn in list_or_empty(loads(value_of(call, "messages"))):
+        content = turn.get("content") if isinstance(turn, dict) else None
+        if not isinstance(turn, dict) or not isinstance(content, list) or turn.get("role") != "assistant":
+            turns.append(turn)
+        elif kept := [block for block in content if not _is_unsigned(dict_or_empty(block))]:
+            turns.append({**turn, "content": kept})
+    return edited(call, {"messages": dumps(turns)}) if turns else call
+
+
+def _is_unsigned(block: Mapping[str, object]) -> bool:
+    return block.get("type") == "thinking" and not block.get("signature")
 
 
 def _bounded(call: Call, max_tokens: int) -> Call:
