@@ -37,9 +37,9 @@ def stated(
     return [RateLimit(resource, window_s, limit, remaining, reset_s)]
 
 
-def answered(ledger: Ledger, limits: list[RateLimit], now_s: float) -> QuotaTicket:
-    """A request without tokens is sent and answered immediately; its answer states limits."""
-    ticket = ledger.reserve(tokens(0), now_s)
+def answered(ledger: Ledger, limits: list[RateLimit], now_s: float, *, count: int = 0) -> QuotaTicket:
+    """A request of so many tokens is sent and answered immediately; its answer states limits."""
+    ticket = ledger.reserve(tokens(count), now_s)
     ledger.observe(ticket, limits, now_s)
     return ticket
 
@@ -211,8 +211,8 @@ def test_every_bucket_must_have_room() -> None:
     assert not ledger.room_for_hedge(tokens(30_000), 0.0)
 
 
-def test_after_a_429_hedges_keep_their_distance() -> None:
-    """For 5 minutes 95 % of the limits in responses are left; a Retry-After cools down until it is over."""
+def test_a_retry_after_is_over_when_its_time_is() -> None:
+    """A Retry-After cools down; after it the limit in the response counts again, for primaries and hedges."""
     ledger = Ledger()
     answered(ledger, stated(30_000.0), 0.0)
     ledger.rate_limited(ledger.reserve(tokens(0), 0.0), 0.0, retry_after_s=2.0)
@@ -222,8 +222,47 @@ def test_after_a_429_hedges_keep_their_distance() -> None:
     assert not ledger.room_for_hedge(tokens(1), 1.9)
     assert ledger.wait_s(tokens(1), 2.0) == 0
     assert ledger.room_for_hedge(tokens(3_000), 60.0)
-    assert not ledger.room_for_hedge(tokens(3_001), 299.0)
-    assert ledger.room_for_hedge(tokens(3_001), 300.0)
+    assert ledger.room_for_hedge(tokens(3_001), 60.0)
+
+
+def test_the_quota_that_primaries_do_not_need_is_there_for_hedges() -> None:
+    """Of 150 million tokens few are used: 10 s after a 429 a hedge has room again; with 5 % left it has none."""
+    ledger, full = Ledger(), 150e6
+    for second in range(120):
+        answered(ledger, stated(full, full), float(second), count=1_200)
+    refused = answered(ledger, stated(0.0, full, reset_s=360.0), 120.0, count=1_200)
+    ledger.rate_limited(refused, 120.0, retry_after_s=2.0)
+    assert not ledger.room_for_hedge(tokens(1_200), 121.0)
+    for second in range(122, 131):
+        answered(ledger, stated(full, full), float(second), count=1_200)
+    assert ledger.room_for_hedge(tokens(1_200), 130.0)
+    answered(ledger, stated(0.05 * full, full, reset_s=57.0), 131.0, count=1_200)
+    assert not ledger.room_for_hedge(tokens(1_200), 131.0)
+
+
+@pytest.mark.parametrize(("share", "has_room"), [(0.2, True), (0.9, True), (1.05, False)])
+def test_a_limit_that_primaries_use_up_is_theirs(share: float, *, has_room: bool) -> None:
+    """If this gateway and others use 1.05 of the refill, a nearly full bucket has no room: it would be missed later."""
+    ledger, limit, left = Ledger(), 60_000.0, 60_000.0
+    for second in range(240):
+        left = min(limit, left + 1_000.0 - share * 1_000.0)
+        answered(ledger, stated(left, limit), float(second), count=int(share * 500))
+        ledger.room_for_hedge(tokens(100), float(second))
+    assert left >= 48_000.0
+    assert ledger.room_for_hedge(tokens(100), 240.0) is has_room
+
+
+def test_429s_that_follow_hedges_end_them_for_longer() -> None:
+    """Without limits in responses: each 429 soon after hedges were resumed doubles the time without them."""
+    ledger, now_s = Ledger(), 0.0
+    for pause_s in (300.0, 600.0, 1_200.0):
+        ledger.rate_limited(ledger.reserve(tokens(1), now_s), now_s)
+        assert not ledger.room_for_hedge(tokens(1), now_s + pause_s - 1.0)
+        assert ledger.room_for_hedge(tokens(1), now_s + pause_s)
+        now_s += pause_s + 100.0
+    now_s += 10_000.0
+    ledger.rate_limited(ledger.reserve(tokens(1), now_s), now_s)
+    assert ledger.room_for_hedge(tokens(1), now_s + 300.0)
 
 
 def test_a_429_empties_short_buckets() -> None:
@@ -311,8 +350,8 @@ def test_headroom_is_never_negative() -> None:
 def test_the_lower_of_configured_and_observed_wins() -> None:
     """Both are recorded, and both must have room."""
     ledger = Ledger([TPM])
-    answered(ledger, stated(30_000.0, 100_000.0), 0.0)
-    assert ledger.headroom(0.0) == pytest.approx(0.3)
+    answered(ledger, stated(9_000.0, 100_000.0), 0.0)
+    assert ledger.headroom(0.0) == pytest.approx(0.09)
     assert not ledger.room_for_hedge(tokens(1), 0.0)
     answered(ledger, stated(100_000.0, 100_000.0), 60.0)
     assert ledger.headroom(60.0) == 1.0

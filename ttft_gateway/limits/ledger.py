@@ -15,12 +15,14 @@ import msgspec
 
 from ttft_gateway.apis.base import RateLimit, Resource
 from ttft_gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, QuotaBucket, Spend
+from ttft_gateway.limits.need import Need
 from ttft_gateway.limits.rates import LOCAL, LimitMaker
 
-_RESERVED: Final = 0.6  # of a bucket, for primaries
-_RESERVED_AFTER_429: Final = 0.95  # the same after a 429: other clients use the quota, and may do so again
-_LIMITED_S: Final = 300.0
-_RESERVED_LONG_WINDOW: Final = 0.1  # the same for windows over a minute: most of a day's quota is there to be used
+# Of a configured limit, for primaries: no response shows what other clients use,
+_RESERVED: Final = 0.6
+_RESERVED_LONG_WINDOW: Final = 0.1  # and for windows over a minute: most of a day's quota is there to be used
+_LIMITED_S: Final = 300.0  # time after a 429 in which other clients are expected to use more
+_PAUSE_S_MAX: Final = 21_600.0  # longest time without hedges after a 429 where no response shows what is left
 _ESTIMATED_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
 _ESTIMATED_S_MAX: Final = 60.0  # and its maximum: the next request will test the limit
 _SMALLER: Final = 0.5  # of a request that exceeded a token limit: smaller ones may still fit, and are sent
@@ -73,6 +75,8 @@ class Ledger:
     def __init__(self, limits: Iterable[Limit] = (), new_bucket: Callable[[Limit], QuotaBucket] = Bucket) -> None:
         self._buckets = [new_bucket(limit) for limit in limits]  # observed ones follow
         self._limited_s = -math.inf
+        self._pause_s = _LIMITED_S
+        self._needs: dict[QuotaBucket, Need] = {}  # of the limits in responses
         self._cool_until_s = -math.inf
         self._cool_tokens = 0.0  # requests with fewer tokens need not wait for the end of a cool-down
         self.restricts_until_s = math.inf if self._buckets else -math.inf
@@ -127,16 +131,18 @@ class Ledger:
     # queries
 
     def room_for_hedge(self, spend: Spend, now_s: float) -> bool:
-        """Return True if a hedge that may use `spend` leaves enough for primaries."""
+        """Return True if a hedge that may use `spend` leaves what primaries, of other clients too, will need.
+
+        Of a limit in responses, the need is measured (`Need`). Of a configured limit a share is reserved, and after a
+        429 there are no hedges for 5 minutes: other clients may use the quota, and nothing shows it. If the next 429
+        follows soon after such a time, the next time is twice as long.
+        """
         if now_s < self._cool_until_s:
             return False
-        limited = now_s < self._limited_s + _LIMITED_S
-        if limited and not any(bucket.is_observed for bucket in self._buckets):
+        if now_s < self._limited_s + self._pause_s and not self._needs:
             return False  # other clients use the quota, and no response shows how much of it
-        reserved = _RESERVED_AFTER_429 if limited else _RESERVED
         return all(
-            bucket.left(now_s) - bucket.cost(spend)
-            >= bucket.amount * (reserved if bucket.window_s <= SHORT_S else _RESERVED_LONG_WINDOW)
+            bucket.left(now_s) - bucket.cost(spend) >= self._reserved(bucket, bucket.cost(spend), now_s)
             for bucket in self._buckets
         )
 
@@ -176,7 +182,7 @@ class Ledger:
     def rate_limited(
         self, ticket: QuotaTicket, now_s: float, retry_after_s: float | None = None, *, by_tokens: bool = False
     ) -> None:
-        """Record a 429: start a cool-down, and reserve more of the quota for primaries for 5 minutes.
+        """Record a 429: start a cool-down, and reserve more of the quota for primaries, see `room_for_hedge`.
 
         Args:
             ticket: ticket of the rejected request.
@@ -186,7 +192,7 @@ class Ledger:
             by_tokens: True if a limit on tokens was exceeded: requests of less than half the size go on. If one of
                 them is rejected, too, only requests of less than half its size go on, and so on.
         """
-        self._limited_s = now_s
+        self._pause(now_s)
         estimated_s = 0.0
         for bucket in self._buckets:
             if bucket.observed_by == ticket.number:
@@ -212,7 +218,7 @@ class Ledger:
         """
         sent_since, waited_s = self._sent.minus(ticket.sent_before), now_s - ticket.sent_s
         for stated in limits:
-            bucket = self._observed(stated)
+            bucket = self._observed(stated, now_s)
             if bucket is not None and stated.remaining is not None and 0 <= stated.remaining <= bucket.stated:
                 bucket.observe(stated, ticket.number, waited_s, bucket.cost(sent_since), now_s)
 
@@ -237,13 +243,33 @@ class Ledger:
 
     def limited_elsewhere(self, cooling_s: float, now_s: float) -> None:
         """Record a 429 that another gateway got, with the seconds until its cool-down ends."""
-        self._limited_s = now_s
+        self._pause(now_s)
         if cooling_s > 0:
             self.cool_down(now_s + cooling_s)
 
     # helpers
 
-    def _observed(self, stated: RateLimit) -> QuotaBucket | None:
+    def _reserved(self, bucket: QuotaBucket, cost: float, now_s: float) -> float:
+        """Return the part of a limit that is reserved for primaries."""
+        need = self._needs.get(bucket)
+        if need is None:
+            return bucket.amount * (_RESERVED if bucket.window_s <= SHORT_S else _RESERVED_LONG_WINDOW)
+        limited = now_s < self._limited_s + _LIMITED_S
+        return need.reserved(bucket, bucket.cost(self._sent), cost, now_s, limited=limited)
+
+    def _pause(self, now_s: float) -> None:
+        """Begin, or extend, the time without hedges: twice as long as the last one if it had ended only recently.
+
+        A 429 while hedges are sent is evidence that they take what primaries need.
+        """
+        hedged_s = now_s - self._limited_s - self._pause_s
+        if hedged_s > self._pause_s:
+            self._pause_s = _LIMITED_S
+        elif hedged_s > 0.0:
+            self._pause_s = min(2.0 * self._pause_s, _PAUSE_S_MAX)
+        self._limited_s = now_s
+
+    def _observed(self, stated: RateLimit, now_s: float) -> QuotaBucket | None:
         """Return the bucket of a limit found in responses; None while the limit itself is unknown."""
         same_resource = [bucket for bucket in self._buckets if bucket.resource is stated.resource]
         known = next(
@@ -260,6 +286,7 @@ class Ledger:
         if known is None and stated.remaining is not None and 0 <= stated.remaining <= limit:
             known = Bucket(Limit(stated.resource, limit, stated.window_s), is_observed=True)
             self._buckets.append(known)
+            self._needs[known] = Need(known.cost(self._sent), now_s)
             self.restricts_until_s = math.inf
         if known is not None:
             known.stated = limit
