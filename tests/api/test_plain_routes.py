@@ -96,7 +96,7 @@ def test_documents(path: str) -> None:
         ("GET", "/", 405, "OPTIONS"),
         ("GET", "/nowhere", 404, None),
         ("GET", "/readyz/", 404, None),
-        ("POST", "/v1/images", 404, None),
+        ("POST", "/v1/engines", 404, None),
     ],
 )
 def test_other_methods_and_paths(method: str, path: str, status: int, allow: str | None) -> None:

@@ -75,18 +75,18 @@ def test_a_burst_is_shared() -> None:
     assert max(replica.in_flight for replica in fleet.replicas) <= 11
 
 
-def traffic(gap_s: float, requests: int = 400) -> tuple[Pool, float]:
+def traffic(gap_s: float, requests: int = 400, slow_s: float = 0.6) -> tuple[Pool, float]:
     """Three replicas that answered requests this far apart, in turn, and the time after them; the first one is slow."""
     fleet = pool(None, None, None)
     for n in range(requests):
-        brought(fleet, n % 3, n * gap_s, 0.6 if n % 3 == 0 else 0.2)
+        brought(fleet, n % 3, n * gap_s, slow_s if n % 3 == 0 else 0.2)
     return fleet, requests * gap_s
 
 
 @pytest.mark.parametrize(("gap_s", "remembered_s"), [(0.01, 30.0), (10.0, 2_250.0)])
 def test_with_little_traffic_a_slow_replica_is_remembered_for_longer(gap_s: float, remembered_s: float) -> None:
     """A level fades within 30 s, or within the time of 75 requests at each replica."""
-    fleet, now_s = traffic(gap_s)
+    fleet, now_s = traffic(gap_s, slow_s=0.3)
     fleet.learning.predictor.fold(now_s)
     before = fleet.learning.predictor.levels["a"]
     fleet.learning.predictor.fold(now_s + remembered_s)
