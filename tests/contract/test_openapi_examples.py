@@ -121,7 +121,7 @@ ERRORS: dict[str, Asked] = {  # code -> a request that gets it
     "previous_response_not_found": Asked(
         {"model": MODEL, "input": "Hello", "previous_response_id": "r" * 300}, "/v1/responses"
     ),
-    "unknown_url": Asked({}, "/v1/images"),
+    "unknown_url": Asked({}, "/v1/engines"),
     "method_not_allowed": Asked(method="GET"),
     "unsupported_upgrade": Asked(None, "/v1/responses", "GET", {"connection": "upgrade", "upgrade": "websocket"}),
     "request_too_large": Asked(b"[" + b" " * 10_000_001),
@@ -216,6 +216,8 @@ BYTES: dict[str, bytes] = {  # code -> bytes that get it
 def _cases() -> Iterator[Any]:
     """Every request example of every operation, as test parameters."""
     for path, method, operation in operations():
+        if "{family}" in path:
+            continue  # bodies and answers are the replica's: tests/wire/test_passed_on_wire.py
         for name, example in _request_examples(operation):
             yield pytest.param(path, method, operation, example, id=f"{method} {path} {name}")
 
@@ -244,7 +246,9 @@ def test_a_request_example_gets_the_answer_it_promises(
     assert answer.headers["content-type"].partition(";")[0] == media
 
 
-@pytest.mark.parametrize("operation", [pytest.param(operation, id=path) for path, _, operation in operations()])
+@pytest.mark.parametrize(
+    "operation", [pytest.param(operation, id=f"{method} {path}") for path, method, operation in operations()]
+)
 def test_an_answer_example_is_as_its_schema_says(operation: dict[str, Any]) -> None:
     """What is shown as an answer could be one."""
     for response in map(resolved, operation["responses"].values()):

@@ -34,7 +34,7 @@ def _operation(contract: Node, title: str, operation: Node) -> Iterator[str]:
         for each in parameters:
             yield f"| `{each['name']}` | {each['in']} | {_type(each['schema'])} | {_cell(each)} |"
         yield ""
-    for media, content in operation.get("requestBody", {}).get("content", {}).items():
+    for media, content in _found(contract, operation.get("requestBody", {})).get("content", {}).items():
         yield f"Request body, `{media}`: {_type(content.get('schema', {}))}\n"
         yield from _examples(content)
     yield "| status | meaning | body |\n|---|---|---|"

