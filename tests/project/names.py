@@ -86,7 +86,7 @@ server = ThreadingHTTPServer(("127.0.0.1", 0), Replica)
 server.daemon_threads = True
 threading.Thread(target=server.serve_forever, daemon=True).start()
 stats = Stats()
-with httpx.Client(transport=HedgingTransport(HedgeConfig(warmup_delay=0.1), stats=stats)) as http:
+with httpx.Client(transport=HedgingTransport(HedgeConfig(budget_percent=100, warmup_delay=0.1), stats=stats)) as http:
     for path in STREAMS:
         url = f"http://127.0.0.1:{server.server_port}{path}"
         asked = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
