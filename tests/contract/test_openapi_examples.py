@@ -313,7 +313,7 @@ def test_overloaded(tmp_path: Path) -> None:
 
 
 def test_shutting_down(tmp_path: Path) -> None:
-    """A gateway that was told to stop answers so: /readyz immediately, and a request that outlives the drain."""
+    """A gateway that stops answers so: /readyz immediately, and a request that outlives the drain."""
     described = {(path, method): operation["responses"] for path, method, operation in operations()}
     with (
         replicas(silent={"faults": ["silence always"]}) as urls,

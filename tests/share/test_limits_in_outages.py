@@ -44,7 +44,7 @@ def test_traffic_at_one_gateway_uses_what_the_others_leave(keeps: bool) -> None:
 
 @pytest.mark.parametrize("windows", [0.5, 10])
 def test_one_gateway_that_is_cut_off_adds_its_part(windows: float) -> None:
-    """At half of the limit nobody notices; at twice the limit, the others do not stop after its return."""
+    """At half of the limit no request is refused; at twice the limit, the others do not stop after its return."""
     half = run(Outage(windows, True, GATEWAYS, 0.5, cut=1), LIMIT)
     assert (half.over, half.refused_away, half.refused_back) == (0, 0, 0)
     outcome = run(Outage(windows, True, GATEWAYS, 2.0, cut=1), LIMIT)

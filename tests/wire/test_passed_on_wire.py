@@ -139,7 +139,7 @@ def test_another_replica_follows_where_a_repeat_is_safe() -> None:
 
 
 def test_a_request_that_was_sent_is_not_sent_again() -> None:
-    """A replica that dies after it has the request costs an error: nobody knows what it has done."""
+    """A replica that dies after it has the request costs an error: its effect is unknown."""
 
     def dies(_: Received) -> Reply:
         raise RuntimeError
