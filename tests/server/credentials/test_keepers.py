@@ -189,7 +189,7 @@ def test_a_slow_source_fails_no_request() -> None:
 
 
 def test_a_source_that_hangs_is_reported_and_asked_once() -> None:
-    """A fetch without an end is reported after ten seconds; no second one is begun, and the replica leaves in the end."""
+    """A fetch without an end is reported after ten seconds; no second one begins, and the replica leaves."""
 
     async def scene(made: Site) -> None:
         await made.keepers.prepare([SOURCE])
