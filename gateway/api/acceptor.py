@@ -1,5 +1,8 @@
 """Accepts client connections, in batches, and pauses while the system has no room for another one.
 
+Several processes may accept from one socket. Each leaves a connection for a moment to processes that have fewer, and
+then accepts it itself: a process that hangs delays no connection for longer than that.
+
 asyncio's own loop would try and report every waiting connection at the limit of open files: thousands of tracebacks a
 second. Independent of the protocol on the connections. Units: seconds.
 """
@@ -9,6 +12,7 @@ import socket
 from collections.abc import Callable
 
 BATCH_MAX = 32  # connections for each turn of the event loop: about 3 ms, so that a flood does not hold streams up
+_TURN_MAX = 4  # connections that the processes with fewer have left in their time
 _PAUSE_S = 0.1  # after a failure
 _QUIET_S = 5.0  # without a failure, after which accepting counts as working again
 
@@ -46,6 +50,7 @@ class Acceptor:
         batch: connections for each turn of the event loop, at most `BATCH_MAX`.
         on_failure: called after each failure; may close connections.
         on_change: receives the error when accepting begins to fail, and None when it works again.
+        wait_s: returns the time that other processes have to accept the next connection first; None without any.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class Acceptor:
         batch: int,
         on_failure: Callable[[], None],
         on_change: Callable[[OSError | None], None],
+        wait_s: Callable[[], float] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
@@ -62,6 +68,7 @@ class Acceptor:
         self._batch = min(batch, BATCH_MAX)
         self._on_failure = on_failure
         self._on_change = on_change
+        self._wait_s = wait_s
         self._pause: asyncio.TimerHandle | None = None
         self._failed_s: float | None = None  # time of the last failure; None while accepting works
         sock.setblocking(False)
@@ -86,20 +93,41 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(self._batch):
-            try:
-                connection, _address = self._sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            if self._wait_s is not None and (wait_s := self._wait_s()):
+                self._rest(wait_s, self._take_turn)
                 return
-            except OSError as error:
-                self._fail(error)
+            if not self._accept_one():
                 return
-            connection.setblocking(False)
-            self._take(connection)
+
+    def _take_turn(self) -> None:
+        """Accept what the other processes have left."""
+        self._pause = None
+        for _ in range(_TURN_MAX):
+            if not self._accept_one():
+                break
+        if self._pause is None:  # else no file is left
+            self.start()
+
+    def _accept_one(self) -> bool:
+        """Accept a connection; return False if there is none, or no room for one."""
+        try:
+            connection, _address = self._sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return False
+        except OSError as error:
+            self._fail(error)
+            return False
+        connection.setblocking(False)
+        self._take(connection)
+        return True
 
     def _fail(self, error: OSError) -> None:
         if self._failed_s is None:
             self._on_change(error)
         self._failed_s = self._loop.time()
         self._on_failure()
+        self._rest(_PAUSE_S, self.start)
+
+    def _rest(self, pause_s: float, then: Callable[[], None]) -> None:
         self._loop.remove_reader(self._sock)
-        self._pause = self._loop.call_later(_PAUSE_S, self.start)
+        self._pause = self._loop.call_later(pause_s, then)

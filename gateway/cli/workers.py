@@ -17,6 +17,7 @@ from gateway.cli.terminal import fail
 from gateway.config.settings import Settings
 from gateway.observe.process import Member, shared_memory_reader
 from gateway.server.admin_address import import_framework
+from gateway.server.http_server import name_of
 from gateway.server.process import Addresses
 from gateway.server.reloads import Reread
 
@@ -40,32 +41,36 @@ def serve_with_workers(
     Raises:
         ListenError: an address is in use or not local.
     """
+    from gateway.workers.board import Board
+    from gateway.workers.group_state import read_state
     from gateway.workers.supervisor import Given, StartFailed, supervise
-    from gateway.workers.top import Children, Top, bind, lock_file
-    from gateway.workers.worker import Sockets, work
+    from gateway.workers.top import Children, Listening, Top, bind, lock_file
+    from gateway.workers.worker import Inherited, work
 
     import_framework()  # once here, instead of once in each process
     if settings.share is not None:
         importlib.import_module("gateway.share.redis")  # the same
     if settings.tracing is not None:
         importlib.import_module("gateway.observe.otlp")
-    sockets = [bind(address) for address in (settings.listen, settings.admin_listen) if address is not None]
-    lock = lock_file()
+    public = bind(settings.listen)
+    admin = None if settings.admin_listen is None else bind(settings.admin_listen)
+    address, lock, board = name_of(public), lock_file(), Board(count)
 
-    def supervisor(control: socket.socket) -> int:
+    def supervisor(control: socket.socket, state: int | None) -> int:
         member = Member(None, count, shared_memory_reader(), lock)
-        given = Given(member, sockets[0], sockets[1] if len(sockets) > 1 else None, control)
+        before = None if state is None else read_state(state)
         try:
+            given = Given(member, address, admin, control, board, before)
             return run_until_end(supervise(settings, given, on_ready, meanwhile, reread), lock)
         except StartFailed as error:
             fail(str(error))
             return ExitCode.FAILED
 
-    def worker(number: int, messages: socket.socket, connections: socket.socket) -> int:
+    def worker(number: int, control: socket.socket) -> int:
         member = Member(number, count, shared_memory_reader(), lock)
-        return run_until_end(work(member, Sockets(messages, connections)), lock)
+        return run_until_end(work(Inherited(member, public, control, board)), lock)
 
-    code = Top(count, Children(supervisor, worker), sockets, settings.drain_timeout_s).run()
+    code = Top(count, Children(supervisor, worker), Listening(public, admin), board, settings.drain_timeout_s).run()
     return ExitCode(code) if code in set(ExitCode) else ExitCode.FAILED
 
 

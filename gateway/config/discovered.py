@@ -113,6 +113,19 @@ def with_model(settings: Settings, base: Settings, name: str, found: Mapping[Poo
     return settings.model_copy(update={"models": models})
 
 
+def found_rows(base: Settings, settings: Settings, place: PoolPlace) -> Replicas:
+    """Return the replicas of a pool in `settings` that `base` does not have: found at run time."""
+    pool, bare = (_pool_at(each, place) for each in (settings, base))
+    if pool is None or bare is None:
+        return ()
+    return pool.replicas[len(bare.replicas) :]  # `with_rows` appends them
+
+
+def _pool_at(settings: Settings, place: PoolPlace) -> ModelSettings | FallbackSettings | None:
+    found = next((list(pools(model)) for model in settings.models if model.name == place.model), [])
+    return found[place.number] if place.number < len(found) else None
+
+
 def _with_rows(model: ModelSettings, found: Mapping[PoolPlace, Replicas], *, unique: bool = True) -> ModelSettings:
     taken = {row.name for pool in pools(model) for row in pool.replicas}
     groups = []

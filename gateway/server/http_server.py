@@ -1,6 +1,6 @@
 """HTTP servers of a process: accepting, the end of serving, and the settings of sockets, memory and garbage collection.
 
-Independent of the processes that use it: one alone (server.py), a worker or a supervisor (workers/).
+Independent of the processes that use it: one alone (process.py) or a worker (workers/).
 Units: seconds, bytes.
 """
 
@@ -32,25 +32,22 @@ class ListenError(Exception):
     """Listening failed; the message contains the address and the reason."""
 
 
-class Accepting(Protocol):
-    """A source of client connections."""
-
-    def start(self) -> None:
-        """Accept connections from now on."""
-
-    def close(self) -> None:
-        """Accept no more connections."""
-
-    def check(self) -> None:
-        """Report changes; must be called about every second."""
-
-
 Take = Callable[[socket.socket], None]
 """Receives an accepted connection."""
 
 
+class AcceptTurns(Protocol):
+    """Shares the connections of a listening socket between processes."""
+
+    def wait_s(self) -> float:
+        """Return the time that other processes have to accept the next connection first."""
+
+    def opened(self) -> None:
+        """Count a connection that was accepted."""
+
+
 class HttpServer:
-    """The HTTP server of one listening address, or of the connections that another process accepts.
+    """The HTTP server of one listening address.
 
     Accepts nothing before `acceptor.start` is called.
 
@@ -59,7 +56,7 @@ class HttpServer:
         idle_s_max: returns the time after which an idle connection is closed; a reload may change it.
         open_exchange: opens the exchange of each request.
         accept_with: returns the source of connections, given the function that receives them.
-        sock: the listening socket, closed by `stop_listening`; None if another process accepts.
+        sock: the listening socket, closed by `stop_listening`.
         on_closed: called after each connection is closed; None for nothing.
 
     Attributes:
@@ -72,8 +69,8 @@ class HttpServer:
         waiting: WaitingConnections,
         idle_s_max: Callable[[], float],
         open_exchange: OpenExchange,
-        accept_with: Callable[[Take], Accepting],
-        sock: socket.socket | None = None,
+        accept_with: Callable[[Take], Acceptor],
+        sock: socket.socket,
         on_closed: Callable[[], object] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -88,8 +85,7 @@ class HttpServer:
     def stop_listening(self) -> None:
         """Accept no more connections, and let another process listen on the address; open connections go on."""
         self.acceptor.close()
-        if self._sock is not None:
-            self._sock.close()
+        self._sock.close()
 
     def drain(self) -> None:
         """End each connection after its next response, which announces it."""
@@ -132,12 +128,14 @@ def accept_from(
     waiting: WaitingConnections,
     on_accepting: Callable[[str, OSError | None], None],
     on_many_files: Callable[[], None] = lambda: None,
+    turns: AcceptTurns | None = None,
 ) -> Callable[[Take], Acceptor]:
     """Return a function for `HttpServer` that accepts the connections of a listening socket.
 
     Args:
         on_accepting: receives the address and an error when accepting begins to fail, None when it works.
         on_many_files: called for each connection while at least `waiting.files_many` files are open.
+        turns: shares the connections between the processes that accept from this socket; None for one process.
     """
     address = str(name_of(sock))
 
@@ -145,6 +143,8 @@ def accept_from(
         def take_counted(connection: socket.socket) -> None:
             if connection.fileno() >= waiting.files_many:  # a new file has the lowest free number
                 on_many_files()
+            if turns is not None:
+                turns.opened()
             take(connection)
 
         return Acceptor(
@@ -153,6 +153,7 @@ def accept_from(
             waiting.accepted_max,
             lambda: waiting.make_room(_CLOSED_FOR_FILES),
             lambda error: on_accepting(address, error),
+            None if turns is None else turns.wait_s,
         )
 
     return accept_with

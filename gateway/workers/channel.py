@@ -5,7 +5,9 @@ a msgspec message. Everything is bounded: the bytes of a frame, the unsent bytes
 time of each call. A channel ends as soon as the process at its other end does. It is independent of the methods, which
 each side registers by name.
 
-`Control`, between the supervisor and the top process, carries one message in a packet, and the sockets of new workers.
+A channel of a worker outlives its supervisor: it is connected again to the next one.
+
+`Control`, between the top process and each other one, carries one message in a packet, and descriptors.
 
 Units: seconds, bytes.
 """
@@ -14,19 +16,17 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Final, Literal, cast
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Final, Generic, Literal, TypeVar, cast
 
 import msgspec
-
-from gateway.workers.messages import ToSupervisor, ToTop
 
 FRAME_BYTES_MAX: Final = 64_000_000  # the learned state of hundreds of models; a metrics dump has 5 to 50 kB
 UNSENT_BYTES_MAX: Final = 16_000_000  # notices above it are dropped, and calls fail
 CALLS_MAX: Final = 10_000  # without an answer
 _LENGTH_BYTES: Final = 4
 _PACKET_BYTES_MAX: Final = 4096
-_SOCKETS_MAX: Final = 2  # of a worker
+_DESCRIPTORS_MAX: Final = 1  # with a packet
 
 Reply = Callable[[bytes | None], object]
 """Receives the answer of a call; None if there is none: the deadline is over, the method failed, the channel ended."""
@@ -53,7 +53,8 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_frame = msgspec.msgpack.Decoder(_Frame).decode
-_decode_packet = msgspec.msgpack.Decoder(ToSupervisor).decode
+
+_M = TypeVar("_M")
 
 
 class Channel(asyncio.Protocol):
@@ -62,7 +63,7 @@ class Channel(asyncio.Protocol):
     Args:
         tasks: owner of the tasks of methods that wait.
         handlers: methods for the other side; the answer to a call of an unknown method is a failure.
-        on_end: called once when the channel has ended.
+        on_end: called when the channel has ended.
     """
 
     def __init__(
@@ -78,6 +79,11 @@ class Channel(asyncio.Protocol):
         self._numbers = itertools.count(1)
         self._calls: dict[int, tuple[Reply, asyncio.TimerHandle]] = {}
         self._answering: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_connected(self) -> bool:
+        """True until the end of the present connection is known."""
+        return self._transport is not None
 
     @property
     def is_open(self) -> bool:
@@ -231,28 +237,31 @@ class Channel(asyncio.Protocol):
 
 
 async def connect(channel: Channel, sock: socket.socket) -> None:
-    """Give a channel its connected socket, which it closes at its end."""
+    """Give a channel its connected socket, which it closes at its end; a channel that has ended can be used again."""
     sock.setblocking(False)
     await asyncio.get_running_loop().create_connection(lambda: channel, sock=sock)
 
 
-class Control:
-    """The supervisor's end of its socket to the top process.
+class Control(Generic[_M]):
+    """The end of a socket to the top process.
 
     Args:
         sock: connected to the top process.
-        on_message: receives each message, with the sockets that came with it.
+        kind: class of the messages.
+        on_message: receives each message, with the descriptors that came with it.
         on_end: called when the top process has ended.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        on_message: Callable[[ToSupervisor, list[socket.socket]], object],
+        kind: type[_M],
+        on_message: Callable[[_M, list[int]], object],
         on_end: Callable[[], object],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
+        self._decode = msgspec.msgpack.Decoder(kind).decode
         self._on_message = on_message
         self._on_end = on_end
         sock.setblocking(False)
@@ -261,12 +270,13 @@ class Control:
         """Receive messages from now on."""
         self._loop.add_reader(self._sock.fileno(), self._read)
 
-    def send(self, message: ToTop) -> None:
-        """Send a message; nothing if the top process has ended."""
+    def send(self, message: object, descriptors: Sequence[int] = ()) -> bool:
+        """Send a message; return False if it is not sent: the top process has ended, or has many unread ones."""
         try:
-            self._sock.send(_encode(message))
+            socket.send_fds(self._sock, [_encode(message)], descriptors)
         except OSError:
-            return
+            return False
+        return True
 
     def close(self) -> None:
         """Receive nothing more."""
@@ -276,7 +286,7 @@ class Control:
 
     def _read(self) -> None:
         try:
-            content, descriptors, _, _ = socket.recv_fds(self._sock, _PACKET_BYTES_MAX, _SOCKETS_MAX)
+            content, descriptors, _, _ = socket.recv_fds(self._sock, _PACKET_BYTES_MAX, _DESCRIPTORS_MAX)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -285,4 +295,4 @@ class Control:
             self._loop.remove_reader(self._sock.fileno())
             self._on_end()
             return
-        self._on_message(_decode_packet(content), [socket.socket(fileno=descriptor) for descriptor in descriptors])
+        self._on_message(self._decode(content), descriptors)

@@ -1,13 +1,11 @@
-"""The workers as the supervisor sees them: their channels, their connections, and calls to all of them.
+"""The workers as the supervisor sees them: their channels, and calls to all of them.
 
-Owns the choice of the worker for a connection, and what dead workers have counted. Units: seconds, connections.
+Owns what dead workers have counted. A worker serves without its supervisor, too. Units: seconds.
 """
 
 import asyncio
-import os
-import signal
+import logging
 import socket
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -20,18 +18,13 @@ from gateway.observe.usage import UsageTable
 from gateway.process_events import WorkerChanged
 from gateway.proof.tally import Tally, merged_tallies
 from gateway.share.hub import METHOD, ShareHub, answers_of
+from gateway.workers.board import Slot
 from gateway.workers.channel import Channel, Handler, connect
 from gateway.workers.messages import Counts, Ready, SwitchHedging, TokenRejected, WorkerEnded
-from gateway.workers.passing import Lane
 from ttft_gateway.pool.learned import LearnedModel
 
 CALL_S_MAX: Final = 2.0  # for an answer about state
-PING_S: Final = 1.0
-_SILENT_PINGS: Final = 10  # in a row without an answer, after which a worker is ended; its streams hang
-_ANSWER_S: Final = PING_S * _SILENT_PINGS  # a busy worker may answer late
-_COUNTS_PINGS: Final = 5  # between two calls for counts; a killed worker loses at most these seconds
-_HELD_MAX: Final = 256  # connections that wait for a worker with room
-_HELD_S: Final = 0.02  # between two tries to pass them
+_COUNTS_S: Final = 5.0  # between two calls for counts; a killed worker loses at most these seconds
 
 _T = TypeVar("_T")
 
@@ -42,10 +35,10 @@ class Worker:
     Attributes:
         number: number of the worker, from 1; its replacement has the same number.
         process: id of the process.
-        lane: its connections.
+        slot: its connections, and its beats.
         channel: its message channel.
-        revision: revision of the state that it has begun with.
-        is_ready: True if it takes connections.
+        revision: revision of the state that it has; None until it has begun, or has the state of this supervisor.
+        is_ready: True if it serves and answers.
         ready_s: loop time since which it does; None before.
         counts: counters and usage of its last answer; None before.
         ended: its last message; None before.
@@ -55,19 +48,17 @@ class Worker:
 
     channel: Channel
 
-    def __init__(self, number: int, process: int, lane: Lane) -> None:
+    def __init__(self, number: int, process: int, slot: Slot) -> None:
         self.number = number
         self.process = process
-        self.lane = lane
-        self.revision = 0
+        self.slot = slot
+        self.revision: int | None = None
         self.is_ready = False
         self.ready_s: float | None = None
         self.counts: Counts | None = None
         self.ended: WorkerEnded | None = None
         self.reason = ""
         self.share_name = f"{number}-{process}"
-        self.pings = 0
-        self.silent_pings = 0
 
 
 class WorkerGroup:
@@ -76,7 +67,8 @@ class WorkerGroup:
     Args:
         tasks: owner of the tasks of the channels.
         emit: receives events.
-        on_ready: called with each worker that can serve, and with its message; returns False to end it.
+        on_ready: called with each worker that can serve, and with its message; then `serve` or the end of the worker
+            follows.
         on_change: called when a worker has begun or ended to serve.
         on_event: receives each event of a worker for the feed, encoded.
         on_switch: receives each switch of another host from every worker.
@@ -90,6 +82,7 @@ class WorkerGroup:
         dead_proof: counts of the savings of hedging of these processes, by model.
         learned: learned states of workers that have ended while the gateway stops.
         restarts: number of processes that ended before the gateway stopped.
+        is_open: True once the workers accept connections.
         is_stopping: True once the workers are asked to end.
         cut: number of requests that ended workers have ended with an error.
     """
@@ -98,7 +91,7 @@ class WorkerGroup:
         self,
         tasks: asyncio.TaskGroup,
         emit: Callable[[Event], object],
-        on_ready: Callable[[Worker, Ready], bool],
+        on_ready: Callable[[Worker, Ready], object],
         on_change: Callable[[], object],
         on_event: Callable[[bytes], object],
         on_switch: Callable[[SwitchHedging], object],
@@ -114,9 +107,7 @@ class WorkerGroup:
         self._on_switch = on_switch
         self._on_rejected = on_rejected
         self._dropped = dropped
-        self._held: deque[socket.socket] = deque()  # accepted, and not passed
         self._share = ShareHub()
-        self._retry: asyncio.TimerHandle | None = None
         self.workers: list[Worker] = []
         self.dead = Instruments()
         self.dead_usage = UsageTable()
@@ -124,32 +115,44 @@ class WorkerGroup:
         self.learned: list[dict[str, LearnedModel]] = []
         self._unexplained: dict[int, Worker] = {}  # ended, by process, without the reason from the top process
         self.restarts = 0
+        self.is_open = False
         self.is_stopping = False
         self.cut = 0
 
     @property
+    def counts_of_dead(self) -> Counts:
+        """Return the counts of workers that have ended."""
+        return Counts(self.dead.dump(), self.dead_usage.dump(), self.dead_proof)
+
+    def carry_on(self, dead: Counts, restarts: int) -> None:
+        """Carry on with the counts of an earlier supervisor."""
+        self._add_dead(dead)
+        self.restarts = restarts
+
+    def _add_dead(self, counts: Counts) -> None:
+        self.dead.add(counts.instruments)
+        self.dead_usage.add(counts.usage)
+        self.dead_proof = merged_tallies([counts.proof, self.dead_proof])
+
+    @property
     def ready(self) -> list[Worker]:
-        """The workers that take connections."""
+        """The workers that serve and answer."""
         return [worker for worker in self.workers if worker.is_ready]
 
     async def add(
-        self,
-        number: int,
-        process: int,
-        messages: socket.socket,
-        connections: socket.socket,
-        begin: Callable[[Worker], object],
+        self, number: int, process: int, slot: Slot, messages: socket.socket, begin: Callable[[Worker], object]
     ) -> None:
-        """Add a worker process.
+        """Add a worker process, a new one or one that has served under an earlier supervisor.
 
         Args:
+            messages: socket of its channel.
             begin: returns the answer to its first call, or a coroutine of it.
         """
-        worker = Worker(number, process, Lane(connections, self._pass_held))
+        worker = Worker(number, process, slot)
         handlers: dict[str, Handler] = {
             METHOD: answers_of(self._share, worker.share_name, self._loop.time, self._dropped.of("share")),
             "begin": lambda _: begin(worker),
-            "ready": lambda payload: self._begin(worker, payload),
+            "ready": lambda payload: self._on_ready(worker, msgspec.msgpack.decode(payload, type=Ready)),
             "event": lambda payload: self._on_event(msgspec.msgpack.decode(payload, type=bytes)),
             "switched": lambda payload: self._on_switch(msgspec.msgpack.decode(payload, type=SwitchHedging)),
             "token_rejected": lambda payload: self._on_rejected(msgspec.msgpack.decode(payload, type=TokenRejected)),
@@ -159,41 +162,18 @@ class WorkerGroup:
         self.workers.append(worker)
         await connect(worker.channel, messages)
 
-    # connections
+    def open(self) -> None:
+        """Let all workers accept connections from now on."""
+        self.is_open = True
+        self.notify("accept")
 
-    @property
-    def has_room(self) -> bool:
-        """True if another connection can be taken."""
-        return len(self._held) < _HELD_MAX and any(worker.is_ready for worker in self.workers)
-
-    def take(self, connection: socket.socket) -> None:
-        """Pass an accepted connection to the worker with the fewest, later if none has room."""
-        self._held.append(connection)
-        if self._retry is None:
-            self._pass_held()
-
-    def _pass_held(self) -> None:
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
-        while self._held:
-            if not self._pass(self._held[0]):
-                self._retry = self._loop.call_later(_HELD_S, self._on_retry)
-                return
-            self._held.popleft()
-
-    def _on_retry(self) -> None:
-        self._retry = None
-        self._pass_held()
-
-    def _pass(self, connection: socket.socket) -> bool:
-        by_load = sorted(self.ready, key=lambda worker: (worker.lane.open, worker.lane.passed))
-        return any(worker.lane.pass_on(connection) for worker in by_load)
-
-    def close_held(self) -> None:
-        """Close the connections that no worker has taken."""
-        while self._held:
-            self._held.popleft().close()
+    def serve(self, worker: Worker) -> None:
+        """Use a worker from now on."""
+        worker.is_ready, worker.ready_s = True, self._loop.time()
+        if self.is_open:
+            worker.channel.send("accept")
+        self._emit(WorkerChanged(self._loop.time(), worker.number, worker.process, ready=True))
+        self._on_change()
 
     # calls
 
@@ -201,6 +181,11 @@ class WorkerGroup:
         """Send a notice to every worker that serves."""
         for worker in self.ready:
             worker.channel.send(method, payload)
+
+    def notify_all(self, method: str) -> None:
+        """Send a notice to every worker, also to one that begins."""
+        for worker in self.workers:
+            worker.channel.send(method)
 
     async def ask(
         self,
@@ -228,39 +213,27 @@ class WorkerGroup:
 
     # start and end of a worker
 
-    async def watch(self) -> None:
-        """Record the counts of all workers, and end workers that do not answer; runs until it is cancelled."""
+    async def keep_counts(self) -> None:
+        """Record the counts of all workers every few seconds; runs until it is cancelled."""
         while True:
-            await asyncio.sleep(PING_S)
-            for worker in self.ready:
-                self._ping(worker)
+            await asyncio.sleep(_COUNTS_S)
+            for worker, counts in await self.read("counts", Counts):
+                worker.counts = counts
 
-    def _ping(self, worker: Worker) -> None:
-        worker.pings += 1
-        worker.silent_pings += 1  # a machine that was suspended misses one, however long that was
-        if worker.silent_pings > _SILENT_PINGS:
-            worker.reason = "it did not answer"
-            is_first = worker.silent_pings == _SILENT_PINGS + 1
-            os.kill(worker.process, signal.SIGABRT if is_first else signal.SIGKILL)  # a stopped process ignores SIGABRT
-        elif worker.pings % _COUNTS_PINGS:
-            worker.channel.call("ping", None, lambda reply: self._answered(worker, reply), _ANSWER_S)
-        else:
-            worker.channel.call("counts", None, lambda reply: self._answered(worker, reply, counts=True), _ANSWER_S)
+    def on_hung(self, process: int) -> None:
+        """Ask a worker nothing until it answers again."""
+        for worker in self.workers:
+            if worker.process == process and worker.is_ready:
+                worker.is_ready, worker.revision = False, None
+                text = "worker %d (process %d) does not answer; the other ones accept its connections"
+                logging.getLogger(__name__).warning(text, worker.number, process)
+                self._on_change()
 
-    def _answered(self, worker: Worker, reply: bytes | None, *, counts: bool = False) -> None:
-        if reply is not None:
-            worker.silent_pings = 0
-            if counts:
-                worker.counts = self.decoded(worker, reply, Counts) or worker.counts
-
-    def _begin(self, worker: Worker, payload: bytes) -> None:
-        if not self._on_ready(worker, msgspec.msgpack.decode(payload, type=Ready)):
-            worker.channel.send("end")
-            return
-        worker.is_ready, worker.ready_s = True, self._loop.time()
-        self._emit(WorkerChanged(self._loop.time(), worker.number, worker.process, ready=True))
-        self._on_change()
-        self._pass_held()
+    def on_answers(self, process: int) -> None:
+        """Use a worker again that has not answered for some seconds."""
+        for worker in self.workers:
+            if worker.process == process and not worker.is_ready and worker.ready_s is not None:
+                self._on_ready(worker, Ready(None))
 
     def _set_last(self, worker: Worker, payload: bytes) -> None:
         worker.ended = msgspec.msgpack.decode(payload, type=WorkerEnded)
@@ -270,21 +243,17 @@ class WorkerGroup:
             self.learned.append(worker.ended.learned)
 
     def _on_end(self, worker: Worker) -> None:
-        """Add the counts of a worker to `dead`, and pass connections that it has not taken to another worker."""
+        """Add the counts of a worker to `dead`."""
         worker.is_ready = False
         self.workers.remove(worker)
         self._share.gone(worker.share_name)
-        self._held.extend(worker.lane.close())
         if worker.counts is not None:
-            self.dead.add(worker.counts.instruments)
-            self.dead_usage.add(worker.counts.usage)
-            self.dead_proof = merged_tallies([worker.counts.proof, self.dead_proof])
+            self._add_dead(worker.counts)
         if not self.is_stopping:
             self.restarts += 1
             self._unexplained[worker.process] = worker
             self._explain(worker)
         self._on_change()
-        self._pass_held()
 
     def on_process_end(self, process: int, reason: str) -> None:
         """Take the reason for which a process has ended."""

@@ -126,10 +126,10 @@ class GroupView:
 
     def _worker_values(self) -> Iterable[ProcessValue]:
         ready = sorted(self._group.ready, key=lambda worker: worker.number)
-        return worker_values({worker.number: worker.lane.open for worker in ready}, self._group.restarts)
+        return worker_values({worker.number: worker.slot.open for worker in ready}, self._group.restarts)
 
 
-def worker_values(connections: Mapping[int, int], restarts: int) -> Iterable[ProcessValue]:
+def worker_values(connections: Mapping[int, float], restarts: int) -> Iterable[ProcessValue]:
     """Yield the metrics of the workers.
 
     Args:

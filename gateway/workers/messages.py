@@ -189,12 +189,36 @@ class WorkerEnded(msgspec.Struct):
     learned: dict[str, LearnedModel]
 
 
+class GroupState(msgspec.Struct):
+    """State with which a new supervisor carries on; the top process keeps it in memory.
+
+    Attributes:
+        base: settings without replicas found at run time, packed.
+        settings: settings in force, packed.
+        hedging: switches of hedging, by model.
+        out: models and names of replicas that are taken out.
+        tokens: tokens in use.
+        dead: counts of workers that have ended.
+        restarts: number of workers that were replaced.
+    """
+
+    base: bytes
+    settings: bytes
+    hedging: dict[str, bool]
+    out: list[tuple[str, str]]
+    tokens: list[TokenChange]
+    dead: Counts
+    restarts: int
+
+
 class ToSupervisor(msgspec.Struct, omit_defaults=True):
     """A message of the top process; exactly one of the groups is set.
 
     Attributes:
-        worker, process: number and process id of a new worker; its sockets come with the message.
+        worker, process: number and process id of a worker; the socket of its channel comes with the message.
         ended, reason: process id of a worker that has ended, and the reason.
+        hung: process id of a worker that does not answer.
+        answers: process id of a worker that answers again.
         signal: number of a received signal.
     """
 
@@ -202,7 +226,13 @@ class ToSupervisor(msgspec.Struct, omit_defaults=True):
     process: int = 0
     ended: int = 0
     reason: str = ""
+    hung: int = 0
+    answers: int = 0
     signal: int = 0
+
+
+class ToWorker(msgspec.Struct):
+    """A message of the top process: the socket that comes with it is the channel to a supervisor."""
 
 
 class ToTop(msgspec.Struct, omit_defaults=True):
@@ -210,10 +240,14 @@ class ToTop(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         ready: process id of a worker that serves.
+        is_state: True if a descriptor of the present `GroupState` comes with the message.
         notify: state for the service manager.
         stopping_s: maximum time until all processes have ended; None unless the gateway stops.
+        is_closed: True if no connection is accepted any more.
     """
 
     ready: int = 0
+    is_state: bool = False
     notify: str = ""
     stopping_s: float | None = None
+    is_closed: bool = False

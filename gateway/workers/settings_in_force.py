@@ -12,7 +12,7 @@ Units: seconds.
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -51,14 +51,20 @@ class GroupSwitches:
         group: the workers.
         models: returns the names of all models.
         emit: receives events.
+        on_change: called after each change.
 
     Attributes:
         revision: number of changes; a worker that begins during one would miss it.
     """
 
     def __init__(
-        self, group: WorkerGroup, models: Callable[[], Iterable[str]], emit: Callable[[Event], object]
+        self,
+        group: WorkerGroup,
+        models: Callable[[], Iterable[str]],
+        emit: Callable[[Event], object],
+        on_change: Callable[[], object],
     ) -> None:
+        self._on_change = on_change
         self._group = group
         self._models = models
         self._emit = emit
@@ -66,6 +72,23 @@ class GroupSwitches:
         self._hedging: dict[str, bool] = {}  # of models that were switched
         self._out: set[tuple[str, str]] = set()  # models and replicas
         self.revision = 0
+
+    @property
+    def hedging(self) -> dict[str, bool]:
+        """Models that were switched, and whether hedging is on."""
+        return dict(self._hedging)
+
+    def restore(self, hedging: Mapping[str, bool], out: Iterable[tuple[str, str]]) -> None:
+        """Carry on with the switches of an earlier supervisor."""
+        self._hedging = dict(hedging)
+        self._out = set(out)
+
+    def repeat(self, worker: Worker) -> None:
+        """Send all switches to a worker that may have missed some."""
+        for model, on in self._hedging.items():
+            worker.channel.send("switch_hedging", SwitchHedging(model, on))
+        for model, replica in sorted(self._out):
+            worker.channel.send("switch_replica", SwitchReplica(replica, model, out=True))
 
     @property
     def off(self) -> list[str]:
@@ -102,6 +125,7 @@ class GroupSwitches:
         names = self._models() if model is None else [model]
         changed = {name: on for name in names if self._hedging.get(name, True) is not on}
         self._hedging |= changed
+        self._on_change()
         return bool(changed)
 
     async def switch_replica(self, replica: str, model: str | None, /, *, out: bool) -> Reach:
@@ -123,6 +147,7 @@ class GroupSwitches:
         for each in switched:
             (self._out.add if each.out else self._out.discard)((each.model, each.replica))
             self._emit(ReplicaSwitched(self._loop.time(), each.model, each.replica, each.out))
+        self._on_change()
 
 
 class SettingsInForce:
@@ -136,6 +161,7 @@ class SettingsInForce:
         tokens: tokens of the replicas.
         runtime: clock, random numbers and receiver of events.
         tasks: owner of the tasks that ask sources.
+        on_change: called before other settings are used.
 
     Attributes:
         settings: settings in force, with the replicas found at run time.
@@ -151,7 +177,9 @@ class SettingsInForce:
         tokens: GroupTokens,
         runtime: Runtime,
         tasks: asyncio.TaskGroup,
+        on_change: Callable[[], object],
     ) -> None:
+        self._on_change = on_change
         self.settings = base
         self.revision = 0
         self._reread = reread
@@ -168,6 +196,39 @@ class SettingsInForce:
         self._found = await self._discovery.prepare(self.settings)
         self.settings = self._found.settings
         await self._tokens.keepers.prepare(token_sources(self.settings))
+
+    def carry_on(self, base: Settings, settings: Settings) -> None:
+        """Carry on with the settings of an earlier supervisor."""
+        self._found = self._discovery.carry_on(base, settings)
+        self.settings = settings
+        self._tokens.follow(token_sources(settings))
+
+    async def fetch_tokens(self) -> None:
+        """Fetch all tokens anew; until then the workers have the earlier ones."""
+        await self._tokens.keepers.prepare(token_sources(self.settings))
+
+    @property
+    def base(self) -> Settings:
+        """The settings in force without replicas found at run time."""
+        return self._found.base
+
+    async def renew(self, worker: Worker) -> bool:
+        """Let a worker that may have other settings use the settings and switches in force; return False on a failure.
+
+        The worker serves from then on.
+        """
+        async with self._change_lock:
+            [(_, answer)] = await self._group.ask(
+                "prepare", Prepare(settings=packed(self.settings)), _PREPARE_S_MAX, [worker]
+            )
+            if answer is None or msgspec.msgpack.decode(answer, type=Prepared).fault is not None:
+                return False
+            [(_, answer)] = await self._group.ask("commit", None, CALL_S_MAX, [worker])
+            if answer is None:
+                return False
+            self._group.serve(worker)
+            self._switches.repeat(worker)  # later switches follow in the same channel
+            return True
 
     def follow(self) -> None:
         """Follow the sources from now on; all workers serve."""
@@ -194,6 +255,7 @@ class SettingsInForce:
                 found = await self._discovery.prepare(base)
                 event = await self._use(found.settings, Prepare(settings=packed(found.settings)))
                 self._discovery.commit(found)
+                self._found = found
                 if event is None:
                     raise ReloadFailed("no worker serves at the moment; the next one begins with the new configuration")
             except Exception as error:
@@ -232,6 +294,7 @@ class SettingsInForce:
                 raise ReloadFailed(f"worker {worker.number} cannot use the configuration: {fault}")
         self.revision += 1
         self.settings = settings  # also for workers that begin from now on
+        self._on_change()
         self._tokens.follow(token_sources(settings))
         for _, answer in await self._group.ask("commit", None, CALL_S_MAX, workers):
             if answer is not None:

@@ -1,41 +1,52 @@
-"""The supervisor: accepts connections and passes them to the workers, and answers on the admin address for all of them.
+"""The supervisor: answers on the admin address for all workers, changes their settings, and adds up what they share.
 
-It serves no request itself, and has no pool and no upstream. The top process forks the workers, and passes on signals.
-Units: seconds.
+It serves no request itself, and has no pool and no upstream; while it is away, the workers accept and serve. The top
+process forks the workers, passes on signals, and replaces a supervisor that ends or hangs: the next one carries on with
+the same workers, settings and switches. Units: seconds.
 """
 
 import asyncio
 import logging
+import math
 import random
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final, NamedTuple
 
-from gateway.api.acceptor import Acceptor
 from gateway.config.settings import Settings
+from gateway.config.values import Address
 from gateway.errors import ReloadFailed
-from gateway.events import Event
 from gateway.observe.feed import Feed
 from gateway.observe.hub import Observers
 from gateway.observe.process import Member
-from gateway.process_events import AcceptingChanged
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
 from gateway.server.admin import Admin, Controls
 from gateway.server.admin_address import AdminAddress
-from gateway.server.http_server import freeze_startup_objects, name_of, waiting_connections
+from gateway.server.http_server import freeze_startup_objects, name_of
 from gateway.server.learned_file import LearnedFile
 from gateway.server.learned_state import Restored
 from gateway.server.notify import READY, STOPPING, reloading
 from gateway.server.process import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S, Addresses, ExitReport
 from gateway.server.reloads import Reread
 from gateway.version import VERSION
+from gateway.workers.board import SUPERVISOR, Board
 from gateway.workers.channel import Control
 from gateway.workers.group import Worker, WorkerGroup
+from gateway.workers.group_state import PackedSettings, StateKeeper
 from gateway.workers.group_view import GroupView
 from gateway.workers.merging import merged_learned
-from gateway.workers.messages import Begin, Ready, SwitchHedging, TokenRejected, ToSupervisor, ToTop, packed
+from gateway.workers.messages import (
+    Begin,
+    GroupState,
+    Ready,
+    SwitchHedging,
+    TokenRejected,
+    ToSupervisor,
+    ToTop,
+    unpacked,
+)
 from gateway.workers.settings_in_force import GroupSwitches, SettingsInForce
 from gateway.workers.tokens import GroupTokens
 from ttft_gateway.pool.learned import LearnedModel
@@ -50,19 +61,23 @@ class StartFailed(Exception):
 
 
 class Given(NamedTuple):
-    """Sockets and place that the supervisor inherits from the top process.
+    """Sockets, memory and place that the supervisor inherits from the top process.
 
     Attributes:
         member: place of the supervisor; its number is None.
-        listen: listening socket of the public address.
+        public: public address, on which the workers listen.
         admin: listening socket of the admin address; None if it is off.
         control: socket to the top process.
+        board: beats and connections of all processes.
+        state: state of the supervisor before this one; None for the first one.
     """
 
     member: Member
-    listen: socket.socket
+    public: Address
     admin: socket.socket | None
     control: socket.socket
+    board: Board
+    state: GroupState | None
 
 
 async def supervise(
@@ -75,25 +90,28 @@ async def supervise(
     """Run the supervisor until the gateway stops.
 
     Args:
-        on_ready: called once when all workers serve.
-        background: started after on_ready, and cancelled by the first signal.
+        on_ready: called once when all workers serve, in the first supervisor.
+        background: started after that, and cancelled by the first signal.
         reread: reads the settings again for a reload; None if there is no file.
 
     Raises:
         StartFailed: a worker does not become ready.
     """
-    addresses = Addresses(name_of(given.listen), None if given.admin is None else name_of(given.admin))
+    addresses = Addresses(given.public, None if given.admin is None else name_of(given.admin))
     fault: StartFailed | None = None
     report = ExitReport(0, None)
     async with asyncio.TaskGroup() as tasks:
+        beating = tasks.create_task(given.board[SUPERVISOR].keep_beating())
         supervisor = Supervisor(settings, given, tasks, reread)
         try:
             await supervisor.start()
-            on_ready(addresses)
+            if given.state is None:
+                on_ready(addresses)
             report = await supervisor.run(tasks.create_task(background(addresses)))
         except StartFailed as error:
             fault = error
         await supervisor.close()
+        beating.cancel()
     if fault is not None:
         raise fault
     return report
@@ -126,11 +144,15 @@ class Supervisor:
             self._on_rejected_token,
             self._observers.dropped,
         )
-        self._switches = GroupSwitches(self._group, self._model_names, emit)
         runtime = Runtime(self._loop, emit, random.Random().random, TimerQueue(self._loop))
-        self._tokens = GroupTokens(self._group, tasks, runtime)
-        self._in_force = SettingsInForce(settings, reread, self._group, self._switches, self._tokens, runtime, tasks)
-        self._control = Control(given.control, self._on_message, lambda: self._put_signal(None))
+        self._control = Control(given.control, ToSupervisor, self._on_message, lambda: self._put_signal(None))
+        self._state = StateKeeper(self._control, self._read_state)
+        self._switches = GroupSwitches(self._group, self._model_names, emit, self._state.changed)
+        self._packed, self._packed_base = PackedSettings(), PackedSettings()
+        self._tokens = GroupTokens(self._group, tasks, runtime, self._state.changed)
+        self._in_force = SettingsInForce(
+            settings, reread, self._group, self._switches, self._tokens, runtime, tasks, self._state.changed
+        )
         self._begun: dict[str, LearnedModel] = {}  # the state of the file, until all have begun
         self._begun_age_s = 0.0
         self._start_fault: str | None = None
@@ -148,7 +170,6 @@ class Supervisor:
             self._learned.describe,
             self._in_force.discovered,
         )
-        self._front = _Front(given.listen, self._group, emit)
         controls = Controls(
             self._switches.switch_hedging, self._switches.switch_replica, self._in_force.reload, self._describe_workers
         )
@@ -164,14 +185,37 @@ class Supervisor:
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Wait until all workers and the admin address serve.
+        """Wait until all workers serve, and serve the admin address.
 
         Raises:
             StartFailed: a worker does not become ready.
         """
-        await self._in_force.discover()
-        await self._learned.restore()
-        self._control.start()
+        if self._given.state is None:
+            await self._in_force.discover()
+            await self._learned.restore()
+            self._control.start()
+            await self._all_ready()
+            self._begun = {}
+        else:
+            self._carry_on(self._given.state)
+            self._control.start()
+        self._started.set()
+        freeze_startup_objects()
+        for running in (self._sweep(), self._group.keep_counts(), self._learned.keep()):
+            self._background.append(self._tasks.create_task(running))
+        self._in_force.follow()
+        self._group.open()
+        if self._admin is not None:
+            self._admin.start()
+        self._state.start()
+        self._control.send(ToTop(notify=READY))
+
+    async def _all_ready(self) -> None:
+        """Wait until all workers can serve.
+
+        Raises:
+            StartFailed: a worker does not become ready.
+        """
         workers = self._given.member.workers
         try:
             async with asyncio.timeout(_START_S_MAX):
@@ -184,16 +228,26 @@ class Supervisor:
             self._start_fault = f"worker {late} is not ready after {_START_S_MAX:g} s"
         if self._start_fault is not None:
             raise StartFailed(self._start_fault)
-        self._started.set()
-        self._begun = {}
-        freeze_startup_objects()
-        for running in (self._sweep(), self._group.watch(), self._learned.keep()):
-            self._background.append(self._tasks.create_task(running))
-        self._in_force.follow()
-        self._front.open()
-        if self._admin is not None:
-            self._admin.start()
-        self._control.send(ToTop(notify=READY))
+
+    def _carry_on(self, state: GroupState) -> None:
+        """Begin where the supervisor before this one has ended; workers report themselves."""
+        self._switches.restore(state.hedging, state.out)
+        self._tokens.restore(state.tokens)
+        self._group.carry_on(state.dead, state.restarts)
+        self._in_force.carry_on(unpacked(state.base, Settings), unpacked(state.settings, Settings))
+        self._background.append(self._tasks.create_task(self._in_force.fetch_tokens()))
+
+    def _read_state(self) -> GroupState:
+        """Return what the next supervisor would need."""
+        return GroupState(
+            self._packed_base.of(self._in_force.base),
+            self._packed.of(self._settings()),
+            self._switches.hedging,
+            self._switches.out,
+            self._tokens.changes,
+            self._group.counts_of_dead,
+            self._group.restarts,
+        )
 
     async def run(self, background: asyncio.Task[None]) -> ExitReport:
         """Serve until a signal stops the gateway, or the top process has ended."""
@@ -202,28 +256,26 @@ class Supervisor:
         drain_s = self._settings().drain_timeout_s + DRAIN_ERROR_FLUSH_S + READINESS_LEAD_S + _LAST_S
         self._control.send(ToTop(notify=STOPPING, stopping_s=drain_s))
         self._group.is_stopping = True
-        draining = self._tasks.create_task(self._drain(patient=first is not signal.SIGINT))
+        draining = self._tasks.create_task(self._drain(patient=first is signal.SIGTERM))
         second = self._tasks.create_task(self._next_signal())
         await asyncio.wait([draining, second], return_when=asyncio.FIRST_COMPLETED)
         stopped: signal.Signals | None = None
         if not draining.done():
             draining.cancel()
             stopped = second.result()
-            self._group.notify("end")
+            self._group.notify_all("end")
             await self._all_ended(_LAST_S)
         second.cancel()
         await self._learned.save()
         return ExitReport(self._group.cut, stopped)
 
     async def close(self) -> None:
-        """End everything that is left; workers then end by themselves."""
+        """End everything that is left; the top process ends workers that are."""
         for task in self._background:
             task.cancel()
         self._in_force.close()
         self._tokens.keepers.close()
         self._control.close()
-        self._front.close()
-        self._group.close_held()
         for worker in tuple(self._group.workers):
             worker.channel.close()
         if self._admin is not None:
@@ -249,7 +301,7 @@ class Supervisor:
             learned, age_s = await self.collect(), 0.0
         worker.revision = self._revision
         return Begin(
-            packed(self._settings()),
+            self._packed.of(self._settings()),
             self._switches.off,
             self._switches.out,
             learned,
@@ -260,12 +312,16 @@ class Supervisor:
 
     # the top process and the workers
 
-    def _on_message(self, message: ToSupervisor, sockets: list[socket.socket]) -> None:
+    def _on_message(self, message: ToSupervisor, descriptors: list[int]) -> None:
         if message.worker:
-            messages, connections = sockets
-            self._tasks.create_task(
-                self._group.add(message.worker, message.process, messages, connections, self._begin)
-            )
+            [descriptor] = descriptors
+            slot = self._given.board[message.worker]
+            messages = socket.socket(fileno=descriptor)
+            self._tasks.create_task(self._group.add(message.worker, message.process, slot, messages, self._begin))
+        elif message.hung:
+            self._group.on_hung(message.hung)
+        elif message.answers:
+            self._group.on_answers(message.answers)
         elif message.ended:
             self._group.on_process_end(message.ended, message.reason)
             if not self._started.is_set():
@@ -293,17 +349,30 @@ class Supervisor:
         """Number of changes; a worker that has begun before a change would miss it."""
         return self._in_force.revision + self._switches.revision
 
-    def _on_worker(self, worker: Worker, ready: Ready) -> bool:
-        """Report a worker that can serve; return False after a switch or a reload while it began."""
+    def _on_worker(self, worker: Worker, ready: Ready) -> None:
+        """Use a worker that can serve; end it after a switch or a reload while it began."""
+        if worker.revision is None:
+            self._tasks.create_task(self._renew(worker))
+            return
         if worker.revision != self._revision:
-            return False
-        self._control.send(ToTop(ready=worker.process))
-        worker.channel.send("feed", self._feed.is_used)
-        self._tokens.send(worker)
+            worker.channel.send("end")
+            return
+        self._use(worker)
+        self._group.serve(worker)
         if ready.restored is not None and not self._reported and not self._started.is_set():
             self._reported = True
             self._learned.report(ready.restored, self._begun_age_s)
-        return True
+
+    async def _renew(self, worker: Worker) -> None:
+        """Use a worker that may have missed changes; end it if it cannot take them."""
+        self._use(worker)
+        if not await self._in_force.renew(worker):
+            worker.channel.send("end")
+
+    def _use(self, worker: Worker) -> None:
+        self._control.send(ToTop(ready=worker.process))
+        worker.channel.send("feed", self._feed.is_used)
+        self._tokens.send(worker)
 
     def _settings(self) -> Settings:
         return self._in_force.settings
@@ -313,7 +382,7 @@ class Supervisor:
 
     def _on_change(self) -> None:
         self._changed.set()
-        self._front.update()
+        self._state.changed()
 
     def _on_switch(self, switch: SwitchHedging) -> None:
         self._switches.on_switch(switch)
@@ -327,7 +396,7 @@ class Supervisor:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
-            self._front.check()
+            self._state.send()
 
     async def _reload_by_signal(self) -> None:
         await self._started.wait()
@@ -343,16 +412,13 @@ class Supervisor:
 
     async def _drain(self, *, patient: bool) -> None:
         """Let every worker finish its requests."""
-        for worker in tuple(self._group.workers):
-            if not worker.is_ready:
-                worker.channel.close()
-        self._group.notify("drain")
+        self._group.notify_all("drain")
         if patient:
             await asyncio.sleep(READINESS_LEAD_S)
-        self._front.close()
         if self._admin is not None:
             self._admin.stop_listening()
-        self._group.notify("finish")
+        self._group.notify_all("finish")
+        self._control.send(ToTop(is_closed=True))
         await self._all_ended(self._settings().drain_timeout_s + DRAIN_ERROR_FLUSH_S + _LAST_S)
 
     async def _all_ended(self, timeout_s: float) -> None:
@@ -373,60 +439,9 @@ class Supervisor:
                 "process": worker.process,
                 "ready": worker.is_ready,
                 "ready_s": None if worker.ready_s is None else round(now_s - worker.ready_s, 3),
-                "connections": worker.lane.open,
-                "connections_total": worker.lane.passed,
+                "connections": 0 if math.isinf(worker.slot.open) else worker.slot.open,
+                "connections_total": worker.slot.accepted,
             }
             for worker in sorted(self._group.workers, key=lambda worker: worker.number)
         ]
         return {"workers": shown, "configured": self._given.member.workers, "restarts": self._group.restarts}
-
-
-class _Front:
-    """The public address, which accepts connections while a worker can take them."""
-
-    def __init__(self, sock: socket.socket, group: WorkerGroup, emit: Callable[[Event], object]) -> None:
-        self._sock = sock
-        self._group = group
-        self._is_open = False
-        self._is_accepting = False
-        self._emit = emit
-        self._loop = asyncio.get_running_loop()
-        accepted_max = waiting_connections().accepted_max
-        self._acceptor = Acceptor(sock, self._take, accepted_max, lambda: None, self._on_accepting)
-        self._address = str(name_of(sock))
-
-    def open(self) -> None:
-        """Accept from now on."""
-        self._is_open = True
-        self.update()
-
-    def update(self) -> None:
-        """Accept while a worker can take connections; until then the system queues them."""
-        wanted = self._is_open and self._group.has_room
-        if wanted is not self._is_accepting:
-            self._is_accepting = wanted
-            if wanted:
-                self._acceptor.start()
-            else:
-                self._acceptor.close()
-
-    def check(self) -> None:
-        """Report changes, also while nothing is accepted; must be called every second."""
-        self._acceptor.check()
-        self.update()
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._is_open = self._is_accepting = False
-        if self._sock.fileno() >= 0:
-            self._acceptor.close()
-            self._sock.close()
-
-    def _take(self, connection: socket.socket) -> None:
-        self._group.take(connection)
-        self.update()
-
-    def _on_accepting(self, error: OSError | None) -> None:
-        """Report that accepting fails, or with None that it works again."""
-        reason = None if error is None else error.strerror or type(error).__name__
-        self._emit(AcceptingChanged(self._loop.time(), self._address, error is None, reason))

@@ -1,7 +1,8 @@
 """The top process: imports everything, then only forks the supervisor and the workers, and waits for them.
 
 It never has an event loop or a thread, because a fork would copy a part of them. Signals are for it: it passes them on
-to the supervisor, and replaces workers that end. Units: seconds.
+to the supervisor. It replaces processes that end, and ends processes that hang. Workers serve without a supervisor.
+Units: seconds.
 """
 
 import contextlib
@@ -23,11 +24,16 @@ import msgspec
 from gateway.config.values import Address
 from gateway.server.http_server import cannot_listen, listening
 from gateway.server.notify import notify
-from gateway.workers.messages import ToSupervisor, ToTop
+from gateway.workers.board import SUPERVISOR, Board, Stillness
+from gateway.workers.messages import ToSupervisor, ToTop, ToWorker
 
 _STABLE_S: Final = 5.0  # a worker that served for this long is replaced immediately when it ends
 _DELAY_S_MAX: Final = 30.0  # between two starts of a worker that ends again and again
 _KILL_S: Final = 5.0  # from a second signal, or from the end of the supervisor, to SIGKILL
+_CHECK_S: Final = 1.0  # between two looks at the beats of all processes
+_HUNG_CHECKS: Final = 2  # without a beat, after which a worker is asked nothing
+_ENDED_CHECKS: Final = 10  # after which it is ended: its streams hang
+_SUPERVISOR_CHECKS: Final = 5  # no stream depends on it
 _PACKET_BYTES_MAX: Final = 4096
 _PASSED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -41,20 +47,61 @@ class ForkFailed(Exception):
 
 @dataclass
 class _Slot:
-    """One worker of the configured number.
+    """A process that is replaced when it ends: the supervisor, or a worker of the configured number.
 
     Attributes:
+        number: number of the worker, or of the supervisor.
+        stillness: finds that it hangs.
         process: id of its process; 0 while there is none.
+        control: socket to it; None while there is none.
         ready_s: time since which it serves; None before.
+        missed: checks in a row without a beat.
         failures: number of processes in a row that ended soon.
         due_s: time of the next start; None while a process runs.
     """
 
     number: int
+    stillness: Stillness
     process: int = 0
+    control: socket.socket | None = None
     ready_s: float | None = None
+    missed: int = 0
     failures: int = 0
     due_s: float | None = None
+
+    def start(self, process: int, control: socket.socket) -> None:
+        """Begin with a new process."""
+        control.setblocking(False)  # a process that hangs must not stop this one
+        self.process, self.control, self.missed = process, control, 0
+        self.due_s = None
+        self.ready_s = _now_s() if self.number == SUPERVISOR else None
+
+    def on_end(self) -> None:
+        """Set the time of the next start; the process has ended."""
+        now_s = _now_s()
+        was_stable = self.ready_s is not None and now_s >= self.ready_s + _STABLE_S
+        self.failures = 0 if was_stable else self.failures + 1
+        self.close()
+        self.process, self.ready_s, self.missed = 0, None, 0
+        self.due_s = now_s + delay_s(self.failures)
+
+    def send(self, message: object, sock: socket.socket | None = None) -> None:
+        """Send a message to the process; nothing if it has ended."""
+        if self.control is not None:
+            with contextlib.suppress(OSError):
+                socket.send_fds(self.control, [_encode(message)], [] if sock is None else [sock.fileno()])
+
+    def close(self) -> None:
+        """Close the socket to the process; a worker then drains, and a supervisor ends."""
+        if self.control is not None:
+            self.control.close()
+            self.control = None
+
+    def kill(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if there is one."""
+        if self.process:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process, number)
 
 
 Child = Callable[[], int]
@@ -66,12 +113,27 @@ class Children:
     """Functions of the forked processes.
 
     Attributes:
-        supervisor: given its socket to the top process.
-        worker: given its number, and its sockets to the supervisor.
+        supervisor: given its socket to the top process, and a descriptor of the state of the supervisor before it, if
+            there was one.
+        worker: given its number, and its socket to the top process.
     """
 
-    supervisor: Callable[[socket.socket], int]
-    worker: Callable[[int, socket.socket, socket.socket], int]
+    supervisor: Callable[[socket.socket, int | None], int]
+    worker: Callable[[int, socket.socket], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The listening sockets; `admin` is None if it is off."""
+
+    public: socket.socket
+    admin: socket.socket | None
+
+    def close(self) -> None:
+        """Accept nothing in this process, and in processes that are forked from now on."""
+        self.public.close()
+        if self.admin is not None:
+            self.admin.close()
 
 
 def bind(address: Address) -> socket.socket:
@@ -99,20 +161,24 @@ class Top:
     Args:
         workers: number of workers.
         children: functions of the forked processes.
-        inherited: listening sockets, which stay open in the supervisor only.
-        drain_s: time for the requests of the workers if the supervisor ends unexpectedly.
+        sockets: listening sockets, which the other processes inherit.
+        board: beats of all processes.
+        drain_s: time for the requests of the workers if the gateway stops without a supervisor.
     """
 
-    def __init__(self, workers: int, children: Children, inherited: list[socket.socket], drain_s: float) -> None:
-        self._slots = [_Slot(number) for number in range(1, workers + 1)]
-        self._children = children
-        self._inherited = inherited
+    def __init__(self, workers: int, children: Children, sockets: Listening, board: Board, drain_s: float) -> None:
+        self._board = board
         self._drain_s = drain_s
-        self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._supervisor = 0
-        self._code: int | None = None  # of the supervisor, once it has ended
+        self._slots = [_Slot(number, Stillness(board[number])) for number in range(1, workers + 1)]
+        self._supervisor = _Slot(SUPERVISOR, Stillness(board[SUPERVISOR]))
+        self._children = children
+        self._sockets = sockets
+        self._state: int | None = None  # descriptor of the last state of the supervisor
+        self._has_served = False
+        self._code: int | None = None  # of the supervisor, once it has ended and is not replaced
         self._is_stopping = False
         self._kill_s: float | None = None
+        self._check_s = 0.0
         self._signals = 0
 
     def run(self) -> int:
@@ -124,37 +190,37 @@ class Top:
         gc.collect()
         gc.freeze()  # what the processes share is not copied by their garbage collections
         with _signal_pipe() as received:
-            self._supervisor = _fork(lambda: self._children.supervisor(self._theirs), [self._control])
-            self._theirs.close()
-            self._control.setblocking(False)  # a supervisor that hangs must not stop this process
-            for sock in self._inherited:
-                sock.close()
+            self._start_supervisor()
             try:
                 for slot in self._slots:
                     self._start(slot)
             except ForkFailed as error:
                 _report("error", str(error))
-                self._is_stopping = True
-                self._control.close()  # the supervisor then ends, and with it the other workers
+                self._stop(0.0)
+                self._supervisor.close()  # the supervisor then ends
             while self._code is None or any(slot.process for slot in self._slots):
                 self._wait(received)
                 self._reap()
                 self._replace()
+                self._check()
                 self._kill()
         return self._code
 
     def _wait(self, received: int) -> None:
         """Wait for a signal, a message or the next thing to do."""
-        due = [slot.due_s for slot in self._slots if slot.due_s is not None and not self._is_stopping]
-        due += [] if self._kill_s is None else [self._kill_s]
-        timeout_s = max(0.0, min(due) - _now_s()) if due else None
-        watched: list[int | socket.socket] = [received, *([self._control] if self._control.fileno() >= 0 else [])]
-        found, _, _ = select.select(watched, [], [], timeout_s)
+        due = [slot.due_s for slot in self._all() if slot.due_s is not None and not self._is_stopping]
+        due += [self._check_s, *([] if self._kill_s is None else [self._kill_s])]
+        control = self._supervisor.control
+        watched: list[int | socket.socket] = [received, *([] if control is None else [control])]
+        found, _, _ = select.select(watched, [], [], max(0.0, min(due) - _now_s()))
         if received in found:
             for number in os.read(received, 64):
                 self._on_signal(number)
-        if self._control in found:
-            self._on_message()
+        if control is not None and control in found:
+            self._on_message(control)
+
+    def _all(self) -> list["_Slot"]:
+        return [self._supervisor, *self._slots]
 
     def _on_signal(self, number: int) -> None:
         if number not in _PASSED:
@@ -162,44 +228,92 @@ class Top:
         if number != signal.SIGHUP:
             self._is_stopping = True
             self._signals += 1
+            if not self._supervisor.process:  # it was to be replaced
+                self._code = 1
+                self._stop(self._drain_s)
             if self._signals == 2:
                 self._kill_s = _now_s() + _KILL_S
-        self._send(ToSupervisor(signal=number))
+        self._tell(ToSupervisor(signal=number))
 
-    def _on_message(self) -> None:
+    def _on_message(self, control: socket.socket) -> None:
         try:
-            content = self._control.recv(_PACKET_BYTES_MAX)
+            content, descriptors, _, _ = socket.recv_fds(control, _PACKET_BYTES_MAX, 1)
         except OSError:
-            content = b""
+            content, descriptors = b"", []
         if not content:  # the supervisor has ended, which is seen by its process id
-            self._control.close()
+            self._supervisor.close()
             return
         message = _decode(content)
+        if message.is_state:
+            self._keep_state(descriptors[0])
         if message.notify:
+            self._has_served = True
             notify(message.notify)
         if message.stopping_s is not None:
             self._is_stopping = True
             self._kill_s = self._kill_s or _now_s() + message.stopping_s + _KILL_S
+        if message.is_closed:
+            self._sockets.close()
         for slot in self._slots:
             if message.ready and slot.process == message.ready:
-                slot.ready_s = _now_s()
+                slot.ready_s = slot.ready_s or _now_s()
 
-    def _send(self, message: ToSupervisor, sockets: list[socket.socket] | None = None) -> None:
-        with contextlib.suppress(OSError):  # the supervisor has ended
-            socket.send_fds(self._control, [_encode(message)], [sock.fileno() for sock in sockets or []])
+    def _keep_state(self, descriptor: int) -> None:
+        if self._state is not None:
+            os.close(self._state)
+        self._state = descriptor
 
-    def _start(self, slot: _Slot) -> None:
-        """Fork a worker, and give its sockets to the supervisor."""
-        ours, theirs = (list(pair) for pair in zip(socket.socketpair(), socket.socketpair(), strict=True))
+    def _tell(self, message: ToSupervisor, sock: socket.socket | None = None) -> None:
+        self._supervisor.send(message, sock)
+
+    def _start(self, slot: "_Slot") -> None:
+        """Fork a worker, and connect it to the supervisor."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._board[slot.number].clear()
         try:
-            slot.process = _fork(
-                lambda: self._children.worker(slot.number, *theirs), [self._control, self._theirs, *ours]
-            )
-            slot.due_s = slot.ready_s = None
-            self._send(ToSupervisor(worker=slot.number, process=slot.process), ours)
+            closed = [ours, *self._controls(), *([] if self._sockets.admin is None else [self._sockets.admin])]
+            slot.start(_fork(lambda: self._children.worker(slot.number, theirs), closed), ours)
+        except ForkFailed:
+            ours.close()
+            raise
         finally:
-            for sock in (*ours, *theirs):
-                sock.close()
+            theirs.close()
+        self._connect(slot)
+
+    def _connect(self, slot: "_Slot") -> None:
+        """Give a worker and the supervisor the two ends of a channel."""
+        pair = socket.socketpair()
+        slot.send(ToWorker(), pair[0])
+        self._tell(ToSupervisor(worker=slot.number, process=slot.process), pair[1])
+        for sock in pair:
+            sock.close()
+
+    def _start_supervisor(self) -> None:
+        """Fork a supervisor, and connect it to the workers that there are.
+
+        Raises:
+            ForkFailed: the system does not allow it.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._board[SUPERVISOR].clear()
+        state = self._state
+        try:
+            process = _fork(
+                lambda: self._children.supervisor(theirs, state), [ours, self._sockets.public, *self._controls()]
+            )
+            self._supervisor.start(process, ours)
+        except ForkFailed:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        for slot in self._slots:
+            if slot.process:
+                self._connect(slot)
+
+    def _controls(self) -> list[socket.socket]:
+        """Return the sockets that belong to this process only."""
+        return [slot.control for slot in self._all() if slot.control is not None]
 
     def _reap(self) -> None:
         while True:
@@ -210,49 +324,73 @@ class Top:
             if process == 0:
                 return
             code = os.waitstatus_to_exitcode(status)
-            if process == self._supervisor:
-                self._code = code if code >= 0 else 1
+            if process == self._supervisor.process:
                 self._on_supervisor_end(code)
             for slot in self._slots:
                 if slot.process == process:
-                    self._on_worker_end(slot, code)
+                    self._tell(ToSupervisor(ended=slot.process, reason=_ended(code)))
+                    slot.on_end()
+                    self._board[slot.number].clear()
 
     def _on_supervisor_end(self, code: int) -> None:
-        """Wait for the workers, which end after their requests."""
-        wait_s = _KILL_S
-        if code < 0 and self._kill_s is None:
-            _report("error", f"the supervisor {_ended(code)}; the gateway stops")
-            wait_s += self._drain_s
-        self._is_stopping = True
-        self._kill_s = self._kill_s or _now_s() + wait_s
+        """Replace it, if the gateway serves and is not to stop."""
+        while self._supervisor.control is not None:  # its last state
+            self._on_message(self._supervisor.control)
+        self._supervisor.on_end()
+        if self._has_served and not self._is_stopping:
+            _report("error", f"the supervisor {_ended(code)} and is replaced; the workers serve on")
+            return
+        self._code = code if code >= 0 else 1
+        self._stop(0.0 if code >= 0 else self._drain_s)
 
-    def _on_worker_end(self, slot: _Slot, code: int) -> None:
-        now_s = _now_s()
-        was_stable = slot.ready_s is not None and now_s >= slot.ready_s + _STABLE_S
-        slot.failures = 0 if was_stable else slot.failures + 1
-        self._send(ToSupervisor(ended=slot.process, reason=_ended(code)))
-        slot.process, slot.ready_s = 0, None
-        slot.due_s = now_s + delay_s(slot.failures)
+    def _stop(self, drain_s: float) -> None:
+        """Let the workers end without a supervisor."""
+        self._is_stopping = True
+        self._kill_s = self._kill_s or _now_s() + drain_s + _KILL_S
+        self._sockets.close()
+        for slot in self._slots:
+            slot.close()  # the worker then drains
 
     def _replace(self) -> None:
-        """Start the workers that are due."""
-        for slot in self._slots:
+        """Start the processes that are due."""
+        for slot in self._all():
             if not self._is_stopping and slot.due_s is not None and _now_s() >= slot.due_s:
                 try:
-                    self._start(slot)
+                    if slot is self._supervisor:
+                        self._start_supervisor()
+                    else:
+                        self._start(slot)
                 except ForkFailed as error:
                     _report("warning", str(error))
                     slot.failures += 1
                     slot.due_s = _now_s() + delay_s(slot.failures)
 
+    def _check(self) -> None:
+        """Find processes that hang, once a second."""
+        if _now_s() < self._check_s:
+            return
+        self._check_s = _now_s() + _CHECK_S
+        for slot in self._slots:
+            missed = slot.stillness.check() if slot.process else 0
+            if missed == _HUNG_CHECKS:
+                self._tell(ToSupervisor(hung=slot.process))
+            elif missed == 0 and slot.missed >= _HUNG_CHECKS:
+                self._tell(ToSupervisor(answers=slot.process))
+            slot.missed = missed
+            if missed >= _ENDED_CHECKS:
+                is_first = missed == _ENDED_CHECKS
+                _report("error", f"worker {slot.number} has not answered for {missed} s and is ended")
+                slot.kill(signal.SIGABRT if is_first else signal.SIGKILL)  # a stopped process ignores SIGABRT
+        if self._supervisor.process and self._supervisor.stillness.check() >= _SUPERVISOR_CHECKS:
+            _report("error", f"the supervisor has not answered for {_SUPERVISOR_CHECKS} s and is ended")
+            self._supervisor.kill(signal.SIGKILL)
+
     def _kill(self) -> None:
         """End what has not ended in time."""
         if self._kill_s is not None and _now_s() >= self._kill_s:
             self._kill_s = _now_s() + _KILL_S
-            for process in (*(slot.process for slot in self._slots), 0 if self._code is not None else self._supervisor):
-                if process:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, signal.SIGKILL)
+            for slot in self._all():
+                slot.kill(signal.SIGKILL)
 
 
 def _now_s() -> float:

@@ -1,13 +1,15 @@
-"""A worker: the process that serves connections which the supervisor passes to it.
+"""A worker: a process that accepts connections, and serves them.
 
-Its settings, its learned state and all commands come through the channel; signals belong to the top process. When the
-supervisor disappears, the worker drains and ends. Units: seconds.
+Its settings, its learned state and all commands come through a channel from the supervisor; signals belong to the top
+process. A worker serves on when the supervisor disappears, and gets a channel to the next one from the top process.
+When the top process disappears, the worker drains and ends. Units: seconds.
 """
 
 import asyncio
+import contextlib
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,9 +22,8 @@ from gateway.observe.feed import encoded_event
 from gateway.observe.process import Member
 from gateway.server.app import Gateway
 from gateway.server.http_server import (
-    Accepting,
     HttpServer,
-    Take,
+    accept_from,
     freeze_startup_objects,
     give_memory_back,
     waiting_connections,
@@ -36,7 +37,8 @@ from gateway.server.topology import Topology
 from gateway.share.hub import HubEngine
 from gateway.share.messages import NamedEngine
 from gateway.share.sync import Reach
-from gateway.workers.channel import Channel, Handler, connect
+from gateway.workers.board import Board, ConnectionTurns
+from gateway.workers.channel import Channel, Control, Handler, connect
 from gateway.workers.messages import (
     Begin,
     Committed,
@@ -50,95 +52,178 @@ from gateway.workers.messages import (
     SwitchReplicaDone,
     TokenChange,
     TokenRejected,
+    ToWorker,
     WorkerEnded,
     WorkerScrape,
     share_of,
     unpacked,
 )
-from gateway.workers.passing import Receiver
 from ttft_gateway.credentials.sources import Source
 
 _BEGIN_S_MAX: Final = 60.0
 _CLOSE_S_MAX: Final = 1.0  # for the last message
 
 
-class Sockets(NamedTuple):
-    """The sockets between a worker and the supervisor: for messages, and for connections."""
+class Inherited(NamedTuple):
+    """Place, sockets and memory that a worker inherits from the top process.
 
-    messages: socket.socket
-    connections: socket.socket
+    Attributes:
+        member: number of the worker, and of all workers.
+        listen: listening socket of the public address.
+        control: socket to the top process.
+        board: beats and connections of all processes.
+    """
+
+    member: Member
+    listen: socket.socket
+    control: socket.socket
+    board: Board
 
 
-async def work(member: Member, sockets: Sockets, tune: Tune | None = None) -> ExitReport:
-    """Serve until the supervisor ends the worker, or has ended itself.
+async def work(inherited: Inherited, tune: Tune | None = None) -> ExitReport:
+    """Serve until the supervisor ends the worker, or the top process has ended.
 
     Args:
-        member: number of the worker, and of all workers.
-        sockets: connected to the supervisor.
         tune: see `gateway.server.topology.Tune`.
     """
     give_memory_back()
     async with asyncio.TaskGroup() as tasks:
+        beating = tasks.create_task(inherited.board[inherited.member.number or 0].keep_beating())
         commands = _Commands()
-        handlers: dict[str, Handler] = {}
-        channel = Channel(tasks, handlers, commands.on_end)
-        await connect(channel, sockets.messages)
-        begin = await channel.ask("begin", None, _BEGIN_S_MAX)
-        if begin is None:
-            return ExitReport(0, signal.SIGTERM)
-        worker = _Worker(member, channel, sockets, tasks, msgspec.msgpack.decode(begin, type=Begin), tune)
-        handlers |= worker.handlers(commands)
-        report = await worker.serve(commands)
-        channel.close()
-        await commands.wait_for_end(_CLOSE_S_MAX)
+        link = _Link(tasks, inherited.control, commands)
+        begin = await link.begin()
+        report = ExitReport(0, signal.SIGTERM)
+        if begin is not None:
+            worker = _Worker(inherited, link.channel, tasks, begin, tune)
+            link.handlers |= worker.handlers()
+            link.on_again = worker.report
+            report = await worker.serve(commands)
+        await link.close()
+        beating.cancel()
     return report
 
 
 class _Commands:
-    """The commands of the supervisor that end the worker.
+    """The commands that end the worker.
 
     Attributes:
+        accepting: set when connections are to be accepted.
         draining: set by the first command.
         finishing: set when no further connection comes.
         ending: set when everything is to end immediately.
     """
 
     def __init__(self) -> None:
+        self.accepting = asyncio.Event()
         self.draining = asyncio.Event()
         self.finishing = asyncio.Event()
         self.ending = asyncio.Event()
-        self._ended = asyncio.Event()
 
-    def on_end(self) -> None:
-        """Drain without the supervisor."""
-        self._ended.set()
+    def on_top_end(self) -> None:
+        """Drain without the other processes."""
         self.draining.set()
         self.finishing.set()
 
-    async def wait_for_end(self, timeout_s: float) -> None:
-        """Wait until the channel has ended."""
+    def handlers(self) -> dict[str, Handler]:
+        """Return the methods for the supervisor."""
+        return {
+            "accept": lambda _: self.accepting.set(),
+            "drain": lambda _: self.draining.set(),
+            "finish": lambda _: self.finishing.set(),
+            "end": lambda _: self._end(),
+        }
+
+    def _end(self) -> None:
+        self.ending.set()
+        self.draining.set()  # also of a worker that begins
+
+
+class _Link:
+    """The channel to the supervisor, connected again to each new one.
+
+    Attributes:
+        channel: the channel.
+        handlers: methods for the supervisor.
+        on_again: called when another supervisor is connected.
+    """
+
+    def __init__(self, tasks: asyncio.TaskGroup, control: socket.socket, commands: _Commands) -> None:
+        self.handlers: dict[str, Handler] = commands.handlers()
+        self.channel = Channel(tasks, self.handlers, self._on_end)
+        self.on_again: Callable[[], object] = bool
+        self._tasks = tasks
+        self._commands = commands
+        self._connected = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._connecting = asyncio.Lock()
+        self._control = Control(control, ToWorker, self._on_message, commands.on_top_end)
+        self._control.start()
+
+    async def begin(self) -> Begin | None:
+        """Return the state to begin with; None if the worker is to end before."""
+        draining = self._tasks.create_task(self._commands.draining.wait())
         try:
-            async with asyncio.timeout(timeout_s):
+            while not draining.done():
+                asking = self._tasks.create_task(self._ask())
+                await asyncio.wait([asking, draining], return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done():
+                    asking.cancel()
+                elif (answer := asking.result()) is not None:
+                    return msgspec.msgpack.decode(answer, type=Begin)
+                elif self._connected.is_set():  # the supervisor has failed to answer
+                    return None
+        finally:
+            draining.cancel()
+        return None
+
+    async def _ask(self) -> bytes | None:
+        await self._connected.wait()
+        return await self.channel.ask("begin", None, _BEGIN_S_MAX)
+
+    async def close(self) -> None:
+        """End the channel after the last message."""
+        self._control.close()
+        self.channel.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S_MAX):
                 await self._ended.wait()
-        except TimeoutError:
-            pass
+
+    def _on_message(self, _message: ToWorker, descriptors: list[int]) -> None:
+        for descriptor in descriptors:
+            self._tasks.create_task(self._connect(socket.socket(fileno=descriptor)))
+
+    async def _connect(self, sock: socket.socket) -> None:
+        async with self._connecting:
+            self.channel.abort()  # to a supervisor that hangs
+            await self._ended.wait()
+            self._ended.clear()
+            await connect(self.channel, sock)
+            self._connected.set()
+            self.on_again()
+
+    def _on_end(self) -> None:
+        self._connected.clear()
+        self._ended.set()
 
 
 class _Worker:
     def __init__(
         self,
-        member: Member,
+        inherited: Inherited,
         channel: Channel,
-        sockets: Sockets,
         tasks: asyncio.TaskGroup,
         begin: Begin,
         tune: Tune | None,
     ) -> None:
+        member = inherited.member
+        self._listen = inherited.listen
+        self._turns = ConnectionTurns(inherited.board, member.number or 0)
+        self._is_ready = False
         self._workers = member.workers
         self._number = member.number
         self._channel = channel
         self._tasks = tasks
-        self._receiver = Receiver(sockets.connections)
         settings = unpacked(begin.settings, Settings)
         self._drain_timeout_s = settings.drain_timeout_s
         self._redis = None if settings.share is None else open_redis(settings.share, tasks)
@@ -168,30 +253,44 @@ class _Worker:
 
     async def serve(self, commands: _Commands) -> ExitReport:
         """Serve until a command ends the worker."""
-        gateway, tasks = self._gateway, self._tasks
+        gateway, tasks, waiting = self._gateway, self._tasks, waiting_connections(self._workers)
         server = HttpServer(
-            waiting_connections(self._workers),
+            waiting,
             gateway.client_idle_s,
             gateway.public.open,
-            self._accept_with,
-            on_closed=self._receiver.closed,
+            accept_from(self._listen, waiting, gateway.on_accepting, turns=self._turns),
+            self._listen,
+            on_closed=self._turns.closed,
         )
         restored = self._begin(self._beginning)
         await asyncio.to_thread(load_documents)  # the first thread opens files, too
         freeze_startup_objects()
         sweeping = tasks.create_task(sweep(server, gateway))
-        server.acceptor.start()
         if self._redis is not None:
             await wait_for_redis(self._redis, self._number)
         await gateway.start_sharing()
-        self._channel.send("ready", Ready(restored))
+        self._is_ready = True
+        self.report(restored)
+        accepting = tasks.create_task(self._accept(commands, server))
         cut = await self._run(commands, server)
+        accepting.cancel()
         sweeping.cancel()
         if commands.ending.is_set():
             cut = gateway.public.active
         await end(gateway, server)
         self._channel.send("ended", WorkerEnded(cut, self._counts(), await gateway.learned_state.collect()))
         return ExitReport(0, signal.SIGTERM if commands.ending.is_set() else None)
+
+    def report(self, restored: Restored | None = None) -> None:
+        """Report to a new supervisor that this worker can serve."""
+        if self._is_ready:
+            self._channel.send("ready", Ready(restored))
+
+    async def _accept(self, commands: _Commands, server: HttpServer) -> None:
+        await commands.accepting.wait()
+        if not commands.finishing.is_set():
+            self._turns.start()
+            server.acceptor.start()
 
     async def _run(self, commands: _Commands, server: HttpServer) -> int:
         """Serve until the end; return the number of requests that were ended with an error."""
@@ -207,20 +306,13 @@ class _Worker:
         self._gateway.public.draining = True
         server.drain()
         await commands.finishing.wait()
+        self._turns.stop()
         return await finish(self._gateway, server, self._drain_timeout_s)
 
-    def _accept_with(self, take: Take) -> Accepting:
-        self._receiver.take = take
-        return self._receiver
-
-    def handlers(self, commands: _Commands) -> dict[str, Handler]:
+    def handlers(self) -> dict[str, Handler]:
         """Return the methods for the supervisor."""
         view, learned = self._gateway.view, self._gateway.learned_state
         return {
-            "drain": lambda _: commands.draining.set(),
-            "finish": lambda _: commands.finishing.set(),
-            "end": lambda _: commands.ending.set(),
-            "ping": lambda _: None,
             "counts": lambda _: self._counts(),
             "scrape": lambda _: self._scrape(),
             "pools": lambda _: view.pools(),

@@ -1,7 +1,6 @@
 """Answers of workers to the supervisor."""
 
 import asyncio
-from typing import cast
 
 import msgspec
 import pytest
@@ -10,9 +9,9 @@ from gateway.events import Event
 from gateway.observe.dropped import DroppedState
 from gateway.observe.state import PoolState
 from gateway.process_events import StateDropped
+from gateway.workers.board import Board
 from gateway.workers.group import Worker, WorkerGroup
 from gateway.workers.messages import Counts
-from gateway.workers.passing import Lane
 from running import run_virtual
 
 
@@ -29,12 +28,13 @@ from running import run_virtual
 def test_a_damaged_answer_is_none(answer: bytes, kind: type) -> None:
     """It is counted, and named once for each worker."""
     events: list[Event] = []
+    board = Board(2)
 
     async def main() -> None:
         dropped = DroppedState(events.append, lambda: 0.0)
         async with asyncio.TaskGroup() as tasks:
             group = WorkerGroup(tasks, events.append, lambda *_: True, bool, bool, bool, bool, dropped)
-            workers = [Worker(number, 100 + number, cast("Lane", None)) for number in (1, 2)]
+            workers = [Worker(number, 100 + number, board[number]) for number in (1, 2)]
             assert group.decoded(workers[0], None, kind) is None
             for worker in (*workers, *workers):
                 assert group.decoded(worker, answer, kind) is None

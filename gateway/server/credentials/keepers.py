@@ -22,7 +22,7 @@ from ttft_gateway.credentials.token import NotAToken, Token
 
 _FIRST_S_MAX: Final = 10.0  # a start or a reload waits no longer for the first tokens
 _SLOW_S: Final = 10.0  # a fetch that takes longer is reported
-_NOT_YET: Final = "its token has not arrived yet"
+NOT_YET: Final = "its token has not arrived yet"
 
 FetchToken = Callable[[], Awaitable[Token]]
 
@@ -212,7 +212,7 @@ class TokenKeepers:
         """Keep the tokens of these sources, too; wait for the first fetch of each, at most ten seconds."""
         for source in sources:
             if source not in self._kept:
-                self._put(source, TokenState(None, _NOT_YET))
+                self._put(source, TokenState(None, NOT_YET))
                 keeper = TokenKeeper(source, self._fetcher(source), self._tasks, self._runtime, self._put)
                 self._kept[source] = keeper, self._tasks.create_task(keeper.keep())
         waits = [self._kept[source][0].is_known.wait() for source in sources]

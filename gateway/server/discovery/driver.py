@@ -14,7 +14,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gateway.config.discovered import PoolPlace, identity_of, name_of, pool_name, sources, with_model, with_rows
+from gateway.config.discovered import (
+    PoolPlace,
+    found_rows,
+    identity_of,
+    name_of,
+    pool_name,
+    sources,
+    with_model,
+    with_rows,
+)
 from gateway.config.settings import DiscoverSettings, Replicas, Settings
 from gateway.observe.state import DiscoveryState
 from gateway.process_events import DiscoveryChanged, ReplicasFound
@@ -101,6 +110,13 @@ class Discovery:
         self._in_force: FoundSettings | None = None
         self._asking: list[asyncio.Task[None]] = []
         self._turn = asyncio.Lock()
+
+    def carry_on(self, base: Settings, settings: Settings) -> FoundSettings:
+        """Return settings in force, which another process has found; their sources are asked after `commit`."""
+        found = self.keep(base)
+        for place, followed in found.followed.items():
+            followed.listing = Listing(found_rows(base, settings, place))  # the first answer replaces all
+        return found._replace(settings=settings)
 
     def keep(self, base: Settings) -> FoundSettings:
         """Return settings with the replicas found until now; their sources are asked after `commit`."""

@@ -1,0 +1,80 @@
+"""The state with which the next supervisor carries on: given to the top process, as a file in memory, at each change.
+
+No disk has it, so that no secret does. Units: seconds, bytes.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.config.settings import Settings
+from gateway.workers.channel import Control
+from gateway.workers.messages import GroupState, ToSupervisor, ToTop, packed
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class StateKeeper:
+    """Gives the top process the present state.
+
+    Args:
+        control: socket to the top process.
+        read: returns the present state.
+    """
+
+    def __init__(self, control: Control[ToSupervisor], read: Callable[[], GroupState]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._control = control
+        self._read = read
+        self._is_open = False
+        self._is_due = False
+
+    def start(self) -> None:
+        """Give the state now, and after each change."""
+        self._is_open = True
+        self.changed()
+
+    def changed(self) -> None:
+        """Give the state again, once for all changes of a turn of the event loop."""
+        if self._is_open and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self.send)
+
+    def send(self) -> None:
+        """Give a state that is due; must be called every second, as the top process may be late."""
+        if self._is_due:
+            descriptor = in_memory(self._read())
+            self._is_due = not self._control.send(ToTop(is_state=True), [descriptor])
+            os.close(descriptor)
+
+
+class PackedSettings:
+    """Encodes settings once until they are replaced."""
+
+    def __init__(self) -> None:
+        self._settings: Settings | None = None
+        self._packed = b""
+
+    def of(self, settings: Settings) -> bytes:
+        """Return settings, packed."""
+        if settings is not self._settings:
+            self._settings, self._packed = settings, packed(settings)
+        return self._packed
+
+
+def in_memory(state: GroupState) -> int:
+    """Return a descriptor of a file without a name that has the state."""
+    descriptor = os.memfd_create("ttft-gateway-state")
+    left = memoryview(_encode(state))
+    while left:
+        left = left[os.write(descriptor, left) :]
+    return descriptor
+
+
+def read_state(descriptor: int) -> GroupState:
+    """Return the state of a file, and close its descriptor."""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return msgspec.msgpack.decode(file.read(), type=GroupState)

@@ -1,0 +1,55 @@
+"""The state that a supervisor leaves to the next one."""
+
+import asyncio
+import os
+from typing import cast
+
+from gateway.observe.usage import UsageDump
+from gateway.workers.channel import Control
+from gateway.workers.group_state import StateKeeper, in_memory, read_state
+from gateway.workers.messages import Counts, GroupState, ToSupervisor, ToTop
+from running import run_virtual
+
+STATE = GroupState(b"base", b"settings", {"m": False}, [("m", "a")], [], Counts({}, UsageDump([], [])), 3)
+
+
+class _Top:
+    """A control that does not take the first message."""
+
+    def __init__(self) -> None:
+        self.rejects = 1
+        self.states: list[int] = []
+
+    def send(self, message: ToTop, descriptors: list[int]) -> bool:
+        assert message.is_state
+        if self.rejects:
+            self.rejects -= 1
+            return False
+        self.states.append(os.dup(descriptors[0]))
+        return True
+
+
+def test_a_state_is_read_as_it_was_written() -> None:
+    """Any process that has the descriptor can read it, from the beginning."""
+    descriptor = in_memory(STATE)
+    assert read_state(os.dup(descriptor)) == read_state(descriptor) == STATE
+
+
+def test_a_state_is_given_once_for_many_changes_and_again_after_a_failure() -> None:
+    """Nothing is given before the start; what was not taken is given again."""
+    top = _Top()
+
+    async def main() -> None:
+        keeper = StateKeeper(cast("Control[ToSupervisor]", top), lambda: STATE)
+        keeper.changed()
+        await asyncio.sleep(0)
+        assert top.rejects == 1
+        keeper.start()
+        keeper.changed()
+        await asyncio.sleep(0)
+        assert top.states == []
+        keeper.send()
+        keeper.send()
+
+    run_virtual(main())
+    assert [read_state(descriptor) for descriptor in top.states] == [STATE]
