@@ -104,34 +104,41 @@ class Script:
     def _next(self, request: Any) -> ScriptedAnswer:
         with self._lock:
             self.requests.append(request)
-            found = self.answers[min(len(self.requests), len(self.answers)) - 1]
-            if not found.is_late:
-                self._answered.set()
-            return found
+            return self.answers[min(len(self.requests), len(self.answers)) - 1]
 
     def _handle(self, library: ModuleType, request: Any) -> Any:
         found = self._next(request)
         if found.is_late and not self._answered.wait(_WAIT_S_MAX):
             raise library.ReadTimeout(f"no later attempt has answered within {_WAIT_S_MAX:g} s")
-        return _response(library, found)
+        return _response(library, found, self._answered)
 
     async def _handle_async(self, library: ModuleType, request: Any) -> Any:
         found = self._next(request)
         if found.is_late:
             await asyncio.Event().wait()  # it is cancelled when a later attempt has won
-        return _response(library, found)
+        return _response(library, found, self._answered)
 
 
-def _response(library: ModuleType, found: ScriptedAnswer) -> Any:
+def _response(library: ModuleType, found: ScriptedAnswer, answered: threading.Event) -> Any:
+    """Return a response; `answered` is set when it has been read or closed, by which time its race is decided."""
     if found.error is not None:
+        answered.set()
         raise found.error
 
     class Body(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
         def __iter__(self) -> Iterator[bytes]:
             yield from found.pieces
+            answered.set()
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             for piece in found.pieces:
                 yield piece
+            answered.set()
+
+        def close(self) -> None:
+            answered.set()
+
+        async def aclose(self) -> None:
+            answered.set()
 
     return library.Response(found.status, headers=list(found.headers), stream=Body())

@@ -82,6 +82,16 @@ def test_a_response_has_the_report_of_its_race(send: Any) -> None:
     assert report.as_dict()["attempts"][1]["result"] == "won"
 
 
+def test_a_late_attempt_of_a_script_never_wins() -> None:
+    """A scripted attempt that is late waits until the race is decided, however the threads take turns."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert {_hedged(Script(late(), answer(b"hello"))).text for _ in range(50)} == {"hello"}
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
 def test_a_late_request_without_a_backup_has_its_reason() -> None:
     """A denial is reported with its reason and its numbers; a request that could get none has no delay."""
 
