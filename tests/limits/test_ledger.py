@@ -252,6 +252,27 @@ def test_a_limit_that_primaries_use_up_is_theirs(share: float, *, has_room: bool
     assert ledger.room_for_hedge(tokens(100), 240.0) is has_room
 
 
+@pytest.mark.parametrize(("share_of_hedges", "has_room"), [(0.3, True), (0.0, False)])
+def test_hedges_are_no_need_of_primaries(share_of_hedges: float, *, has_room: bool) -> None:
+    """A bucket at 80 % of which all of the refill is used has room if part of the usage is hedges, which may end."""
+    ledger, limit = Ledger(), 60_000.0
+    for second in range(240):
+        for share, is_hedge in ((1.1 - share_of_hedges, False), (share_of_hedges, True)):
+            ticket = ledger.reserve(tokens(int(share * 1_000)), float(second), is_hedge=is_hedge)
+            ledger.settle(ticket, ticket.spend, float(second))
+            ledger.observe(ticket, stated(0.8 * limit, limit), float(second))
+        ledger.room_for_hedge(tokens(100), float(second))
+    assert ledger.room_for_hedge(tokens(100), 240.0) is has_room
+
+
+@pytest.mark.parametrize(("left_share", "has_room"), [(0.97, True), (0.9, False)])
+def test_a_limit_of_unknown_usage_is_left_nearly_full(left_share: float, *, has_room: bool) -> None:
+    """Before the usage is known, hedges take the last 5 % of a limit: all of the rest may be needed."""
+    ledger, limit = Ledger(), 60_000.0
+    answered(ledger, stated(left_share * limit, limit), 0.0, count=1_000)
+    assert ledger.room_for_hedge(tokens(100), 0.0) is has_room
+
+
 def test_429s_that_follow_hedges_end_them_for_longer() -> None:
     """Without limits in responses: each 429 soon after hedges were resumed doubles the time without them."""
     ledger, now_s = Ledger(), 0.0

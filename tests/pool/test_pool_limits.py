@@ -4,8 +4,8 @@ import pytest
 
 from pooled import pool, send
 from ttft_gateway.apis.base import RateLimit, Resource, Usage
-from ttft_gateway.hedging.contract import RequestFacts
-from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.contract import Hedge, RequestFacts
+from ttft_gateway.hedging.outcomes import Denial, Outcome
 from ttft_gateway.limits.bucket import Limit
 from ttft_gateway.limits.ledger import Ledger, LedgerRegistry, Totals
 from ttft_gateway.pool.pool import Pool
@@ -145,6 +145,28 @@ def test_what_responses_state_reaches_the_ledger() -> None:
     attempt = send(mirrored, 0)
     mirrored.on_limits(attempt, [RateLimit(Resource.TOKENS, 60.0, 10_000.0, 4_000.0)], 0.0)
     assert ledger.headroom(0.0) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("left_share", "is_hedged"), [(1.0, True), (0.05, False)])
+def test_a_429_ends_hedges_only_while_the_quota_is_needed(left_share: float, *, is_hedged: bool) -> None:
+    """10 s after a 429 of one of two quotas of 150 million tokens a late request is hedged; not into 5 % of them."""
+    two, full, now_s = pool("q", "other", ledgers={"q": Ledger(), "other": Ledger()}), 150e6, 0.0
+    for now_s in range(120):
+        for index in (0, 1):
+            attempt = send(two, index, float(now_s))
+            two.on_limits(attempt, [RateLimit(Resource.TOKENS, 60.0, full, full)], float(now_s))
+            two.on_content(attempt, now_s + 0.2)
+            two.on_end(attempt, Outcome.FINISHED, now_s + 0.3, None)
+    limited(two, 1, 1.0, 120.0)
+    for now_s in range(122, 129):
+        attempt = send(two, 1, float(now_s))
+        two.on_limits(attempt, [RateLimit(Resource.TOKENS, 60.0, full, left_share * full)], float(now_s))
+        two.on_content(attempt, now_s + 0.2)
+        two.on_end(attempt, Outcome.FINISHED, now_s + 0.3, None)
+    late = send(two, 0, 127.0)
+    decision = two.decide(FACTS, late, [late], [two.replicas[0]], 130.0, 0.0)
+    denial = None if isinstance(decision, Hedge) else decision.reason
+    assert denial is (None if is_hedged else Denial.QUOTA)
 
 
 USAGE = Usage(prompt_tokens=900, completion_tokens=70)

@@ -50,6 +50,7 @@ class QuotaTicket(msgspec.Struct, eq=False, gc=False):
         spend: tokens reserved.
         sent_s: time at which the request was sent.
         sent_before: total reserved at this quota up to and including this request.
+        is_hedge: True for a hedge, which is no need of primaries.
         is_open: True until the request has ended.
     """
 
@@ -57,6 +58,7 @@ class QuotaTicket(msgspec.Struct, eq=False, gc=False):
     spend: Spend
     sent_s: float
     sent_before: Spend
+    is_hedge: bool = False
     is_open: bool = True
 
 
@@ -80,7 +82,7 @@ class Ledger:
         self._cool_until_s = -math.inf
         self._cool_tokens = 0.0  # requests with fewer tokens need not wait for the end of a cool-down
         self.restricts_until_s = math.inf if self._buckets else -math.inf
-        self._sent = _NOTHING
+        self._sent = self._hedged = _NOTHING
         self._corrected: Spend | None = None  # usage less reservations, for other gateways; None if there are none
         self._settled = self._released = 0
         self._unreserved = 0  # settled tokens above the reservations
@@ -92,12 +94,14 @@ class Ledger:
 
     # tickets
 
-    def reserve(self, spend: Spend, now_s: float) -> QuotaTicket:
+    def reserve(self, spend: Spend, now_s: float, *, is_hedge: bool = False) -> QuotaTicket:
         """Reserve the usage of a request that is being sent; never rejects, see `room_for_hedge` and `wait_s`."""
         for bucket in self._buckets:
             bucket.take(bucket.cost(spend), now_s)
         self._sent = sent = self._sent.plus(spend)
-        return QuotaTicket(sent.requests, spend, now_s, sent)
+        if is_hedge:
+            self._hedged = self._hedged.plus(spend)
+        return QuotaTicket(sent.requests, spend, now_s, sent, is_hedge)
 
     def settle(self, ticket: QuotaTicket, used: Spend, now_s: float) -> None:
         """Replace the reservation of a request that has ended by its usage."""
@@ -111,6 +115,8 @@ class Ledger:
             self._released += unused
         else:
             self._unreserved -= unused
+        if ticket.is_hedge:
+            self._hedged = self._hedged.plus(used.minus(spend))
         if self._buckets or self._corrected is not None:
             self._correct(ticket, used.minus(spend), now_s)
 
@@ -255,7 +261,8 @@ class Ledger:
         if need is None:
             return bucket.amount * (_RESERVED if bucket.window_s <= SHORT_S else _RESERVED_LONG_WINDOW)
         limited = now_s < self._limited_s + _LIMITED_S
-        return need.reserved(bucket, bucket.cost(self._sent), cost, now_s, limited=limited)
+        by_primaries = bucket.cost(self._sent) - bucket.cost(self._hedged)
+        return need.reserved(bucket, by_primaries, cost, now_s, limited=limited)
 
     def _pause(self, now_s: float) -> None:
         """Begin, or extend, the time without hedges: twice as long as the last one if it had ended only recently.
@@ -286,7 +293,7 @@ class Ledger:
         if known is None and stated.remaining is not None and 0 <= stated.remaining <= limit:
             known = Bucket(Limit(stated.resource, limit, stated.window_s), is_observed=True)
             self._buckets.append(known)
-            self._needs[known] = Need(known.cost(self._sent), now_s)
+            self._needs[known] = Need(known.cost(self._sent) - known.cost(self._hedged), now_s)
             self.restricts_until_s = math.inf
         if known is not None:
             known.stated = limit

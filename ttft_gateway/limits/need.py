@@ -1,7 +1,9 @@
 """The part of a rate limit that primaries will need until it refills: of this gateway, and of other clients. Pure.
 
-Both usages are measured over about a window: of this gateway by counting, of other clients from the limits in
-responses. So the need is known for limits that responses state, and only for them.
+Both usages are measured: of this gateway's primaries by counting, of other clients from the limits in responses. So the
+need is known for limits that responses state, and only for them. It has two parts. Within a window, primaries may use
+more than on average (`_GROWTH`). In the long run, a limit is a queue with random usage: what a hedge takes is missing
+until the limit is full again, and costs a primary if the limit is empty before that.
 
 Units: the unit of the limit; seconds.
 """
@@ -14,44 +16,60 @@ from ttft_gateway.limits.bucket import QuotaBucket
 _GROWTH: Final = 1.3  # the usage of the next window as a multiple of the usage measured, at most,
 _GROWTH_AFTER_429: Final = 2.0  # and after a 429: it was more, once
 _SIGMAS: Final = 3.0  # of the number of requests in a window
-_SHARE_MIN: Final = 0.1  # of the limit, always reserved: responses are seconds old
-_FULL: Final = 1.0  # of the refill: such a usage, on average, sooner or later empties the limit, hedges or not,
-_FULL_MEMORY: Final = 20  # over this number of measurements
+_SHARE_MIN: Final = 0.1  # of the limit, always reserved: responses are seconds old,
+_SHARE_MAX: Final = 0.95  # and reserved while it is not certain that the limit will be full again
+_FULL_SIGMAS: Final = 2.0  # of the mean usage: if all of the refill is used beyond them, no hedges
+_LOSS: Final = 0.1  # largest probability that the limit is empty before it is full again
 _MEASURED: Final = 0.25  # of a window: shortest time over which a usage is measured,
 _MEASURED_S_MAX: Final = 15.0  # and its maximum
-_WEIGHT: Final = 0.5  # of a new measurement
+_MEMORY_S: Final = 600.0  # time of which the mean and the noise are known: long enough to see 5% of a busy limit
+_WEIGHT: Final = 0.5  # of a new measurement in the usage of the next window
 
 
 class Need:
     """The need of primaries in one limit.
 
     Args:
-        own: usage by this gateway until now.
+        own: usage by this gateway's primaries until now.
         now_s: time of the first response with the limit.
     """
 
-    __slots__ = ("_at_s", "_count", "_mean", "_others", "_own", "_rate")
+    __slots__ = ("_at_s", "_mean", "_noise", "_others", "_own", "_rate", "_time_s")
 
     def __init__(self, own: float, now_s: float) -> None:
         self._at_s, self._own, self._others = now_s, own, 0.0
-        self._rate: float | None = None  # usage a second
-        self._mean, self._count = 0.0, 0  # of the measurements of it, and their number
+        self._rate: float | None = None  # usage a second, now
+        self._mean = self._noise = 0.0  # of the usage a second; its variance in the time of a second
+        self._time_s = 0.0  # over which both were measured
 
     def reserved(self, bucket: QuotaBucket, own: float, cost: float, now_s: float, *, limited: bool) -> float:
         """Return the amount that a hedge has to leave; infinite if each hedge would sooner or later cost a primary.
 
         Args:
-            own: usage by this gateway since its start.
+            own: usage by this gateway's primaries since its start.
             cost: usage by one request.
             limited: True if there was a 429 in the last minutes.
         """
         amount, window_s = bucket.amount, bucket.window_s
         rate = self._measured(own, bucket.state(now_s).others_s * amount / window_s, window_s, now_s)
         growth = _GROWTH_AFTER_429 if limited else _GROWTH
-        if self._mean >= _FULL * amount / window_s:
-            return math.inf
         needed = max(0.0, growth * rate * window_s - amount) + _SIGMAS * math.sqrt(rate * window_s * cost)
-        return min(amount, max(_SHARE_MIN * amount, needed))
+        in_long_run = self._in_long_run(amount, amount / window_s, cost)
+        return min(amount, max(_SHARE_MIN * amount, needed)) if needed > in_long_run else in_long_run
+
+    def _in_long_run(self, amount: float, refill: float, cost: float) -> float:
+        """Return the amount from which usage as measured rarely empties the limit before it is full again.
+
+        A walk with drift m and variance v a second falls by L before it rises with a probability of exp(-2 m L / v).
+        """
+        noise = max(self._noise, self._mean * cost)  # at least as if requests were independent and equal
+        error = math.sqrt(noise / self._time_s) if self._time_s else math.inf
+        if self._mean - _FULL_SIGMAS * error >= refill:
+            return math.inf
+        drift = refill - self._mean - error
+        if drift <= 0.0:
+            return _SHARE_MAX * amount
+        return min(_SHARE_MAX * amount, math.log(1.0 / _LOSS) * noise / (2.0 * drift))
 
     def _measured(self, own: float, others: float, window_s: float, now_s: float) -> float:
         """Return the usage a second; the usage of others falls where a response contradicts an earlier one."""
@@ -66,6 +84,13 @@ class Need:
         rate = max(0.0, last + _WEIGHT * (seen - last))
         if elapsed_s >= measured_s:
             self._rate, self._at_s, self._own, self._others = rate, now_s, own, others
-            self._count = min(self._count + 1, _FULL_MEMORY)
-            self._mean += (seen - self._mean) / self._count
+            self._remember(seen, elapsed_s)
         return rate
+
+    def _remember(self, seen: float, elapsed_s: float) -> None:
+        """Add a measurement to the mean and the noise."""
+        distance = seen - self._mean if self._time_s else 0.0
+        self._time_s = min(self._time_s + elapsed_s, _MEMORY_S)
+        weight = min(1.0, elapsed_s / self._time_s)
+        self._mean = self._mean + weight * distance if distance else self._mean or seen
+        self._noise += weight * (elapsed_s * distance * distance - self._noise)

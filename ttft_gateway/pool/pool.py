@@ -466,7 +466,7 @@ class Pool:
             load.memory.remember(facts.prefixes, now_s)
             self.picker.ring.sent(replica, facts.prefixes)
         if self.quotas.of:
-            forecast.quota = self.quotas.reserve(replica, facts, now_s)
+            forecast.quota = self.quotas.reserve(replica, facts, now_s, is_hedge=tickets is not None)
         load.stalls.sent(number, ttft_s if ttft_s is not None and self._is_sample(forecast) else math.inf, now_s)
         load.pending += uncached
         load.sent += 1

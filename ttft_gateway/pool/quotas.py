@@ -81,10 +81,12 @@ class Quotas:
 
     # attempts
 
-    def reserve(self, replica: Replica, facts: RequestFacts, now_s: float) -> QuotaTicket | None:
+    def reserve(
+        self, replica: Replica, facts: RequestFacts, now_s: float, *, is_hedge: bool = False
+    ) -> QuotaTicket | None:
         """Reserve the amount of a request; None if the replica has no ledger."""
         ledger = self.of.get(replica)
-        return None if ledger is None else ledger.reserve(self._spend(facts, replica), now_s)
+        return None if ledger is None else ledger.reserve(self._spend(facts, replica), now_s, is_hedge=is_hedge)
 
     def observe(self, attempt: AttemptView, limits: Sequence[RateLimit], now_s: float) -> None:
         """Pass the rate limits of response headers to the ledger."""
