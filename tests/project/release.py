@@ -1,4 +1,4 @@
-"""Cuts a release: changelog, version, archives, SBOM, commit and tag; run by scripts/release. Publishes nothing.
+"""Cuts a release: changelog, version, artefacts, commit and tag; run by scripts/release. Publishes nothing.
 
 Edits and builds in a temporary worktree, so that a failure leaves the checkout as it was. Archives and SBOM carry the
 time of the release commit: a build of the tag with that SOURCE_DATE_EPOCH has the same bytes. No units but dates.
@@ -6,9 +6,9 @@ time of the release commit: a build of the tag with that SOURCE_DATE_EPOCH has t
 
 import argparse
 import datetime as dt
-import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,10 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import artefacts
 import sbom
 from packaging.version import InvalidVersion, Version
 
 _SECTION = re.compile(r"^## \[([^\]]+)\](?: - (.+))?$", re.MULTILINE)
+_CONTACT: Final = "SECURITY-CONTACT"
 _PREPARED = "unreleased"  # date of a section that was written before its release
 
 
@@ -87,7 +89,7 @@ def parse_version(text: str, current: str) -> str:
 def cut_changelog(text: str, version: str, date: str) -> str:
     """Return the changelog with the entries of [Unreleased] under the version.
 
-    A section of the version that is dated "unreleased" gets the date instead.
+    A section of the version that is dated "unreleased" gets the date and the entries instead, heading by heading.
 
     Raises:
         ReleaseError: there is no [Unreleased] section, nothing to release, or the version is already released.
@@ -101,11 +103,14 @@ def cut_changelog(text: str, version: str, date: str) -> str:
     if version in bodies:
         if dates[version] != _PREPARED:
             raise ReleaseError(f"version {version} is already in CHANGELOG.md; choose another one")
-        if _entries(bodies["Unreleased"]):
-            raise ReleaseError(f"[Unreleased] of CHANGELOG.md has entries; move them to [{version}], which is prepared")
-        if not _entries(bodies[version]):
+        both = _joined(bodies["Unreleased"], bodies[version])
+        if not _entries(both):
             raise ReleaseError(f"[{version}] of CHANGELOG.md is empty; add a line for each change")
-        return text.replace(f"## [{version}] - {_PREPARED}\n", f"## [{version}] - {date}\n")
+        latest = next(match for match in found if match[1] == "Unreleased")
+        prepared = next(at for at, match in enumerate(found) if match[1] == version)
+        between = text[ends[found.index(latest)] : found[prepared].start()]
+        rest = text[ends[prepared] :]
+        return f"{text[: latest.end()]}\n\n{between}## [{version}] - {date}\n\n{both}\n{rest and chr(10)}{rest}"
     if not _entries(bodies["Unreleased"]):
         raise ReleaseError("[Unreleased] of CHANGELOG.md is empty; add a line for each change")
     return text.replace("## [Unreleased]\n", f"## [Unreleased]\n\n## [{version}] - {date}\n")
@@ -160,8 +165,14 @@ def run(folder: Path, *command: str, environment: Mapping[str, str] | None = Non
     return done.stdout.strip()
 
 
+def check_contact(root: Path) -> None:
+    """Raise ReleaseError if SECURITY.md has no address of the maintainers yet."""
+    if _CONTACT in (root / "SECURITY.md").read_text(encoding="utf-8"):
+        raise ReleaseError(f"SECURITY.md has no address; write the address of the maintainers instead of `{_CONTACT}`")
+
+
 def make(worktree: Path, version: str, date: str, dist: Path) -> str:
-    """Edit, commit and build in a worktree; return the commit."""
+    """Edit, commit, build and inspect in a worktree; return the commit."""
     changelog = worktree / "CHANGELOG.md"
     changelog.write_text(cut_changelog(changelog.read_text(encoding="utf-8"), version, date), encoding="utf-8")
     names = versioned(worktree)
@@ -170,22 +181,35 @@ def make(worktree: Path, version: str, date: str, dist: Path) -> str:
         path.write_text(set_version(name, path.read_text(encoding="utf-8"), version), encoding="utf-8")
     show(f"CHANGELOG.md: [{version}] - {date}", f"version {version} in {', '.join(names)}")
     git(worktree, "commit", "--quiet", "--all", "--message", f"Release {version}")
-    archive(worktree, version, dist)
+    inspect(worktree, dist, archive(worktree, version, dist))
     return git(worktree, "rev-parse", "HEAD")
 
 
-def archive(worktree: Path, version: str, dist: Path) -> None:
-    """Build the wheels, the source archive and the SBOM of a commit, and show their digests."""
-    time_s = git(worktree, "log", "-1", "--format=%ct")
+def archive(worktree: Path, version: str, dist: Path) -> int:
+    """Build everything that a release consists of, and show the digests; return the time of the commit.
+
+    Files of other releases in `dist` stay, without a digest.
+    """
+    time_s = int(git(worktree, "log", "-1", "--format=%ct"))
     show(f"build with SOURCE_DATE_EPOCH={time_s} into {dist}")
     hatchling = str(Path(sys.executable).with_name("hatchling"))
-    environment = {"SOURCE_DATE_EPOCH": time_s}
-    run(worktree, hatchling, "build", "--directory", str(dist), environment=environment)
-    server = worktree / "packaging/server"
-    run(server, hatchling, "build", "--target", "wheel", "--directory", str(dist), environment=environment)
-    sbom.write_release(worktree, dist, int(time_s))
-    for path in sorted(dist.glob(f"ttft_gateway*-{version}[-.]*")):
-        show(f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}")
+    environment = {"SOURCE_DATE_EPOCH": str(time_s)}
+    with tempfile.TemporaryDirectory(prefix="built-") as folder:
+        built = Path(folder)
+        run(worktree, hatchling, "build", "--directory", folder, environment=environment)
+        server = worktree / "packaging/server"
+        run(server, hatchling, "build", "--target", "wheel", "--directory", folder, environment=environment)
+        sbom.write_release(worktree, built, time_s)
+        artefacts.write_all(worktree, version, built, time_s)
+        show(*(f"sha256 {line}" for line in (built / artefacts.SUMS).read_text(encoding="utf-8").splitlines()))
+        shutil.copytree(built, dist, dirs_exist_ok=True)
+    return time_s
+
+
+def inspect(worktree: Path, dist: Path, time_s: int) -> None:
+    """Use each artefact as its user does, and show what was seen."""
+    for found in artefacts.check(worktree, dist, time_s):
+        show(f"{found.name}: {found.result or 'not opened; ' + found.action}")
 
 
 def archive_commit(root: Path) -> None:
@@ -213,7 +237,12 @@ def release(root: Path, text: str, *, dry_run: bool) -> None:
     cut_changelog((root / "CHANGELOG.md").read_text(encoding="utf-8"), version, date)  # fails before the long check
     if dry_run:
         show("dry run: scripts/check is left out")
+        try:
+            check_contact(root)
+        except ReleaseError as error:
+            show(f"to do before a release: {error}")
     else:
+        check_contact(root)
         show("scripts/check")
         if subprocess.run([root / "scripts/check"], cwd=root, check=False).returncode:
             raise ReleaseError("scripts/check failed; correct what it reports")
@@ -231,6 +260,18 @@ def release(root: Path, text: str, *, dry_run: bool) -> None:
     git(root, "merge", "--quiet", "--ff-only", commit)
     git(root, "tag", "--annotate", f"v{version}", "--message", f"ttft-gateway {version}", commit)
     show(f"tag v{version}", f"publish with: git push origin main v{version}")
+
+
+def _joined(newer: str, older: str) -> str:
+    """Return the entries of two sections, joined by heading, the newer ones first."""
+    groups: dict[str, list[str]] = {}
+    for body in (older, newer):
+        for part in re.split(r"^(?=### )", body, flags=re.MULTILINE):
+            heading, _, entries = part.partition("\n") if part.startswith("### ") else ("", "", part)
+            if entries.strip():
+                groups.setdefault(heading, []).insert(0, entries.strip("\n"))
+    joined = {heading: "\n".join(entries) for heading, entries in groups.items()}
+    return "\n\n".join(f"{heading}\n\n{entries}".strip() for heading, entries in joined.items())
 
 
 def _entries(body: str) -> bool:
@@ -257,7 +298,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = Path(__file__).par
             archive_commit(root)
         else:
             release(root, options.version, dry_run=options.dry_run)
-    except ReleaseError as error:
+    except (ReleaseError, artefacts.ArtefactError) as error:
         sys.stderr.write(f"scripts/release: {error}\n")
         return 1
     return 0

@@ -28,6 +28,16 @@ def test_a_prepared_section_gets_its_date() -> None:
     assert cut == f"{HEAD}## [Unreleased]\n\n## [0.1.0] - {DATE}\n\n{ENTRY}"
 
 
+def test_entries_join_a_prepared_section() -> None:
+    """Entries written after a section was prepared get into it, under their own headings; other sections stay."""
+    new = "### Fixed\n\n- A race.\n\n### Added\n\n- A metric,\n  in two lines.\n"
+    older = "## [0.0.9] - 2026-01-01\n\n- The first.\n"
+    text = f"{HEAD}## [Unreleased]\n\n{new}\n## [0.1.0] - unreleased\n\n{ENTRY}\n{older}"
+    joined = "### Added\n\n- A metric,\n  in two lines.\n- A setting.\n\n### Fixed\n\n- A race.\n"
+    cut = release.cut_changelog(text, "0.1.0", DATE)
+    assert cut == f"{HEAD}## [Unreleased]\n\n## [0.1.0] - {DATE}\n\n{joined}\n{older}"
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -35,7 +45,6 @@ def test_a_prepared_section_gets_its_date() -> None:
         ("## [Unreleased]\n", r"\[Unreleased\] of CHANGELOG.md is empty"),
         ("## [Unreleased]\n\n### Added\n\n## [0.1.0] - 2026-01-01\n\n- One.\n", "is empty"),
         ("## [Unreleased]\n\n- One.\n\n## [0.2.0] - 2026-01-01\n\n- One.\n", "0.2.0 is already in CHANGELOG.md"),
-        ("## [Unreleased]\n\n- One.\n\n## [0.2.0] - unreleased\n\n- One.\n", r"move them to \[0.2.0\]"),
         ("## [Unreleased]\n\n## [0.2.0] - unreleased\n", r"\[0.2.0\] of CHANGELOG.md is empty"),
     ],
 )
@@ -129,6 +138,15 @@ def repository(tmp_path: Path) -> Path:
     release.git(tmp_path, "add", ".")
     release.git(tmp_path, "commit", "--quiet", "--message", "First")
     return tmp_path
+
+
+def test_a_release_needs_an_address_for_reports(tmp_path: Path) -> None:
+    """The placeholder in SECURITY.md stops a release, and is still the only one there."""
+    (tmp_path / "SECURITY.md").write_text((ROOT / "SECURITY.md").read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(release.ReleaseError, match=r"SECURITY\.md has no address"):
+        release.check_contact(tmp_path)
+    (tmp_path / "SECURITY.md").write_text("Write to security@example.com.", encoding="utf-8")
+    release.check_contact(tmp_path)
 
 
 def test_a_clean_main_can_be_released(repository: Path) -> None:
