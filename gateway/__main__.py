@@ -23,6 +23,7 @@ _COMMANDS = {  # command -> module in gateway.cli, function in it
     "config-schema": ("config", "config_schema"),
     "import": ("importing.command", "import_config"),
     "health": ("health", "health"),
+    "status": ("status", "status"),
     "probe": ("probe.command", "probe"),
     "prove": ("prove", "prove"),
     "switchback": ("switchback.command", "switchback"),

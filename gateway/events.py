@@ -18,6 +18,7 @@ from gateway.process_events import (
     ConfigReloaded,
     CredentialChanged,
     DiscoveryChanged,
+    HealthChanged,
     HedgingMeasured,
     HedgingSwitched,
     LearnedFileFailed,
@@ -342,6 +343,7 @@ Event = (
     | ParamsDropped
     | PreviousKeyUsed
     | WorkerChanged
+    | HealthChanged
     | HedgingMeasured
 )
 

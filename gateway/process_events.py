@@ -170,6 +170,21 @@ class WorkerChanged(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
+class HealthChanged(msgspec.Struct, frozen=True):
+    """The verdict on the gateway has other troubles than before.
+
+    Attributes:
+        state: "well", "degraded" or "failing".
+        sentence: the most harmful trouble; "well" if there is none.
+        alerts: names of the alerts of all troubles.
+    """
+
+    at_s: float
+    state: str
+    sentence: str
+    alerts: tuple[str, ...]
+
+
 class ShareAway(msgspec.Struct, frozen=True):
     """The engine of shared limits does not answer any more.
 

@@ -210,6 +210,12 @@ def _probe_arguments(command: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
+def _status_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--admin", metavar="URL", default=f"http://{ADMIN_LISTEN_DEFAULT}", help="admin address of the gateway")
+    add("--json", action="store_true", help="print JSON instead of text")
+
+
 def _prove_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--admin", metavar="URL", default=f"http://{ADMIN_LISTEN_DEFAULT}", help="admin address of the gateway")
@@ -305,6 +311,12 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
         "Exit code 0 means healthy; made for the health checks of containers.",
         ("", " --listen 0.0.0.0:9000"),
         _health_arguments,
+    ),
+    "status": (
+        "report what is wrong with a running gateway, ordered by harm",
+        f"Exit code 0 means well. The admin key comes from ${ADMIN_KEY_VARIABLE}.",
+        ("", " --admin http://10.0.0.1:8081", " --json"),
+        _status_arguments,
     ),
     "probe": (
         "measure each replica with a few requests, and report its limits and quirks",

@@ -123,6 +123,7 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
         level=pool.learning.predictor.levels.get(replica.name, 1.0),
         token_gap_s=pool.streams.speeds.gaps_s.get(replica.name),
         answer_slowness=pool.streams.slowness(replica.name),
+        predicted_s=_usual_ttft_s(pool, replica, now_s),
         hedge_delay_s=usual_delay_s(pool, replica, now_s),
         ttfb_p50_s=ttfb.quantile(0.5, now_s),
         ttfb_p99_s=ttfb.quantile(0.99, now_s),

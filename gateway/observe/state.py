@@ -31,6 +31,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
         level: current slowness, cancelled attempts included, as a factor of the predicted TTFT; 1 is usual.
         token_gap_s: usual time between two tokens of an answer; None before a measured answer.
         answer_slowness: slowness of its answers that is beyond chance and load, as a factor of the pool's; 1 without.
+        predicted_s: predicted TTFT of the usual prompt at its present slowness; None before the first sample.
         hedge_delay_s: time without a first content after which an attempt is considered for a hedge; None without
             hedging. Under a policy that predicts, the delay for the usual prompt.
         ttfb_p50_s, ttfb_p99_s: time to response headers in the recent window; None without samples.
@@ -52,6 +53,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
     level: float = 1.0
     token_gap_s: float | None = None
     answer_slowness: float = 1.0
+    predicted_s: float | None = None
     hedge_delay_s: float | None = None
     ttfb_p50_s: float | None = None
     ttfb_p99_s: float | None = None

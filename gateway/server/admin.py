@@ -38,6 +38,7 @@ from gateway.errors import (
     UnknownModel,
     UnknownRoute,
 )
+from gateway.health.history import ModelHistory
 from gateway.observe.exposition import CONTENT_TYPE, render
 from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import Scrape
@@ -56,9 +57,9 @@ _SEND_S_MAX = 5.0  # a subscriber that reads nothing for this long is disconnect
 _HOURS_MAX = 24  # that are counted one by one
 _QUANTILES_MAX = 16  # the description of a model is computed on the loop, between events of streams
 _ROUTES = (
-    "GET /, /metrics, /admin/models, /admin/usage, /admin/proof, /admin/admission, /admin/hedging, /admin/replicas, "
-    "/admin/events, /admin/workers, /admin/share, /healthz and POST /admin/hedging, /admin/replicas, "
-    "/admin/blocks, /admin/reload"
+    "GET /, /metrics, /admin/health, /admin/history, /admin/models, /admin/usage, /admin/proof, /admin/admission, "
+    "/admin/hedging, /admin/replicas, /admin/events, /admin/workers, /admin/share, /healthz and "
+    "POST /admin/hedging, /admin/replicas, /admin/blocks, /admin/reload"
 )
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
 _REPLICA_SHAPE = 'send {"replica": "NAME", "out": true} or {"out": false}, and "model" for one model only'
@@ -115,6 +116,12 @@ class View(Protocol):
 
     async def pools(self) -> list[PoolState]:
         """Return the state of every pool, the pools of a model in a row."""
+
+    async def health(self) -> Mapping[str, object]:
+        """Return the verdict, JSON-ready."""
+
+    async def history(self, model: str) -> ModelHistory:
+        """Return the last 24 hours of a model."""
 
     async def admission(self) -> AdmissionState:
         """Return the state of queues, key limits and body memory."""
@@ -217,6 +224,8 @@ class Admin:
         plain, quantiles, used = ([*guarded, _only_parameters(*names)] for names in ((), ("q",), ("key", "model")))
         app.add_api_route("/admin/models", self._models, dependencies=plain)
         app.add_api_route("/admin/models/{name:path}", self._model, dependencies=quantiles)
+        app.add_api_route("/admin/health", self._health, dependencies=plain)
+        app.add_api_route("/admin/history/{name:path}", self._history, dependencies=plain)
         app.add_api_route("/admin/usage", self._usage, dependencies=used)
         app.add_api_route("/admin/proof", self._proof, dependencies=[*guarded, _only_parameters("model", "hours")])
         app.add_api_route("/admin/admission", self._admission_route, dependencies=plain)
@@ -269,6 +278,14 @@ class Admin:
         if described is None:
             raise _unknown(name)
         return _json(described)
+
+    async def _health(self) -> Response:
+        return _json(await self._view.health())
+
+    async def _history(self, name: str) -> Response:
+        if not self._view.serves(name):
+            raise _unknown(name)
+        return _json(await self._view.history(name))
 
     async def _usage(self, key: str | None = None, model: str | None = None) -> Response:
         if model is not None and not self._view.serves(model):

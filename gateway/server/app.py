@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.config.settings import Settings
+from gateway.health.watch import Watch
+from gateway.health.windows import WindowCounts
 from gateway.observe.hub import Observers
+from gateway.observe.logs import epoch_of
 from gateway.observe.process import ALONE, Member
 from gateway.observe.proof import every_goal, goals
 from gateway.process_events import AcceptingChanged
@@ -62,6 +65,7 @@ class Gateway:
         learned: file of the learned state.
         tokens: tokens in use.
         view: state for the admin address.
+        watch: verdict and history; its task is for the process that has the admin address.
     """
 
     def __init__(
@@ -98,7 +102,14 @@ class Gateway:
         )
         self._tracing = Tracing(self.hub, loop, self.in_force, VERSION, member.number)
         observers.values += [self.learned.values, self._tracing.counts.values]
-        self.view = OwnView(self.in_force, self.runtime, observers, self.reloads.discovery, self.learned, self._sharing)
+        self._windows = WindowCounts(epoch_of(loop.time), loop.time)
+        self.view = OwnView(
+            self.in_force, self.runtime, observers, self.reloads.discovery, self.learned, self._sharing, self._windows
+        )
+        self.watch = Watch(self.view.collect, self.hub.emit_now, loop.time, epoch_of(loop.time))
+        self.view.watch = self.watch
+        self.hub.collectors += [self._windows.on_events, self.watch.on_events]
+        observers.values.append(self.watch.values)
         if self._sharing is not None:
             self._sharing.count_in(self.view.metrics.instruments)
         self._use_new()
@@ -160,6 +171,7 @@ class Gateway:
         topology.keep_warm()
         for model, replica in topology.forget_drained(self.runtime.loop.time()):
             self.view.metrics.forget(model, replica)
+            self._windows.forget(model, replica)
 
     def on_accepting(self, address: str, error: OSError | None) -> None:
         """Report that accepting connections fails, or with None that it works again."""

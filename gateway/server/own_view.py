@@ -6,6 +6,10 @@ Units: seconds.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from gateway.health.facts import Collected, ProcessFacts
+from gateway.health.history import ModelHistory
+from gateway.health.watch import Watch, totals_of
+from gateway.health.windows import WindowCounts
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.hub import Observers
 from gateway.observe.instruments import Dump
@@ -30,9 +34,11 @@ class OwnView:
         discovery: sources of replicas.
         learned: file of the learned state.
         sharing: the part of the process in a fleet; None for a process alone.
+        windows: counts of the last minutes.
 
     Attributes:
         metrics: counters and histograms.
+        watch: verdict and history, of a process that has an admin address.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class OwnView:
         discovery: Discovery,
         learned: LearnedFile,
         sharing: Sharing | None,
+        windows: WindowCounts,
     ) -> None:
         self._in_force = in_force
         self._runtime = runtime
@@ -50,6 +57,9 @@ class OwnView:
         self._discovery = discovery
         self._learned = learned
         self._sharing = sharing
+        self._windows = windows
+        self._collected = 0  # number of the last slot
+        self.watch: Watch
         self._leave_out = partial(observers.dropped.leaving_out, "pool")
         self.metrics = observers.metrics(self._pools, self._admission, discovery.states)
 
@@ -64,6 +74,37 @@ class OwnView:
 
     async def pools(self) -> list[PoolState]:
         return await read_pools(self._pools)
+
+    async def facts(self, after: int) -> ProcessFacts:
+        """Return the part of this process for the verdict, with the slots after a number."""
+        self._observers.hub.flush()
+        instruments = self.metrics.instruments
+        instruments.before_read()
+        failures = [
+            ("component_failures", name, counts[0]) for (name,), counts in instruments.component_failures.dump()
+        ]
+        return ProcessFacts(
+            self._windows.closed_after(after),
+            self._windows.last_attempts(),
+            await self.pools(),
+            [*totals_of(self._observers.process_values()), *failures],
+            await self.share(),
+        )
+
+    async def collect(self) -> Collected:
+        """Return the facts of this process alone."""
+        facts = await self.facts(self._collected)
+        if facts.slots:
+            self._collected = facts.slots[-1].number
+        values = [*self._observers.process_values(), *self.metrics.reload_values()]
+        facts.totals = [each for each in facts.totals if each[0] == "component_failures"]  # the rest is in the values
+        return Collected([facts], facts.pools, facts.share, values, list(self._discovery.states()))
+
+    async def health(self) -> Mapping[str, object]:
+        return await self.watch.health()
+
+    async def history(self, model: str) -> ModelHistory:
+        return await self.watch.history(model)
 
     async def admission(self) -> AdmissionState:
         return self._admission()

@@ -101,6 +101,7 @@ async def run(
             server = _public_server(gateway, sockets[0], admin)
             sweeping = tasks.create_task(sweep(server, gateway))
             keeping = tasks.create_task(gateway.learned.keep())
+            watching = tasks.create_task(gateway.watch.run())
             await asyncio.to_thread(load_documents)  # the first thread opens files, too
             if engine is not None:
                 await wait_for_redis(engine)
@@ -120,6 +121,7 @@ async def run(
                 draining = tasks.create_task(_drain(gateway, server, admin, settings.drain_timeout_s, patient=patient))
                 report = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
                 keeping.cancel()
+                watching.cancel()
                 await end(gateway, server, admin)
             sweeping.cancel()
     return report

@@ -139,6 +139,11 @@ class WorkerGroup:
         """The workers that serve and answer."""
         return [worker for worker in self.workers if worker.is_ready]
 
+    @property
+    def late(self) -> tuple[int, ...]:
+        """Numbers of the workers that have served and do not answer."""
+        return tuple(worker.number for worker in self.workers if not worker.is_ready and worker.ready_s is not None)
+
     async def add(
         self, number: int, process: int, slot: Slot, messages: socket.socket, begin: Callable[[Worker], object]
     ) -> None:
@@ -199,9 +204,12 @@ class WorkerGroup:
         answers = await asyncio.gather(*(worker.channel.ask(method, payload, deadline_s) for worker in asked))
         return list(zip(asked, answers, strict=True))
 
-    async def read(self, method: str, kind: type[_T], payload: object = None) -> list[tuple[Worker, _T]]:
-        """Call a method of every worker that serves; return the answers that arrived in time and are of this kind."""
-        answers = [(worker, self.decoded(worker, answer, kind)) for worker, answer in await self.ask(method, payload)]
+    async def read(
+        self, method: str, kind: type[_T], payload: object = None, workers: Iterable[Worker] | None = None
+    ) -> list[tuple[Worker, _T]]:
+        """Call a method of every worker that serves, or of these; return the answers of this kind in time."""
+        asked = await self.ask(method, payload, workers=workers)
+        answers = [(worker, self.decoded(worker, answer, kind)) for worker, answer in asked]
         return [(worker, answer) for worker, answer in answers if answer is not None]
 
     def decoded(self, worker: Worker, answer: bytes | None, kind: type[_T]) -> _T | None:

@@ -4,9 +4,12 @@ The classes of gateway/observe/state.py have the units.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from gateway.health.facts import Collected, ProcessFacts, WorkersState
+from gateway.health.history import ModelHistory
+from gateway.health.watch import Watch
 from gateway.observe.instruments import Dump, Instruments
 from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.process import ProcessValue
@@ -38,6 +41,11 @@ class GroupView:
         models: returns the names of all models.
         learned_file: describes the file of learned state.
         discovery: returns the state of the sources of replicas.
+        watch: makes the verdict and the history, given the function that collects the facts.
+        configured: number of workers.
+
+    Attributes:
+        watch: verdict and history.
     """
 
     def __init__(
@@ -48,6 +56,8 @@ class GroupView:
         models: Callable[[], Iterable[str]],
         learned_file: Callable[[], dict[str, object] | None],
         discovery: DiscoverySource,
+        watch: Callable[[Callable[[], Awaitable[Collected]]], Watch],
+        configured: int,
     ) -> None:
         self._group = group
         self._own = own
@@ -55,6 +65,9 @@ class GroupView:
         self._models = models
         self._learned_file = learned_file
         self._discovery = discovery
+        self._configured = configured
+        self._collected: dict[int, int] = {}  # number of the last slot by process
+        self.watch = watch(self._collect)
         self._usage = UsageTable()  # for its time of start
 
     async def scrape(self) -> Scrape:
@@ -82,6 +95,32 @@ class GroupView:
 
     async def pools(self) -> list[PoolState]:
         return merged_pools(await self._read("pools", list[PoolState]))
+
+    async def health(self) -> Mapping[str, object]:
+        return await self.watch.health()
+
+    async def history(self, model: str) -> ModelHistory:
+        return await self.watch.history(model)
+
+    async def _collect(self) -> Collected:
+        """Return the facts of all workers."""
+        group, before = self._group, self._collected
+        workers = group.ready
+        asked = [group.read("facts", ProcessFacts, before.get(each.process, 0), [each]) for each in workers]
+        answers = [answer for found in await asyncio.gather(*asked) for answer in found]
+        self._collected = {worker.process: before.get(worker.process, 0) for worker in workers}
+        for worker, facts in answers:
+            if facts.slots:
+                self._collected[worker.process] = facts.slots[-1].number
+        parts = [facts for _, facts in answers]
+        return Collected(
+            parts,
+            merged_pools([part.pools for part in parts]),
+            merged_share([part.share for part in parts if part.share is not None]),
+            [*self._process(), *self._own.reload_values()],
+            list(self._discovery()),
+            WorkersState(self._configured, len(workers), group.late),
+        )
 
     async def admission(self) -> AdmissionState:
         return merged_admission(await self._read("admission", AdmissionState))

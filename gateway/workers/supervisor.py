@@ -17,8 +17,10 @@ from typing import Final, NamedTuple
 from gateway.config.settings import Settings
 from gateway.config.values import Address
 from gateway.errors import ReloadFailed
+from gateway.health.watch import Watch
 from gateway.observe.feed import Feed
 from gateway.observe.hub import Observers
+from gateway.observe.logs import epoch_of
 from gateway.observe.process import Member
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
@@ -169,7 +171,12 @@ class Supervisor:
             self._model_names,
             self._learned.describe,
             self._in_force.discovered,
+            lambda collect: Watch(collect, emit, self._loop.time, epoch_of(self._loop.time)),
+            given.member.workers,
         )
+        self._watch = view.watch
+        self._observers.hub.collectors.append(view.watch.on_events)
+        self._observers.values.append(view.watch.values)
         controls = Controls(
             self._switches.switch_hedging, self._switches.switch_replica, self._in_force.reload, self._describe_workers
         )
@@ -201,7 +208,7 @@ class Supervisor:
             self._control.start()
         self._started.set()
         freeze_startup_objects()
-        for running in (self._sweep(), self._group.keep_counts(), self._learned.keep()):
+        for running in (self._sweep(), self._group.keep_counts(), self._learned.keep(), self._watch.run()):
             self._background.append(self._tasks.create_task(running))
         self._in_force.follow()
         self._group.open()
@@ -234,6 +241,7 @@ class Supervisor:
         self._switches.restore(state.hedging, state.out)
         self._tokens.restore(state.tokens)
         self._group.carry_on(state.dead, state.restarts)
+        self._watch.note_end("the supervisor", "standard error has the reason")
         self._in_force.carry_on(unpacked(state.base, Settings), unpacked(state.settings, Settings))
         self._background.append(self._tasks.create_task(self._in_force.fetch_tokens()))
 

@@ -315,6 +315,7 @@ class _Worker:
         return {
             "counts": lambda _: self._counts(),
             "scrape": lambda _: self._scrape(),
+            "facts": self._facts,
             "pools": lambda _: view.pools(),
             "admission": lambda _: view.admission(),
             "share": lambda _: view.share(),
@@ -338,6 +339,9 @@ class _Worker:
         scrape = await self._gateway.view.scrape()
         process = [value._replace(labels=dict(value.labels)) for value in scrape.process]
         return WorkerScrape(self._counts(), list(scrape.pools), scrape.admission, process)
+
+    async def _facts(self, payload: bytes) -> object:
+        return await self._gateway.view.facts(msgspec.msgpack.decode(payload, type=int))
 
     async def _proof(self, payload: bytes) -> object:
         return await self._gateway.view.proof(msgspec.msgpack.decode(payload, type=int | None))

@@ -9,6 +9,8 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from checkout import DOCS
+from gateway.health.finding import HealthState, Severity, Trouble, Verdict
+from gateway.health.verdict import values as verdict_values
 from gateway.observe import exposition
 from gateway.observe.dropped import DroppedState
 from gateway.observe.instruments import Instruments
@@ -27,6 +29,8 @@ from scrapes import Scrape, text_of
 
 DRAINING = PoolState("llama", "llama", "off", True, 0.0, 0.0, (ReplicaState("d", 1, "closed", draining=True),))
 FOUND = [DiscoveryState("llama", "llama", "dns vllm:8000", 2, 0.5, "the answer is empty")]
+LABELS = ("gen_ai_request_model", "replica", "pool", "quota", "resource", "key", "component", "source")
+TROUBLE = Trouble("TtftReplicaSlow", Severity.TICKET, "slow", 15.0, 0.0, dict.fromkeys(LABELS, "a"), "docs", "")
 
 
 @dataclass
@@ -188,6 +192,7 @@ def test_every_metric_is_documented() -> None:
         *token_values("google", 1800.0, None),
         *SpanCounts().values(),
         *DroppedState(lambda _: None, lambda: 0.0).values(),
+        *verdict_values(Verdict(HealthState.DEGRADED, 0.0, 0.0, "slow", [TROUBLE])),
     ]
     metrics = Metrics(lambda: [pool("llama"), DRAINING], lambda: ADMISSION, lambda: values, lambda: FOUND)
     for piece in exposition._slices(run_virtual(metrics.scrape())):

@@ -33,6 +33,7 @@ from gateway.process_events import (
     ConfigReloaded,
     CredentialChanged,
     DiscoveryChanged,
+    HealthChanged,
     HedgingMeasured,
     HedgingSwitched,
     LearnedFileFailed,
@@ -52,6 +53,7 @@ from ttft_gateway.hedging.outcomes import Denial, Outcome
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 RARE: list[Event] = [
+    HealthChanged(1.0, "degraded", "replica a of llama is slow", ("TtftReplicaSlow",)),
     RequestRejected(1.0, "r-2", "team-a", 404, "model_not_found"),
     RequestPassed(1.0, "r-3", "team-a", "llama", "files", "POST", 502, "upstream_cut", "a", 1.5),
     HedgeFired(1.0, "r-2", "llama", "a", "b", 0.25),
@@ -218,6 +220,7 @@ def test_rare_events() -> None:
     assert {type(event) for event in RARE} | {RequestEnded, PreviousKeyUsed} == set(get_args(Event))
     named = [(line["level"], line["event"]) for line in Lines().of(*RARE)]
     assert named == [
+        ("warning", "health_changed"),
         ("info", "request_rejected"),
         ("info", "request_passed"),
         ("warning", "breaker_changed"),

@@ -47,6 +47,7 @@ def test_models() -> None:
         "level": 7.5,
         "token_gap_s": None,
         "answer_slowness": 1.0,
+        "predicted_s": None,
         "hedge_delay_s": None,
         "ttfb_p50_s": None,
         "ttfb_p99_s": None,
@@ -55,6 +56,15 @@ def test_models() -> None:
     }
     assert site.ask("GET", "/admin/models/org/qwen").json == {"model": "org/qwen", "pools": ["a picture"]}
     assert site.refusal("GET", "/admin/models/gpt") == (404, "model_not_found")
+
+
+def test_health_and_history() -> None:
+    """The verdict is what the view gives; the history of a model has 288 windows, and needs a known model."""
+    site = AdminUnderTest()
+    assert site.ask("GET", "/admin/health").json == {"state": "well"}
+    day = site.ask("GET", "/admin/history/org/qwen").json
+    assert (day["model"], len(day["requests"]), len(day["ttft"])) == ("org/qwen", 288, 288)
+    assert site.refusal("GET", "/admin/history/gpt") == (404, "model_not_found")
 
 
 @pytest.mark.parametrize(("query", "asked"), [(b"q=0.97", [0.97]), (b"q=0.5,%200.9&q=0.999", [0.5, 0.9, 0.999])])

@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
+from gateway.health.history import History, ModelHistory
 from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.proof import ProofCounts
 from gateway.observe.state import AdmissionState, PoolState, ShareState
@@ -96,6 +97,12 @@ class PretendedView:
 
     async def pools(self) -> list[PoolState]:
         return list(self._site.state())
+
+    async def health(self) -> Mapping[str, object]:
+        return {"state": "well"}
+
+    async def history(self, model: str) -> ModelHistory:
+        return await History(0.0).of_model(model, 0.0)
 
     async def admission(self) -> AdmissionState:
         return AdmissionState()

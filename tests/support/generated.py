@@ -1,4 +1,4 @@
-"""The documents that are generated from the code: two JSON schemas, and marked blocks of pages.
+"""The files that are generated from the code: two JSON schemas, the alerts, and marked blocks of pages.
 
 A block of a page begins with the line `<!-- generated: NAME -->` and ends with `<!-- end -->`. scripts/generate writes
 all of them.
@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from checkout import DOCS
+from checkout import DOCS, ROOT
 from gateway.config.loader import json_schema
+from gateway.health.alerts import rules_text
 from log_schema import as_text
 from ttft_gateway.apis.base import Api
 from ttft_gateway.apis.catalog import CATALOG, Auth, Kind
@@ -31,6 +32,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     """Yield each file that has something generated, with its text as it should be."""
     yield DOCS / "config.schema.json", json.dumps(json_schema(), indent=2) + "\n"
     yield DOCS / "log.schema.json", as_text()
+    yield ROOT / "docker/monitoring/rules.yaml", rules_text()
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         if _BLOCK.search(text):

@@ -1,0 +1,48 @@
+"""The rules of the verdict: each finds its trouble in the facts of a table, and none in facts close to them."""
+
+import pytest
+
+from gateway.health.facts import Facts
+from gateway.health.rules import BY_NAME, RULES
+from gateway.health.verdict import presences, verdict
+from health_cases import CASES, Case, facts
+
+
+def _found(alert: str, given: Facts) -> list[str]:
+    find = BY_NAME[alert].find
+    assert find is not None
+    return [found.sentence for found in find(given)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.alert}-{number}" for number, case in enumerate(CASES)])
+def test_a_rule_finds_its_trouble_and_no_other(case: Case) -> None:
+    """The sentence names the cause with numbers; close to the condition there is none."""
+    assert _found(case.alert, case.finds) == [case.sentence]
+    assert _found(case.alert, case.silent) == []
+
+
+def test_each_rule_has_a_case() -> None:
+    """The table has every rule but those that only Prometheus can judge."""
+    assert {case.alert for case in CASES} == {rule.alert for rule in RULES if rule.find is not None}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.alert}-{number}" for number, case in enumerate(CASES)])
+def test_each_finding_can_be_written(case: Case) -> None:
+    """Labels, value and command of a finding are complete, so that its alert and its metric exist."""
+    find = BY_NAME[case.alert].find
+    assert find is not None
+    (found,) = find(case.finds)
+    own = [name for name in BY_NAME[case.alert].labels if name != "instance"]
+    assert sorted(found.labels) == sorted(own)
+    assert found.value > 0
+    first = presences(case.finds, {})
+    lasting = {key: each._replace(first_s=each.first_s - 10_000) for key, each in first.items()}
+    written = [each for each in verdict(lasting, case.finds.now_s).findings if each.alert == case.alert]
+    assert [each.sentence for each in written] == [case.sentence]
+    assert "{" not in written[0].command.replace("'{\"", "")
+
+
+def test_without_trouble_all_is_well() -> None:
+    """Two replicas in use and no traffic are no finding."""
+    judged = verdict(presences(facts(), {}), facts().now_s)
+    assert (judged.state.value, judged.sentence, judged.findings) == ("well", "well", [])
