@@ -2,7 +2,8 @@
 
 scripts/build-docs runs it, then mkdocs. The folder `pages` has the paths of the repository, so that every link leads to
 the same file as there: Markdown pages are copied, a source file is a page with its text, a folder of code is a page
-with its modules, and openapi.yaml is the API reference. The navigation follows docs/README.md: a page that is listed
+with its modules, and openapi.yaml is the API reference. The first page is the README with docs/home.html instead of its
+drawing. The search lists measurements and decisions last. The navigation follows docs/README.md: a page that is listed
 there needs no other entry, and one that is not is an error. Standard library and PyYAML only.
 """
 
@@ -41,6 +42,14 @@ _LANGUAGES: Final = {  # of files that are shown as pages; all others are copied
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE: Final = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 _NESTED: Final = re.compile(r"^ {2,3}(?=(?:[-*]|\d+\.) )", re.MULTILINE)
+_HOME: Final = DOCS / "home.html"
+_DRAWING: Final = re.compile(r"^```\n.*?^```$", re.MULTILINE | re.DOTALL)
+_BOOSTS: Final = {
+    "docs/evaluation": 0.2,
+    "docs/design": 0.2,
+    "CHANGELOG.md": 0.2,
+    "docs/configuration.md": 2,
+}  # for search
 _SOURCE: Final = "---\nsearch: {exclude: true}\nhide: [toc]\n---\n"
 
 
@@ -76,8 +85,14 @@ class Site:
             self._put(page_of(path), _source(path).encode())
 
     def _markdown(self, page: Path) -> str:
-        parts = _FENCE.split(page.read_text(encoding="utf-8"))
-        return "".join(part if part.startswith("```") else self._prose(page, part) for part in parts)
+        text = page.read_text(encoding="utf-8")
+        if page == ROOT / "README.md":
+            text = _DRAWING.sub(_HOME.read_text(encoding="utf-8"), text, count=1)
+        parts = _FENCE.split(text)
+        prose = "".join(part if part.startswith("```") else self._prose(page, part) for part in parts)
+        name = page.relative_to(ROOT).as_posix()
+        boost = next((boost for start, boost in _BOOSTS.items() if name.startswith(start)), None)
+        return prose if boost is None else f"---\nsearch: {{boost: {boost}}}\n---\n{prose}"
 
     def _prose(self, page: Path, text: str) -> str:
         def link(found: re.Match[str]) -> str:
@@ -130,7 +145,7 @@ def navigation(index: str) -> list[dict[str, object]]:
     Args:
         index: text of docs/README.md.
     """
-    sections: list[dict[str, object]] = [{"ttft-gateway": "README.md"}]
+    sections: list[dict[str, object]] = [{"Home": "README.md"}]
     seen: set[str] = set()
     for title, text in re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL):
         pages = []

@@ -25,7 +25,7 @@ needs_mkdocs = pytest.mark.skipif(
 def test_tasks_come_first_and_each_page_once() -> None:
     """The navigation begins with tasks and has each page of docs/; a new page needs a row in docs/README.md only."""
     sections = navigation(INDEX.read_text(encoding="utf-8"))
-    assert [title for section in sections for title in section][:3] == ["ttft-gateway", "Set it up", "Operate it"]
+    assert [title for section in sections for title in section][:3] == ["Home", "Set it up", "Operate it"]
     pages = [
         page
         for section in sections
@@ -78,6 +78,7 @@ def test_the_site(tmp_path: Path) -> None:
     pages = {page.relative_to(site).as_posix(): page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
     _loads_nothing_of_another_host(pages)
     _has_pages_for_links_out_of_the_docs(pages)
+    _has_a_race_and_three_doors(pages)
     _has_the_whole_reference(pages["openapi.yaml.html"])
     _searches_pages_but_no_source(site / "search" / "search_index.json")
 
@@ -98,6 +99,17 @@ def _has_pages_for_links_out_of_the_docs(pages: Mapping[str, str]) -> None:
         "examples/gateway.yaml.html",
     }
     assert expected <= pages.keys()
+
+
+def _has_a_race_and_three_doors(pages: Mapping[str, str]) -> None:
+    """Their links lead somewhere: mkdocs checks the links of Markdown only."""
+    home = pages["index.html"]
+    assert '<svg class="race"' in home
+    assert "──&gt;" not in home
+    doors = re.findall(r'<a href="([^"]+)"><strong>', home)
+    assert len(doors) == 3
+    assert [door for door in doors if door.startswith("#") and f'id="{door[1:]}"' not in home] == []
+    assert [door for door in doors if not door.startswith("#") and door not in pages] == []
 
 
 def _has_the_whole_reference(text: str) -> None:
