@@ -160,6 +160,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
         shadow: hedge that the policy `shadow` would have sent; None if it would have sent none.
         trace: place in its trace; None without tracing.
         limit: limit that the request has met; None if it met none.
+        usual_cost: cost of its answer on the usual tier of its provider; None without an answer, prices or tiers.
     """
 
     at_s: float
@@ -192,6 +193,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
     shadow: Shadow | None = None
     trace: Trace | None = None
     limit: Limit | None = None
+    usual_cost: float | None = None
 
     @property
     def shadow_s(self) -> float | None:
@@ -212,6 +214,7 @@ class RequestRejected(msgspec.Struct, frozen=True):
         trace_id: id of the request's trace; None without a trace.
         trace: place in its trace; None without tracing.
         limit: limit that the request has met; None if it met none.
+        usual_cost: cost of its answer on the usual tier of its provider; None without an answer, prices or tiers.
     """
 
     at_s: float

@@ -44,6 +44,7 @@ from gateway.config.settings import (
     TimeoutSettings,
     sections,
 )
+from gateway.config.tiers import with_rows
 from gateway.config.tls import TlsFault, TlsFiles, tls_context
 from gateway.config.values import secret_fault, with_v1
 
@@ -80,7 +81,7 @@ def load(file: Path, env: Mapping[str, str], defaults: Mapping[str, object] | No
     settings, findings = _check(document, file.parent)
     if settings is None or findings:
         raise located(file, document, findings)
-    return settings
+    return with_rows(settings)
 
 
 def read_text(file: Path) -> str:
@@ -130,7 +131,7 @@ def from_replicas(
     settings, findings = _check(Document(data), Path())
     if settings is None or findings:
         raise ConfigError(tuple(dict.fromkeys(_option_problem(loc, message) for loc, message in findings)))
-    return settings
+    return with_rows(settings)
 
 
 def masked(settings: Settings) -> str:

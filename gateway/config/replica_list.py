@@ -16,6 +16,7 @@ from gateway.config.loader import PROBLEMS_MAX, located, read_text, take_address
 from gateway.config.rules import broken_rules
 from gateway.config.section import Section
 from gateway.config.settings import DiscoverSettings, ReplicaOptions, Replicas, Settings
+from gateway.config.tiers import rows_of
 
 
 class _ReplicaList(Section):
@@ -46,7 +47,7 @@ def read_replicas(file: Path, env: Mapping[str, str], settings: Settings, place:
         )
     if findings:
         raise located(file, document, findings)
-    return tuple(completed(row, source) for row in rows)
+    return tuple(way for row in rows for way in rows_of(completed(row, source)))
 
 
 def _check(document: Document, folder: Path, settings: Settings, place: PoolPlace) -> tuple[Replicas, list[Finding]]:

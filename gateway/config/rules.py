@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from gateway.config.credential import credential_findings
 from gateway.config.document import Finding, Loc, RawMapping, entries, path, pools, replicas, templates
 from gateway.config.settings import LimitSettings, Settings
+from gateway.config.tiers import tier_findings
 from gateway.config.values import WORKERS_MAX, Address, parse_address, parse_size
 from ttft_gateway.apis.catalog import CATALOG
 
@@ -51,6 +52,7 @@ def broken_rules(data: RawMapping) -> list[Finding]:
         *(finding for at, replica in every_replica for finding in _body(replica, at)),
         *_prices([*models, *every_replica]),
         *_cost_budgets(data, models),
+        *tier_findings(data, models),
     ]
 
 

@@ -21,6 +21,7 @@ from gateway.config.clouds import PlacePart
 from gateway.config.credential import CredentialSettings, named_source
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader, header_name
 from gateway.config.section import Section
+from gateway.config.tiers import Tier
 from gateway.config.values import (
     BaseUrl,
     Count,
@@ -56,7 +57,7 @@ from ttft_gateway.requests.passed import Family
 # The names of the enums of the core; tests/config/test_settings.py holds the sets equal.
 WhenAwayName = Literal["share", "alone", "refuse"]
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
-PreferName = Literal["first_token", "balanced", "answer"]
+PreferName = Literal["first_token", "balanced", "answer", "cost"]
 Policy = Literal["adaptive", "quantile", "static", "shadow", "off"]
 BudgetUnitName = Literal["tokens", "cost"]
 Recovery = Literal["off", "auto", "replay", "continue"]
@@ -270,6 +271,12 @@ class ReplicaName(Section):
     """Google's project of a replica of kind `vertex`."""
     resource: PlacePart | None = Field(default=None, examples=["my-resource"])
     """Name of the resource of a replica of kind `azure` or `foundry`."""
+    tiers: tuple[Tier, ...] | None = Field(
+        default=None, min_length=1, max_length=8, examples=["[flex, default, priority]"]
+    )
+    """Ways to ask the provider for the same model at different prices; unset: one."""
+    tier: Name | None = Field(default=None, examples=["flex"])
+    """The one of `tiers` that is used; unset: all."""
 
 
 class ReplicaOptions(Section):
@@ -409,6 +416,8 @@ class HedgeSettings(Section):
     """Quantity that `budget` limits in addition to requests: prompt tokens, or cost."""
     ttft_target_s: Duration | None = None
     """Target of the TTFT, reached with as few hedges as possible; unset: hedges save as much time as possible."""
+    ttft_target_share: Share = DEFAULTS.ttft_target_share
+    """Share of the requests that keep the target, where `prefer` is `cost`."""
     max_hedges: Count = Field(default=DEFAULTS.max_hedges, le=HEDGES_MAX)
     """Maximum number of backups per request."""
     delay_s: Delay | None = None
@@ -426,7 +435,7 @@ class HedgeSettings(Section):
     routing: Routing = "predicted"
     """Strategy that chooses the first replica of a request."""
     prefer: PreferName = "balanced"
-    """Time that the choice of a replica keeps short: to the first token, to the end of the answer, or both."""
+    """Quantity that the choice of a replica keeps low: time to the first token or to the end, both, or the bill."""
     measure: MeasureSettings = Field(default=MeasureSettings(), examples=["{losers: 1%, holdout: 1%}"])
     """Measurement of what hedging saves; off by default."""
 
@@ -579,9 +588,14 @@ def sections() -> dict[tuple[str, ...], type[Section]]:
     def visit(path: tuple[str, ...], section: type[Section]) -> None:
         found[path] = section
         for name, field in section.model_fields.items():
-            for kind in (field.annotation, *get_args(field.annotation)):
+            for kind in _parts(field.annotation):
                 if isinstance(kind, type) and issubclass(kind, Section):
                     visit((*path, field.alias or name), kind)
 
     visit((), Settings)
     return found
+
+
+def _parts(annotation: object) -> list[object]:
+    """Return a type and all types in it."""
+    return [annotation, *(part for argument in get_args(annotation) for part in _parts(argument))]

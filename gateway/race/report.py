@@ -16,7 +16,7 @@ from ttft_gateway.apis.base import Usage
 from ttft_gateway.hedging.charges import Billed, Charge, Disposition, charge, costs, disposition
 from ttft_gateway.hedging.measure import Instrument
 from ttft_gateway.hedging.outcomes import Outcome
-from ttft_gateway.limits.prices import money
+from ttft_gateway.limits.prices import TierPrices, money
 
 _UNKNOWN: Final = Charge(Disposition.ABANDONED, Billed.NOTHING)
 _RESULT_HEADERS: Final = {result: (b"x-ttft-result", result.value.encode()) for result in Result}
@@ -169,7 +169,15 @@ def ended(
         attempts.shadow,
         caller.trace,
         attempts.limit,
+        None if winner is None or winner.replica.tiers is None else _usual_cost(winner.replica.tiers, reports),
     )
+
+
+def _usual_cost(tiers: TierPrices, reports: Sequence[AttemptReport]) -> float | None:
+    """Return what the answer would have cost on the usual tier; None after a bug in the charges."""
+    won = (each.charge for each in reports if each.charge.disposition is _WINNER)
+    costs = [tiers.usual.cost(each.prompt_tokens, each.cached_tokens, each.completion_tokens) for each in won]
+    return money(sum(costs)) if costs else None
 
 
 def _broken_stream(

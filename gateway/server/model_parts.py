@@ -30,8 +30,10 @@ from gateway.server.upstreams import (
     native_apis,
     origin_of,
     prices_of,
+    quota_model,
     secrets_of,
     source_of,
+    tier_prices_of,
 )
 from providers.protocols import RECOVERERS, ProtocolOptions, continuing, prefixes, protocols
 from providers.transport.origin import Origin
@@ -260,6 +262,8 @@ class PartsBuilder:
         kind = facts_of(replica, model.name)
         endpoint, apis, prefills = self._endpoint(model, replica, client)
         stops, source = replica.stops_billing, source_of(replica)
+        usual = prices_of(replica.prices or model.prices)
+        tiers = tier_prices_of(replica, usual)
         built = Replica(
             replica.name,
             endpoint,
@@ -270,7 +274,8 @@ class PartsBuilder:
             billing_unknown=stops is None,
             read_limits=None if kind.limits is None else kind.limits.read,
             counts_max_tokens=kind.counts_max_tokens,
-            prices=prices_of(replica.prices or model.prices),
+            prices=usual if tiers is None else tiers.billed(None),
+            tiers=tiers,
             apis=apis,
             prefills=prefills,
             batches=kind.own_engine,
@@ -292,9 +297,8 @@ class PartsBuilder:
         key = str(source) if source is not None else None
         if replica.api_key is not None:
             key = replica.api_key.get_secret_value()
-        return self._ledgers.implied(
-            replica.base_url, urlsplit(replica.base_url).hostname or "", key, replica.model or model.name
-        )
+        host = urlsplit(replica.base_url).hostname or ""
+        return self._ledgers.implied(replica.base_url, host, key, quota_model(replica, model.name))
 
     def _client(self, origin: Origin) -> UpstreamClient:
         """Return the client of an origin; replicas with the same origin share it."""

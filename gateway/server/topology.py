@@ -27,7 +27,7 @@ from gateway.events import PreviousKeyUsed
 from gateway.race.context import Model
 from gateway.server.credentials.board import TokenUser
 from gateway.server.model_parts import Before, Foundation, ModelParts, NewKey, PartsBuilder, answers_as
-from gateway.server.upstreams import UpstreamClient
+from gateway.server.upstreams import UpstreamClient, quota_model
 from gateway.traces import TraceStart
 from providers.transport.origin import Origin
 from ttft_gateway.apis.base import Resource
@@ -353,7 +353,7 @@ def _keyed(settings: config.Settings) -> dict[tuple[str, str], tuple[str, str, s
     return {
         (model.name, row.name): (
             row.base_url,
-            row.model or model.name,
+            quota_model(row, model.name),
             None if row.api_key is None else row.api_key.get_secret_value(),
         )
         for model in settings.models

@@ -23,7 +23,7 @@ from ttft_gateway.apis.catalog import Auth, Kind
 from ttft_gateway.apis.clouds import kind_at
 from ttft_gateway.apis.tolerant_json import dumps
 from ttft_gateway.credentials.sources import Source
-from ttft_gateway.limits.prices import Prices
+from ttft_gateway.limits.prices import Prices, TierPrices
 
 _SECRET_CHARS_MIN = 8
 _AZURE_SCOPE = "https://cognitiveservices.azure.com/.default"
@@ -150,6 +150,22 @@ def prices_of(settings: config.PriceSettings | None) -> Prices | None:
         return None
     cached = settings.prompt if settings.cached_prompt is None else settings.cached_prompt
     return Prices(settings.prompt, cached, settings.completion)
+
+
+def tier_prices_of(replica: config.ReplicaSettings, usual: Prices | None) -> TierPrices | None:
+    """Return the prices of all tiers of a replica, from its usual ones; None if it is no tier."""
+    if replica.tier is None or usual is None:
+        return None
+    return TierPrices(replica.tier, usual, {tier.name: usual.times(tier.factor) for tier in replica.tiers or ()})
+
+
+def quota_model(replica: config.ReplicaSettings, model: str) -> str:
+    """Return the model by which a quota is known that the replica does not name.
+
+    Each tier has a quota of its own: a cheap one without capacity is no reason to spare the usual one.
+    """
+    name = replica.model or model
+    return name if replica.tier is None else f"{name} {replica.tier}"
 
 
 def secrets_of(replica: config.ReplicaSettings) -> tuple[str, ...]:

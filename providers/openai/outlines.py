@@ -32,6 +32,7 @@ class _Top(msgspec.Struct, gc=False):
     status: msgspec.Raw = _NULL
     stop_reason: msgspec.Raw = _NULL
     usage: msgspec.Raw = _NULL
+    service_tier: object = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -43,13 +44,13 @@ _decode_choices = msgspec.json.Decoder(list[_Choice | int]).decode  # a number s
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def read_outline(outline: bytes, items: str | None, usage_of: Callable[[object], Usage | None]) -> Frame:
+def read_outline(outline: bytes, items: str | None, usage_of: Callable[[object, object], Usage | None]) -> Frame:
     """Read a heavy answer; see `ttft_gateway.apis.base.WireProtocol.outlined`.
 
     Args:
         outline: its outline.
         items: key of the array that every answer of the API has; None if any object or array is an answer.
-        usage_of: reads the token counts.
+        usage_of: reads the token counts, given the tier of the answer.
     """
     failed = Problem("the upstream answered 200 with neither an answer nor an error")
     try:
@@ -68,7 +69,7 @@ def read_outline(outline: bytes, items: str | None, usage_of: Callable[[object],
     if not _has_finish(top, items):
         return unfinished_body()
     usage = loads(bytes(top.usage)) if len(top.usage) <= _READ_MAX else None
-    return Frame(FrameKind.CONTENT, b"", usage_of(usage))
+    return Frame(FrameKind.CONTENT, b"", usage_of(usage, top.service_tier))
 
 
 def _has_finish(top: _Top, items: str | None) -> bool:

@@ -25,6 +25,7 @@ from streaming_bench.simulation.runner import ArrivalPlan, Begun, Conditions, Si
 from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.summary import SimulatedFigures, Subset
+from streaming_bench.simulation.tier_replicas import TierDraws
 from streaming_bench.simulation.world import arrivals_s
 from ttft_gateway.hedging.parameters import DEFAULTS, Prefer
 from ttft_gateway.routing.strategies import Routing
@@ -109,7 +110,7 @@ class SeedSamples:
         draws: random numbers of the replicas.
     """
 
-    draws: TtftDraws | ServerDraws | LawDraws
+    draws: TtftDraws | ServerDraws | LawDraws | TierDraws
 
     def __init__(self, scenario: Scenario, plan: ComparisonPlan, seed: int) -> None:
         self._scenario = scenario
@@ -118,7 +119,9 @@ class SeedSamples:
         arrivals = scenario.arrivals
         times_s = None if arrivals.concurrency else arrivals_s(arrivals, scenario.requests, seed)
         self._arrivals = ArrivalPlan(times_s, arrivals.concurrency or 0)
-        if scenario.law is None:
+        if scenario.tiers is not None:
+            self.draws = TierDraws(scenario, scenario.requests, seed)
+        elif scenario.law is None:
             self.draws = _draw(scenario, plan, seed)
         else:
             assert times_s is not None
@@ -169,6 +172,9 @@ def policy_settings(scenario: Scenario, plan: ComparisonPlan) -> PolicySettings:
         prefer=plan.prefer,
         ttft_target_s=plan.ttft_target_s,
     )
+    if scenario.tiers is not None:
+        target_s = plan.ttft_target_s or scenario.tiers.target_s
+        settings = structs.replace(settings, prefer=Prefer.COST, ttft_target_s=target_s)
     return PolicySettings(settings, plan.library_rps or scenario.reference.library_rps)
 
 

@@ -33,6 +33,7 @@ from streaming_bench.simulation.world import World, call_of
 from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.hedging.plan import Plan
 from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.limits.prices import TierPrices
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
@@ -65,6 +66,10 @@ class SimulatedRequest(NamedTuple):
         while_working: attempts that were started after a sign of work that was timed as a first token.
         at_first: attempts at the first replica.
         total_s: time to the end of a complete answer; infinite if there was none.
+        cost: bill of all attempts; 0 without prices.
+        usual_cost: bill of the answer on the usual tier; 0 without tiers.
+        cheap: 1 if its primary went to a tier cheaper than the usual one, else 0.
+        dear: 1 if its primary went to a dearer tier, else 0.
     """
 
     arrived_s: float
@@ -79,6 +84,10 @@ class SimulatedRequest(NamedTuple):
     while_working: int = 0
     at_first: int = 0
     total_s: float = math.inf
+    cost: float = 0.0
+    usual_cost: float = 0.0
+    cheap: int = 0
+    dear: int = 0
 
 
 @dataclass(frozen=True)
@@ -207,16 +216,19 @@ def run(
 
 def _new_pool(policy: str, settings: PolicySettings, world: World, ledgers: Mapping[str, Ledger]) -> Pool:
     """Return a pool that has learned nothing, over the replicas of a world."""
+    ways: Sequence[TierPrices | None] = world.ways or [None] * len(world.endpoints)
     replicas = [
         Replica(
-            f"replica-{i}",
+            f"replica-{i}" if way is None else way.asked,
             endpoint,
             quota,
+            prices=None if way is None else way.billed(None),
+            tiers=way,
             read_limits=None if world.limits is None else world.limits.read,
             counts_max_tokens=True,  # the simulated providers do
             batches=world.batches,
         )
-        for i, (endpoint, quota) in enumerate(zip(world.endpoints, world.quotas, strict=True))
+        for i, (endpoint, quota, way) in enumerate(zip(world.endpoints, world.quotas, ways, strict=True))
     ]
     return make_pool(policy, replicas, settings, ledgers)
 
@@ -240,6 +252,7 @@ class _Simulation:
         self._restart_s = conditions.restart_every_s
         self._facts = world.facts
         self._pinned = world.pinned
+        self._prices = {way.asked: (way.billed(None).prompt, way.usual.prompt) for way in world.ways or ()}
         self._reasoning_s = world.reasoning_s
         self._arrivals = arrivals
         self._progress = progress
@@ -313,6 +326,8 @@ class _Simulation:
             return
         request = int(event.request_id)
         record = _record(event, self._facts[request].prompt_tokens)
+        if self._prices:
+            record = _billed(record, event, *self._prices[event.attempts[0].replica])
         record = record._replace(ttft_s=record.ttft_s - self._reasoning_s, total_s=record.total_s - self._reasoning_s)
         if self._clients is not None:
             tries = self._tries.setdefault(request, [])
@@ -327,6 +342,14 @@ class _Simulation:
             self._progress(done)
         if done == len(self._facts):
             self._finished.set()
+
+
+def _billed(record: SimulatedRequest, event: RequestEnded, price: float, usual: float) -> SimulatedRequest:
+    """Return a record with its bill; `price` is the price of its primary's tier, `usual` of the usual one."""
+    cost = sum(attempt.charge.cost or 0.0 for attempt in event.attempts)
+    return record._replace(
+        cost=cost, usual_cost=event.usual_cost or 0.0, cheap=int(price < usual), dear=int(price > usual)
+    )
 
 
 def _leave(race: Race, client: _NullClient) -> None:

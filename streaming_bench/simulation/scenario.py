@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from gateway.simulated.quantities import UnitError, duration
 from streaming_bench.simulation.engine_scenario import Serving
 from streaming_bench.simulation.law_scenario import Clients, Day, Pulse, TtftLaw
+from streaming_bench.simulation.tier_scenario import Tiers
 from streaming_bench.simulation.toml_section import (
     Count,
     Duration,
@@ -264,7 +265,7 @@ class ReferenceSettings(Section, frozen=True):
 
 
 class Scenario(Section, frozen=True):
-    """One workload; exactly one of drawn, serving and law is set.
+    """One workload; exactly one of drawn, serving, law and tiers is set.
 
     Attributes:
         name, about: for people.
@@ -274,6 +275,7 @@ class Scenario(Section, frozen=True):
         drawn: replicas with drawn TTFTs.
         serving: language-model servers.
         law: replicas with a TTFT by a law of prompt, replica and time.
+        tiers: tiers of one provider, among which the gateway chooses by the bill.
         clients: impatient clients; None for clients that wait.
         restart_every_s: time after which the gateway restarts; None for never.
         restart_keeps: True if what was learned survives a restart, as with a `learned_file`.
@@ -297,6 +299,7 @@ class Scenario(Section, frozen=True):
     drawn: SampledModel | None = None
     serving: Serving | None = None
     law: TtftLaw | None = None
+    tiers: Tiers | None = None
     clients: Clients | None = None
     restart_every_s: Duration | None = None
     restart_keeps: bool = False
@@ -310,10 +313,10 @@ class Scenario(Section, frozen=True):
     sha256: str = ""
 
     def __post_init__(self) -> None:
-        if sum(model is not None for model in (self.drawn, self.serving, self.law)) != 1:
-            raise ValueError("write exactly one of [drawn], [serving] and [law]")
+        if sum(model is not None for model in (self.drawn, self.serving, self.law, self.tiers)) != 1:
+            raise ValueError("write exactly one of [drawn], [serving], [law] and [tiers]")
         if self.drawn is None and self.arrivals.per_second is None:
-            raise ValueError("[serving] and [law] have no closed loop; write per_second in [arrivals]")
+            raise ValueError("[serving], [law] and [tiers] have no closed loop; write per_second in [arrivals]")
 
 
 def load(name: str, requests: int | None = None) -> Scenario:

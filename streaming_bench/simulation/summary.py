@@ -23,6 +23,8 @@ LATENCIES: Final = (*QUANTILES, "mean", *TOTALS)
 
 _SHARES: Final = {"hedges": "hedges", "win_rate": "won", "extra_requests": "requests +", "extra_tokens": "tokens +"}
 _SLO: Final = {"over_slo": "over SLO"}
+_BILL: Final = {"bill": "bill", "bill_max": "highest bill", "cheap": "cheap first", "dear": "dear first"}
+"""Columns of workloads with tiers: the bill as a share of the bill on the usual tier, and the first tiers."""
 _COUNTS: Final = {"wasted_s": "wasted s", "rate_limited": "429s"}
 _RARE: Final = {
     "late": "late",
@@ -32,6 +34,8 @@ _RARE: Final = {
     "failed": "failed",
 }
 """Columns that are shown only if one of their values is not 0."""
+
+_STRETCH: Final = 1_000  # requests of which the highest bill is shown
 
 SimulatedFigures = dict[str, float]
 
@@ -95,8 +99,22 @@ def figures(run: SimulatedRun, subset: Subset) -> SimulatedFigures:
         "rate_limited_primaries": float((picked["limited"] - picked["limited_backups"]).sum()),
         "rate_limited_hedges": float(picked["limited_backups"].sum()),
         "wasted_prefill": wasted / computed if computed else 0.0,
+        **_bill(picked),
         **({"over_slo": float((picked["ttft_s"] > subset.slo_s).mean())} if subset.slo_s < np.inf and count else {}),
     }
+
+
+def _bill(picked: Mapping[str, NDArray[np.float64]]) -> SimulatedFigures:
+    """Return the figures of a workload with tiers; none without tiers."""
+    usual, cost = picked["usual_cost"], picked["cost"]
+    if not usual.any():
+        return {}
+    count = len(usual)
+    stretch = min(_STRETCH, count)
+    starts = range(0, count - stretch + 1, max(1, stretch // 2))
+    ratios = [float(cost[at : at + stretch].sum() / usual[at : at + stretch].sum()) for at in starts]
+    shares = {name: float(picked[name].mean()) for name in ("cheap", "dear")}
+    return {"bill": float(cost.sum() / usual.sum()), "bill_max": max(ratios), **shares}
 
 
 def row(
@@ -134,7 +152,7 @@ def table(rows: Sequence[Mapping[str, object]], part: str | None = None) -> Grid
     """
     bodies = [row if part is None else _mapping(_mapping(row["parts"])[part]) for row in rows]
     rare = {key: title for key, title in _RARE.items() if any(body[key] for body in bodies)}
-    slo = _SLO if "over_slo" in bodies[0] else {}
+    slo = {key: title for key, title in (_SLO | _BILL).items() if key in bodies[0]}
     latencies = {key: TOTALS.get(key) for key in LATENCIES if key not in TOTALS or has_totals(bodies)}
     titles = {**latencies, **slo, **_SHARES, **_COUNTS, **rare}
     cells: list[list[str]] = []
@@ -158,4 +176,6 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 def _cell(key: str, value: object) -> str:
     assert isinstance(value, float)
-    return percent(value, 2) if key in _SHARES or key in _SLO or key == "wasted_prefill" else short(value)
+    return (
+        percent(value, 2) if key in _SHARES or key in _SLO or key in _BILL or key == "wasted_prefill" else short(value)
+    )

@@ -21,6 +21,7 @@ from ttft_gateway.apis.errors import BadStatus
 from ttft_gateway.apis.rate_limit_headers import RateLimitFormat
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.limits.prices import TierPrices
 
 CONTENT: Final = Frame(FrameKind.CONTENT, b"token")
 WORK: Final = Frame(FrameKind.WORK, b"item")
@@ -40,6 +41,7 @@ class World:
         prefill: tokens computed so far, and tokens computed for cancelled attempts.
         limits: form of the replicas' rate limit headers; None without headers.
         reasoning_s: length of the hidden reasoning before each answer, which results exclude.
+        ways: prices of each replica, which is one tier of a provider; None for replicas without prices.
         pinned: number of the replica that gets each request first; None if the pool chooses.
     """
 
@@ -51,6 +53,7 @@ class World:
     prefill: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
     limits: RateLimitFormat | None = None
     reasoning_s: float = 0.0
+    ways: Sequence[TierPrices] | None = None
     pinned: Sequence[int] | None = None
 
 

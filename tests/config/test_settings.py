@@ -20,7 +20,7 @@ from ttft_gateway.hedging.budget import BudgetUnit
 from ttft_gateway.hedging.plan import Policy
 from ttft_gateway.routing.strategies import Crossing, Routing
 
-LISTS = {"keys", "models", "replicas", "fallbacks", "quotas"}
+LISTS = {"keys", "models", "replicas", "fallbacks", "quotas", "tiers"}
 MODEL = {"name": "m", "replicas": [{"name": "a", "kind": "vllm", "base_url": "http://h:1/v1"}]}
 
 

@@ -155,7 +155,7 @@ def test_citations_are_gathered() -> None:
 def test_bodies() -> None:
     """An unstreamed message goes on as it is, with its counts; an error or nonsense in a 200 is an error."""
     protocol, body = AnthropicMessages(), json.dumps(MESSAGE).encode()
-    assert protocol.whole(CALL, body) == Frame(FrameKind.CONTENT, body, Usage(125, 15, 100))
+    assert protocol.whole(CALL, body) == Frame(FrameKind.CONTENT, body, Usage(125, 15, 100, tier="standard"))
     for broken in (b"[]", b"{}", b"<html>", json.dumps({"error": {"type": "api_error", "message": "x"}}).encode()):
         assert protocol.whole(CALL, broken).error is not None
 

@@ -97,6 +97,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     Attributes:
         hidden_reasoning: True if the answer has reasoning of which no event had any text.
+        tier: tier that the upstream has used; None if it names none.
     """
 
     prompt_tokens: int | None = None
@@ -104,6 +105,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     hidden_reasoning: bool = False
+    tier: str | None = None
 
 
 class Resource(enum.Enum):

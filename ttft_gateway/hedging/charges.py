@@ -94,6 +94,8 @@ def charge(
     cached = 0
     if usage is not None:
         prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0
+        if attempt.replica.tiers is not None:
+            prices = attempt.replica.tiers.billed(usage.tier)
     estimated = whole or prompt is None or completion is None
     if prompt is None:
         prompt = round(prompt_tokens)

@@ -80,6 +80,7 @@ class Forecast(msgspec.Struct):
         by_work: True if its first token is a sign of work, False if it is content.
         exact: True if the attempt that it beat is read on, so that its saving will be known.
         target_s: TTFT target of its delay, from its start; None without a target, and for later attempts of a request.
+        booked: money charged in advance for what it may cost more than the request on the usual way.
     """
 
     number: int
@@ -95,6 +96,7 @@ class Forecast(msgspec.Struct):
     by_work: bool = False
     exact: bool = False
     target_s: float | None = None
+    booked: float = 0.0
 
 
 class HedgeTickets(msgspec.Struct, frozen=True):

@@ -25,14 +25,15 @@ HEDGES_MAX: Final = ATTEMPTS_MAX - 1
 
 
 class Prefer(enum.Enum):
-    """The time that the choice of a replica keeps short; the value is the name in the settings."""
+    """The quantity that the choice of a replica keeps low; the value is the name in the settings."""
 
     FIRST_TOKEN = "first_token"  # the time to the first token only
     BALANCED = "balanced"  # both; a second of the first token counts as much as three of the answer
     ANSWER = "answer"  # the time to the end of the answer
+    COST = "cost"  # none: the lowest bill that keeps the TTFT target
 
 
-ANSWER_WEIGHTS: Final = {Prefer.FIRST_TOKEN: 0.0, Prefer.BALANCED: 0.3, Prefer.ANSWER: 1.0}
+ANSWER_WEIGHTS: Final = {Prefer.FIRST_TOKEN: 0.0, Prefer.BALANCED: 0.3, Prefer.ANSWER: 1.0, Prefer.COST: 0.0}
 """Weight of a second of the answer after its first token, relative to a second of waiting for the token."""
 
 
@@ -51,13 +52,14 @@ class HedgeParameters(msgspec.Struct, frozen=True):
         gain_min_engine: the same at an own engine, where a backup slows other requests down
             (docs/evaluation/hedging.md, W5).
         routing: strategy that picks a primary's replica; a backup always goes to the one predicted fastest.
-        prefer: time that the choice of a replica keeps short.
+        prefer: time that the choice of a replica keeps short, or the bill.
         crossing: later attempts of a request that may cross a boundary.
         first_token: event that is timed as the first token.
         hedge_hidden_reasoning: True to hedge also where answers begin with reasoning that is not shown.
         sampled_event: event that the policy `quantile` learns from.
         answered_by: event after which an attempt is not hedged any more.
         ttft_target_s: TTFT that hedges aim at; None: hedges save as much time as possible.
+        ttft_target_share: share of the requests that keep the target at the lowest bill.
         measure: shares of the hedges of which the saving is measured.
         warm_samples: first contents before the learned plan is used.
         window_s: age at which samples expire, if enough newer ones are left.
@@ -83,6 +85,7 @@ class HedgeParameters(msgspec.Struct, frozen=True):
     sampled_event: FirstEvent = FirstEvent.CONTENT
     answered_by: FirstEvent = FirstEvent.CONTENT
     ttft_target_s: float | None = None
+    ttft_target_share: float = 0.99
     measure: MeasureShares = NOT_MEASURED
     warm_samples: int = 20
     window_s: float = REACH_S

@@ -19,6 +19,7 @@ from ttft_gateway.estimation.stall_detector import StallDetector
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.parameters import ANSWER_WEIGHTS, HedgeParameters
 from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.bills import Bills
 from ttft_gateway.pool.learning import Learning
 from ttft_gateway.pool.loads import UNSEEN_S, Loads, ReplicaLoad
 from ttft_gateway.pool.quotas import Quotas
@@ -66,6 +67,7 @@ class Picker:
 
     Args:
         can_hedge: returns True if a request that is sent now could be hedged immediately, or never.
+        bills: chooses by the bill; None where the shortest time is chosen.
 
     Attributes:
         ring: selects the candidates of a large pool.
@@ -81,6 +83,7 @@ class Picker:
         quotas: Quotas,
         streams: Streams,
         can_hedge: Callable[[RequestFacts, float], bool],
+        bills: Bills | None = None,
     ) -> None:
         self._replicas = tuple(replicas)
         self._settings = settings
@@ -90,6 +93,7 @@ class Picker:
         self._streams = streams
         self._answer_weight = ANSWER_WEIGHTS[settings.prefer]
         self._can_hedge = can_hedge
+        self._bills = bills
         self.ring = Ring(self._replicas)
         self._is_weighted = is_weighted(self._replicas)
         ordinary, reserve = ([each for each in replicas if each.backup_only is only] for only in (False, True))
@@ -99,7 +103,7 @@ class Picker:
         self._first_tier = first = self.tiers[0]
         # False without a replica that takes primaries.
         has_primaries = any(not replica.backup_only for replica in first.replicas)
-        is_compared = settings.routing is Routing.PREDICTED and not self._is_weighted and has_primaries
+        is_compared = settings.routing is Routing.PREDICTED and not self._is_weighted and has_primaries and not bills
         self._usual_apis = self._common_apis if is_compared else set()  # of the requests that `pick_usual` serves
         self._rows_of: dict[Replica, _Row] = {
             each: (each, loads.of[each], each.breaker, loads.of[each].stalls, each.name) for each in first.replicas
@@ -234,12 +238,14 @@ class Picker:
         now_s: float,
         rand: float,
         barred: Collection[Replica] = (),
+        waited_s: float = 0.0,
     ) -> Replica | None:
         """Pick a replica for a hedge: the healthy one with the lowest predicted TTFT; in a near tie, on another quota.
 
         Args:
             tried: replicas that the request was sent to; the backup has their boundaries.
             barred: other replicas that may not be picked.
+            waited_s: time since the request was sent first.
         """
         groups, rand = self.ring.random(rand, facts.prefixes)
         healthy = (
@@ -253,6 +259,8 @@ class Picker:
         candidates = next(filter(None, healthy), None)
         if candidates is None:
             return None
+        if self._bills is not None:
+            return self._bills.backup(candidates, facts, waited_s)
         predicted_s = self._predictions(facts, candidates, now_s)
         if predicted_s is None:
             return least_in_flight(candidates, rand)
@@ -376,6 +384,9 @@ class Picker:
     def _pick_usable(
         self, ring: Ring, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float
     ) -> Replica:
+        if self._bills is not None:
+            roomy = self._quotas.with_headroom(candidates, now_s)
+            return self._bills.pick(facts, roomy, now_s, rand)
         if now_s < self._loads.ramping_until_s:
             new = [replica for replica in candidates if self._loads.of[replica].is_new]
             for replica in new:

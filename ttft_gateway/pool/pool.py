@@ -32,10 +32,11 @@ from ttft_gateway.hedging.outcomes import (
     why_low_gain,
     why_no_quota,
 )
-from ttft_gateway.hedging.parameters import HedgeParameters
+from ttft_gateway.hedging.parameters import HedgeParameters, Prefer
 from ttft_gateway.hedging.plan import FirstEvent, Policy
 from ttft_gateway.hedging.possible import EXPLANATIONS, never_hedged, target_of
 from ttft_gateway.limits.ledger import Ledger
+from ttft_gateway.pool.bills import Bills
 from ttft_gateway.pool.learning import Learning
 from ttft_gateway.pool.loads import Loads, ReplicaLoad
 from ttft_gateway.pool.picker import Picker
@@ -78,7 +79,10 @@ class Pool:
         self.withholds = self.is_shadow or settings.measure != NOT_MEASURED  # some granted hedges
         self.hedging_on = True  # the on-call switch
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
+        by_bill = settings.prefer is Prefer.COST
         self.budget = HedgeBudget(settings.budget, settings.budget_unit, settings.saved_hedges)
+        if by_bill:  # the bill limits hedges, not their number
+            self.budget = HedgeBudget(1.0, BudgetUnit.COST, settings.saved_hedges)
         self.first_token = FirstTokenChoice(settings.first_token)
         loads = None if previous is None else previous.loads
         new = [replica.name for replica in replicas if loads is None or replica not in loads.of]
@@ -86,8 +90,9 @@ class Pool:
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
         self.loads: Loads = Loads(replicas, self.learning, loads)
         self.streams = Streams([replica.name for replica in replicas])
+        self.bills = Bills(self.replicas, settings, self.learning, self.budget, self._is_hedged) if by_bill else None
         self.picker = Picker(
-            self.replicas, settings, self.loads, self.learning, self.quotas, self.streams, self._can_hedge
+            self.replicas, settings, self.loads, self.learning, self.quotas, self.streams, self._can_hedge, self.bills
         )
         off = settings.policy is Policy.OFF or settings.budget <= 0
         self._never_hedged = never_hedged(list(map(target_of, replicas)), off=off, crossing=settings.crossing)
@@ -105,8 +110,14 @@ class Pool:
         if self.first_token.adopt_state(old.first_token, names):
             self.learning.restart()
         self.hedging_on = old.hedging_on
+        if self.bills is not None and old.bills is not None:
+            self.bills.adopt_state(old.bills, names)
+        if (self.bills is None) is not (old.bills is None):
+            return
         if (self.settings.budget, self.settings.budget_unit) == (old.settings.budget, old.settings.budget_unit):
             self.budget = old.budget
+            if self.bills is not None:
+                self.bills.budget = old.budget
 
     @property
     def has_hidden_reasoning(self) -> bool:
@@ -205,8 +216,15 @@ class Pool:
         if self.is_single or (self.first_token.hides_reasoning and self.waits_for_hidden(attempt)):
             return math.inf
         now_s = attempt.start_s
-        if self.settings.policy is not Policy.OFF and self.loads.is_suspect(attempt.replica, now_s):
+        if (
+            self.settings.policy is not Policy.OFF
+            and self.bills is None
+            and self.loads.is_suspect(attempt.replica, now_s)
+        ):
             return self.settings.hedge_delay_min_s
+        if self.bills is not None:
+            is_backup = attempt.forecast is not None and attempt.forecast.tickets is not None
+            return self.bills.delay_s(attempt.replica, facts, now_s, is_backup=is_backup)
         target_s = None if attempt.forecast is None else attempt.forecast.target_s
         return self._planned_delay_s(attempt.replica, self._predicted(attempt), target_s, facts.coin, now_s)
 
@@ -232,11 +250,15 @@ class Pool:
         barred: Collection[Replica] = ()
         if self.has_hidden_reasoning:  # a backup without signs of work could win only after its reasoning
             barred = {each for each in self.replicas if not self.first_token.by_work(each.name, facts.api)}
-        replica = self.picker.backup(facts, late, tried, now_s, rand, barred)
+        since_s = asking.start_s if self.bills is None else min(each.start_s for each in live)
+        replica = self.picker.backup(facts, late, tried, now_s, rand, barred, now_s - since_s)
         if replica is None:
             again_s = max(self.settings.hedge_delay_min_s, waited_s)
             reason = self.never_hedged(late) or Denial.NO_REPLICA
             return Denied(reason, again_s, EXPLANATIONS[reason])
+        if self.bills is not None:
+            has_room = self.quotas.has_room(replica, facts, now_s)
+            return self.bills.decide(late, replica, facts, waited_s, now_s, has_room=has_room)
         uncached = self.loads.uncached(facts, replica, now_s)
         cost = self.budget.hedge_cost(late, replica, facts.prompt_tokens, uncached, self.answer_tokens(facts))
         is_rescue = self.loads.is_suspect(late, now_s) and self.learning.rescues.allows(facts.coin)
@@ -388,6 +410,11 @@ class Pool:
         is_off = facts.hedge_off is not None or not self.hedging_on or self.is_shadow or self.max_hedges == 0
         return is_off or self.budget.affords_prompt(facts.prompt_tokens, now_s)
 
+    def _is_hedged(self, facts: RequestFacts) -> bool:
+        """Return True if a request may be backed up when it is late."""
+        may_be = facts.hedge_off is None and self.hedging_on and self.max_hedges > 0
+        return may_be and not self.has_hidden_reasoning and not self.is_shadow
+
     def _is_hidden(self, replica: Replica, facts: RequestFacts) -> bool:
         """Return True if the first token of a new attempt would follow hidden reasoning."""
         return self.has_hidden_reasoning and not self.first_token.by_work(replica.name, facts.api)
@@ -467,6 +494,8 @@ class Pool:
             self.picker.ring.sent(replica, facts.prefixes)
         if self.quotas.of:
             forecast.quota = self.quotas.reserve(replica, facts, now_s, is_hedge=tickets is not None)
+        if self.bills is not None:
+            self.bills.book(forecast, replica.name, facts)
         load.stalls.sent(number, ttft_s if ttft_s is not None and self._is_sample(forecast) else math.inf, now_s)
         load.pending += uncached
         load.sent += 1
@@ -496,6 +525,8 @@ class Pool:
             name = attempt.replica.name
             learning.predictor.add(name, ttft_s, forecast.uncached, forecast.pending, now_s)
             learning.add_content(name, ttft_s, forecast.ttft_s, now_s)
+            if self.bills is not None:
+                self.bills.add_content(name, ttft_s, forecast.uncached, now_s)
 
     def _predicted(self, attempt: AttemptView) -> float:
         if attempt.forecast is None or attempt.forecast.ttft_s is None:
@@ -517,7 +548,9 @@ class Pool:
             self.learning.add_answer(usage.completion_tokens, now_s)
         if forecast.quota is not None:
             self.quotas.close(attempt, forecast.quota, OUTCOME_EFFECTS[outcome].bill, now_s)
-        if self.budget.unit is _COST and forecast.earns and attempt.content_s is not None:
+        if self.bills is not None:
+            self.bills.settle(attempt, forecast, outcome, now_s)
+        elif self.budget.unit is _COST and forecast.earns and attempt.content_s is not None:
             spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
             self.budget.earn_spent(spent.cost, now_s, self._earning())
 
@@ -531,5 +564,9 @@ class Pool:
             load.stalls.given_up(forecast.number, now_s)
             self.learning.predictor.add_late(name, waited_s, forecast.uncached, forecast.pending, now_s)
             self.learning.add_given_up(name, waited_s, forecast.ttft_s, now_s)
+            if self.bills is not None:
+                self.bills.add_given_up(name, waited_s, forecast.uncached, now_s)
         else:
             load.stalls.failed(forecast.number)
+            if self.bills is not None and OUTCOME_EFFECTS[outcome].breaker is not BreakerSignal.NONE:
+                self.bills.add_refused(name, now_s)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ttft_gateway.apis.base import Api, Endpoint, LimitReader, Prefix
-from ttft_gateway.limits.prices import Prices
+from ttft_gateway.limits.prices import Prices, TierPrices
 
 FAILURES_TO_OPEN = 3  # consecutive; one or two are common
 OPEN_S = 5.0  # first wait before a probe; doubles per failed probe
@@ -184,6 +184,7 @@ class Replica:
         bills_cancelled: True if a cancelled request is, or may be, billed as if it had run to its end.
         billing_unknown: True if `bills_cancelled` is an assumption.
         prices: token prices; None if not configured.
+        tiers: prices of all tiers, if it is one tier of a provider; None if it is not.
         apis: APIs that the replica serves, directly or by translation.
         read_limits: reader of the rate limits in response headers; None if the provider sends none.
         counts_max_tokens: True if the provider charges a request's whole `max_tokens` to its rate limit in advance.
@@ -210,6 +211,7 @@ class Replica:
     bills_cancelled: bool = False
     billing_unknown: bool = False
     prices: Prices | None = None
+    tiers: TierPrices | None = None
     apis: frozenset[Api] = frozenset(Api)
     read_limits: LimitReader | None = None
     counts_max_tokens: bool = False

@@ -35,6 +35,7 @@ class Counts:
             as_count(seen.get("output_tokens")),
             as_count(seen.get("cache_read_input_tokens")),
             as_count(dict_or_empty(seen.get("output_tokens_details")).get("thinking_tokens")),
+            tier=tier if isinstance(tier := seen.get("service_tier"), str) else None,
         )
 
     def chat(self) -> dict[str, object] | None:
@@ -58,8 +59,8 @@ class Counts:
         return made
 
 
-def counted(usage: object) -> Usage | None:
-    """Read the `usage` of a whole message, None if it has none."""
+def counted(usage: object, _tier: object = None) -> Usage | None:
+    """Read the `usage` of a whole message, None if it has none; the tier is in it."""
     counts = Counts()
     counts.add(usage)
     return counts.usage()

@@ -70,6 +70,7 @@ class _Chunk(msgspec.Struct, gc=False):
     usage: object = None
     error: object = None
     x_groq: object = None
+    service_tier: object = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -297,7 +298,7 @@ class ChunkReader:
         if error:
             return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
         if not choices:
-            return self._without_choices(chunk, self._usage(usage), event, raw)
+            return self._without_choices(chunk, self._usage(usage, chunk.service_tier), event, raw)
         choice = choices[0]
         self._phase = None
         kind = self._kind(choice)
@@ -309,7 +310,7 @@ class ChunkReader:
             reasons = [choice.finish_reason for choice in choices]
             error = error or f"finish_reason is {next(filter(_is_given_up, reasons))!r}"
             return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
-        return Frame(kind, raw, self._usage(usage) if usage else None, None, self._phase)
+        return Frame(kind, raw, self._usage(usage, chunk.service_tier) if usage else None, None, self._phase)
 
     def _without_choices(self, chunk: _Chunk, usage: Usage | None, event: bytes, raw: bytes) -> Frame:
         """Classify a chunk without choices: token counts, Azure's filter results, or an error without `error`."""
@@ -369,9 +370,9 @@ class ChunkReader:
         is_filtered = isinstance(reason, str) and reason.startswith(("content_filter", "refusal"))  # Gemini adds to it
         return _REFUSAL if is_filtered else _FINISH
 
-    def _usage(self, value: object) -> Usage | None:
+    def _usage(self, value: object, tier: object = None) -> Usage | None:
         """Read token counts; reasoning that was counted but appeared in no event is hidden."""
-        usage = usage_of(value)
+        usage = usage_of(value, tier)
         if usage is None or self._reasoning_seen or not usage.reasoning_tokens:
             return usage
         return msgspec.structs.replace(usage, hidden_reasoning=True)
@@ -382,8 +383,13 @@ def is_finish(reason: object) -> bool:
     return bool(reason) and not _is_given_up(reason)
 
 
-def usage_of(value: object) -> Usage | None:
-    """Read a `usage` object in any provider's form; None if there is none."""
+def usage_of(value: object, tier: object = None) -> Usage | None:
+    """Read a `usage` object in any provider's form; None if there is none.
+
+    Args:
+        tier: `service_tier` of the answer, which OpenAI, Azure and Bedrock set to the tier that was used
+            (platform.openai.com/docs/guides/flex-processing and /priority-processing, read 2026-11).
+    """
     if not isinstance(value, dict) or not value:
         return None
     prompt, completion = value.get("prompt_tokens_details"), value.get("completion_tokens_details")
@@ -398,6 +404,7 @@ def usage_of(value: object) -> Usage | None:
         as_count(value.get("completion_tokens")),
         as_count(cached),
         as_count(reasoning),
+        tier=tier if isinstance(tier, str) else None,
     )
 
 
@@ -407,7 +414,9 @@ def whole_body(reader: ChunkReader, body: bytes) -> Frame:
     if first.kind is _ERROR:
         return first
     answer = loads(body)
-    return Frame(_CONTENT, body, usage_of(answer.get("usage")) if isinstance(answer, dict) else None)
+    if not isinstance(answer, dict):
+        return Frame(_CONTENT, body)
+    return Frame(_CONTENT, body, usage_of(answer.get("usage"), answer.get("service_tier")))
 
 
 def _run_of(prefix: bytes, suffix: bytes, phase: Phase | None = None) -> ContentRun:

@@ -145,7 +145,7 @@ class ResponsesReader:
             return Frame(FrameKind.ERROR, raw, None, failed)
         self.complete = True
         filtered = reason_of(answer) == "content_filter"
-        usage = usage_of(answer.get("usage"))
+        usage = usage_of(answer.get("usage"), answer.get("service_tier"))
         if usage is not None and usage.reasoning_tokens and not self._reasoning_seen:
             usage = msgspec.structs.replace(usage, hidden_reasoning=True)
         return Frame(FrameKind.REFUSAL if filtered else FrameKind.FINISH, raw, usage)
@@ -175,8 +175,8 @@ def reason_of(answer: dict[str, object]) -> object:
     return details.get("reason") if isinstance(details, dict) else None
 
 
-def usage_of(value: object) -> Usage | None:
-    """Read a response's `usage`, None if it has none."""
+def usage_of(value: object, tier: object = None) -> Usage | None:
+    """Read a response's `usage`, None if it has none; `tier` is the `service_tier` of the response."""
     if not isinstance(value, dict) or not value:
         return None
     read, written = value.get("input_tokens_details"), value.get("output_tokens_details")
@@ -185,6 +185,7 @@ def usage_of(value: object) -> Usage | None:
         as_count(value.get("output_tokens")),
         as_count(read.get("cached_tokens")) if isinstance(read, dict) else None,
         as_count(written.get("reasoning_tokens")) if isinstance(written, dict) else None,
+        tier=tier if isinstance(tier, str) else None,
     )
 
 
@@ -196,4 +197,4 @@ def whole_answer(body: bytes) -> Frame:
         return Frame(FrameKind.ERROR, b"", None, failed)
     if answer.get("status") not in FINISHED:
         return unfinished_body()
-    return Frame(_CONTENT, body, usage_of(answer.get("usage")))
+    return Frame(_CONTENT, body, usage_of(answer.get("usage"), answer.get("service_tier")))

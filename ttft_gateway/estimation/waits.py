@@ -1,0 +1,103 @@
+"""The last waits for a first token at one replica, and the probability that one is longer than a time. Pure.
+
+Waits that were given up are part of it (Kaplan and Meier 1958). Unlike `Window`, which has ratios of many minutes in
+bins, this has the times of the last requests as they are: a decision on money follows a change within one hundred
+requests. Attempts that were refused at once are counted apart: they cost nothing, and their request goes on.
+
+Units: seconds.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
+
+_LAST: Final = 480  # waits that are remembered: a tail of 2 % has a standard error of 0.6 points
+IN_USE: Final = 160  # the last of them, by which a way in use is judged: it is left after about half of them
+RECENT: Final = 40  # the same for a way that is not in use: the first to show that it has become better
+_DOUBT: Final = 0.5  # of one wait without an end is assumed: after 160 short waits, 0.3 % of the next ones are longer
+
+
+class WaitCurve:
+    """The probability that a wait is longer than a time.
+
+    Args:
+        waits: lengths of waits, each with True if the first token ended it.
+    """
+
+    def __init__(self, waits: Sequence[tuple[float, bool]]) -> None:
+        self._times_s: list[float] = []
+        self._longer: list[float] = []  # probability of a wait longer than the time at the same place
+        share, left = 1.0, len(waits) + _DOUBT
+        for time_s, group in groupby(sorted(waits), key=itemgetter(0)):
+            ended = [is_end for _, is_end in group]
+            events = sum(ended)
+            if events:
+                share *= 1.0 - events / left
+                self._times_s.append(time_s)
+                self._longer.append(share)
+            left -= len(ended)
+
+    def longer(self, time_s: float) -> float:
+        """Return the probability of a wait that is longer than a time; constant beyond all that was seen."""
+        index = bisect_right(self._times_s, time_s)
+        return self._longer[index - 1] if index else 1.0
+
+    def quantile_s(self, share: float) -> float:
+        """Return the time below which a share of the waits is; the longest seen if that is unknown, 0 without any."""
+        times_s = self._times_s
+        index = bisect_left(self._longer, share - 1.0, key=lambda longer: -longer)
+        return times_s[min(index, len(times_s) - 1)] if times_s else 0.0
+
+
+class Waits:
+    """The last waits at one replica.
+
+    Attributes:
+        added: number of waits and refusals so far.
+        seen: number of waits so far.
+        added_s: time of the last wait or refusal.
+    """
+
+    def __init__(self) -> None:
+        self._waits: deque[tuple[float, bool]] = deque(maxlen=_LAST)
+        self._refused: deque[bool] = deque(maxlen=_LAST)
+        self._curves: dict[int, WaitCurve] = {}  # by number of waits
+        self.added = self.seen = 0
+        self.added_s = 0.0
+
+    def add(self, wait_s: float, now_s: float, *, is_end: bool) -> None:
+        """Add a wait that a first token ended, or that was given up."""
+        self._waits.append((wait_s, is_end))
+        self._curves.clear()
+        self.seen += 1
+        self._count(now_s, refused=False)
+
+    def add_refusal(self, now_s: float) -> None:
+        """Add an attempt that ended at once, without a bill."""
+        self._count(now_s, refused=True)
+
+    def _count(self, now_s: float, *, refused: bool) -> None:
+        self._refused.append(refused)
+        self.added += 1
+        self.added_s = now_s
+
+    @property
+    def refused(self) -> float:
+        """Share of the attempts that were refused."""
+        return sum(self._refused) / len(self._refused) if self._refused else 0.0
+
+    def curve(self, last: int = _LAST) -> WaitCurve:
+        """Return the curve of the last waits."""
+        if last not in self._curves:
+            waits = list(self._waits)
+            self._curves[last] = WaitCurve(waits[-last:])
+        return self._curves[last]
+
+    def forget_old(self) -> None:
+        """Forget all waits but the recent ones: they belong to a time that is over."""
+        self._waits = deque(list(self._waits)[-RECENT:], _LAST)
+        self._refused = deque(list(self._refused)[-RECENT:], _LAST)
+        self._curves.clear()
