@@ -73,7 +73,11 @@ def test_every_scenario_of_the_package_is_read(name: str) -> None:
         ('"10ms"', "10", "x.toml [reference]: static_delay: 10 is not a duration; write a duration with its unit"),
         ('"5%"', '"105%"', "x.toml [drawn.rare]: share: '105%' is not a share from 0% to 100%; write a share"),
         ("name", "name =", "x.toml: not a TOML file: "),
-        (GOOD[GOOD.index("[drawn]") : GOOD.index("[ref")], "", "write exactly one of [drawn], [serving] and [law]"),
+        (
+            GOOD[GOOD.index("[drawn]") : GOOD.index("[ref")],
+            "",
+            "write exactly one of [drawn], [serving], [law] and [tiers]",
+        ),
         ('name = "X"', "name = 3", "x.toml: name: 3 is not valid; write a text in quotes"),
         ("[arrivals]\nper_second = 5", "arrivals = 3", "x.toml: arrivals: 3 is not valid; write a table"),
     ],
@@ -86,7 +90,8 @@ def test_a_mistake_is_explained(tmp_path: Path, old: str, new: str, message: str
 def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
     """The error about an unknown name lists the known ones."""
     with pytest.raises(
-        ScenarioError, match=r"there is no workload 'W99'; write one of F1, T1, U1, U2, .*U25, W1, .*W8 or the path"
+        ScenarioError,
+        match=r"there is no workload 'W99'; write one of C1, .*F1, T1, U1, U2, .*U25, W1, .*W8 or the path",
     ):
         load("W99")
 
@@ -107,7 +112,8 @@ def test_a_choice_lists_its_values(tmp_path: Path) -> None:
         load(str(path))
     path.write_text(text.replace("per_second = 12 #", "concurrency = 12 #"))
     with pytest.raises(
-        ScenarioError, match=r"y.toml: \[serving\] and \[law\] have no closed loop; write per_second in \[arrivals\]"
+        ScenarioError,
+        match=r"y.toml: \[serving\], \[law\] and \[tiers\] have no closed loop; write per_second in \[arrivals\]",
     ):
         load(str(path))
 
