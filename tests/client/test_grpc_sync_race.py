@@ -18,6 +18,7 @@ from ttft_gateway.client.hedger import ClientAttempt, Hedger
 from ttft_gateway.hedging.contract import RequestFacts
 
 CONFIG = HedgeConfig(warmup_delay=2.0, budget_percent=100.0)
+_TIME_LIMIT_S = 60.0
 
 
 class Failed(grpc.RpcError, grpc.Call):
@@ -63,6 +64,7 @@ class Call:
         self._error: Any = None
         self._is_ended = False
         self.is_cancelled = False
+        self._may_end = threading.Event()
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         if self._is_ended:
@@ -70,9 +72,20 @@ class Call:
         else:
             self._callbacks.append(callback)
 
-    def end(self, error: Failed | None = None) -> None:
+    def __next__(self) -> str:
+        """Wait for the first message; raises the error of the call."""
+        self._may_end.wait()
+        if self._error is not None:
+            raise self._error
+        return "first"
+
+    def add_callback(self, _callback: Callable[[], None]) -> bool:
+        return True
+
+    def end(self, error: Any = None) -> None:
         """End with a response, or with an error."""
         callbacks, self._callbacks, self._error, self._is_ended = self._callbacks, [], error, True
+        self._may_end.set()
         for callback in callbacks:
             callback(self)
 
@@ -90,8 +103,11 @@ class Call:
 class Site:
     """A hedger with a clock that stands still, and the calls of one RPC."""
 
-    def __init__(self, timeout_s: float | None = None, config: HedgeConfig = CONFIG) -> None:
+    def __init__(
+        self, timeout_s: float | None = None, config: HedgeConfig = CONFIG, *, is_stream: bool = False
+    ) -> None:
         self.now_s = 0.0
+        self._is_stream = is_stream
         self.hedger = Hedger(config, clock=lambda: self.now_s, rand=lambda: 0.5)
         self.left_s: list[float | None] = []
         self.calls: list[Call] = []
@@ -100,7 +116,7 @@ class Site:
         self.hedger.credits.requests.spend(-5.0)  # a client in use has saved some
         self._due: list[Callable[[], None]] = []
         alarm: Any = self
-        self.race = SyncGrpcRace(race, alarm, self._start, is_stream=False)
+        self.race = SyncGrpcRace(race, alarm, self._start, is_stream=is_stream)
         self.race.begin(race.begin(math.inf if timeout_s is None else timeout_s))
 
     def after(self, _delay_s: float, function: Callable[[], None]) -> Appointment:
@@ -114,8 +130,11 @@ class Site:
         due, self._due = self._due, []
         for function in due:
             function()
+        attempts, pause = self.race.race.attempts, threading.Event()
+        while self._is_stream and len(attempts) > 1 and attempts[1].outcome is None:
+            pause.wait(0.001)  # the thread of the primary goes on
         for thread in threading.enumerate():
-            if thread.name.startswith("ttft-hedge"):
+            if thread.name.startswith("ttft-hedge") and not self._is_stream:
                 thread.join()
 
     def _start(self, attempt: ClientAttempt, left_s: float | None) -> Call:
@@ -185,6 +204,86 @@ def test_a_backup_that_cannot_be_sent_leaves_the_race_to_the_primary() -> None:
     site.advance(2.0)
     site.calls[0].end()
     assert (site.race.wait().call, site.in_flight) == (site.calls[0], 0)
+
+
+class _Exit(BaseException):
+    """An exit of a thread, as by a signal's handler or a debugger."""
+
+
+class _Strange(Failed):
+    """An error without a status."""
+
+    def code(self) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("error", [_Exit(), _Strange(grpc.StatusCode.OK), MemoryError()])
+def test_a_primary_that_ends_in_any_way_ends_its_race(error: BaseException, *, is_stream: bool) -> None:
+    """The caller gets the error, and does not wait for ever."""
+    site = Site(is_stream=is_stream)
+    site.calls[0].end(error)
+    assert (site.race.wait(_TIME_LIMIT_S).error, site.in_flight) == (error, 0)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("error", [_Exit(), _Strange(grpc.StatusCode.OK)])
+def test_a_backup_that_ends_in_any_way_leaves_the_race_to_the_primary(error: BaseException, *, is_stream: bool) -> None:
+    """The primary's answer is returned."""
+    site = Site(is_stream=is_stream)
+    send = site._start
+
+    def start(attempt: ClientAttempt, left_s: float | None) -> Call:
+        call = send(attempt, left_s)
+        call.end(error)
+        return call
+
+    site.race._start = start
+    site.advance(2.0)
+    assert site.race.answer is None
+    site.calls[0].end()
+    assert site.race.wait(_TIME_LIMIT_S).call is site.calls[0]
+
+
+def test_an_exit_of_a_thread_that_sends_a_backup_leaves_the_race_to_the_primary() -> None:
+    """An attempt without a call has ended."""
+
+    def leave() -> None:
+        raise _Exit
+
+    site = Site()
+    site.on_start[1] = leave
+    site.advance(2.0)
+    site.calls[0].end()
+    assert (site.race.wait(_TIME_LIMIT_S).call, site.in_flight) == (site.calls[0], 0)
+
+
+def test_an_error_while_a_winner_is_taken_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug after the first event costs the answer, and no caller waits for it."""
+    site, end = Site(), SyncGrpcRace._end
+    errors = [ZeroDivisionError()]
+
+    def broken(race: SyncGrpcRace, answer: Any) -> None:
+        if errors:
+            raise errors.pop()
+        end(race, answer)
+
+    monkeypatch.setattr(SyncGrpcRace, "_end", broken)
+    site.calls[0].end()
+    assert (type(site.race.wait(_TIME_LIMIT_S).error), site.in_flight) == (ZeroDivisionError, 0)
+
+
+def test_an_error_of_one_callback_keeps_no_other_one_from_its_call() -> None:
+    """The callbacks of a call are its user's code."""
+
+    def fail() -> None:
+        raise ValueError
+
+    site, called = Site(), []
+    site.race.when_over(fail)
+    site.race.when_over(lambda: called.append(1))
+    site.calls[0].end()
+    assert called == [1]
 
 
 @pytest.mark.parametrize(("pushback", "calls"), [("-1", 2), ("soon", 2), (None, 3)])

@@ -37,6 +37,7 @@ class AsyncRace(Generic[_T]):
     __slots__ = (
         "_attempts",
         "_backups",
+        "_broken",
         "_cancels",
         "_is_cancelled",
         "_loop",
@@ -56,6 +57,7 @@ class AsyncRace(Generic[_T]):
         self._backups: list[asyncio.Task[None]] = []
         self._result: _T | None = None  # the primary's response
         self._won: _T | None = None  # response of a backup that has won
+        self._broken: Exception | None = None  # error of a backup after it had won
         self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._is_cancelled = False  # the caller's task, by a backup that has won
@@ -102,6 +104,7 @@ class AsyncRace(Generic[_T]):
             self._main.uncancel()
         result, won, self._result, self._won = self._result, self._won, None, None
         if won is None:
+            failed = failed or (self._broken if result is None else None)
             if failed is not None:
                 raise failed
             assert result is not None
@@ -157,6 +160,8 @@ class AsyncRace(Generic[_T]):
             return
         except Exception as error:
             safely(self._race.on_failed, attempt, self._attempts.failure(error))
+            if self._race.winner is attempt:
+                self._broken = error
             return
         if self._race.winner is not attempt:
             await self._attempts.close(opened)

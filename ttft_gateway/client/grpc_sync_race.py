@@ -2,7 +2,8 @@
 
 No thread waits for a response: grpc reports it. A stream's first message is read in a thread for each attempt, which
 ends with it. One thread of the channel decides on backups; it exists while there is something to wait for. The loser's
-call is cancelled immediately, which resets its stream.
+call is cancelled immediately, which resets its stream. Whatever ends an attempt, an exit of its thread and an error in
+the code below included, is its result: no caller waits for an attempt that has ended.
 """
 
 import heapq
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from ttft_gateway.client.grpc_policy import EMPTY, PUSHBACK, failure_of, outcome_of
-from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, safely
+from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, log_failure, safely
 from ttft_gateway.client.race import UNSENT
 from ttft_gateway.hedging.outcomes import Outcome
 
@@ -122,7 +123,7 @@ class SyncGrpcRace:
         if not self._is_cancelled and self._answer is None:
             try:
                 call = self._start(attempt, self.left_s())
-            except Exception as raised:
+            except BaseException as raised:  # the caller gets it: this may be another thread
                 error = raised
         if call is None:
             self._on_result(RpcResult(attempt, None, NOTHING, error or grpc.FutureCancelledError()))
@@ -138,20 +139,34 @@ class SyncGrpcRace:
         if self._is_stream:
             self._in_thread(attempt, call, lambda: self._on_result(_first(attempt, call)))
         else:
-            call.add_done_callback(lambda done: self._on_result(RpcResult(attempt, done, NOTHING, _error_of(done))))
+            call.add_done_callback(lambda done: self._on_result(_response(attempt, done)))
 
     def _in_thread(self, attempt: ClientAttempt, call: Call, work: Callable[[], None]) -> None:
         """Do work that blocks for an attempt in a thread of its own."""
         thread = threading.Thread(target=work, name=f"ttft-hedge-{attempt.label}", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # no more threads
+        except (RuntimeError, MemoryError) as error:  # no more threads
             if call is not None:
                 call.cancel()
             self._on_result(RpcResult(attempt, None, NOTHING, error))
 
     def _on_result(self, answer: RpcResult) -> None:
-        """Take the result of an attempt; in any thread."""
+        """Take the result of an attempt; in any thread. An error here ends the race like a failure of the attempt."""
+        try:
+            self._take(answer)
+        except Exception as error:
+            log_failure()
+            attempt = answer.attempt
+            with self._changed:
+                self._failed.append(answer if answer.error is not None else answer._replace(call=None, error=error))
+            race = self.race
+            safely(race.on_failed, attempt, UNSENT)
+            if race.winner is attempt or (race.winner is None and race.is_over):  # a winner that cannot be returned
+                self._end(None)
+                safely(race.close)
+
+    def _take(self, answer: RpcResult) -> None:
         race, attempt = self.race, answer.attempt
         is_empty = self._is_stream and answer.first is NOTHING
         if answer.error is None and (not is_empty or race.is_alone(attempt)):
@@ -180,19 +195,19 @@ class SyncGrpcRace:
             self._running.pop(answer.attempt, None)
             self._answer, losers = answer, list(self._running.values())
         for call in losers:
-            call.cancel()
+            safely(call.cancel)
         if self._entry is not None:
             self._entry.cancel()
-        if race.winner is answer.attempt:
+        if race.winner is answer.attempt and answer.call is not None:
             if self._is_stream:
-                _watch_end(race, answer)
+                safely(_watch_end, race, answer)
             else:
                 safely(race.on_end, answer.attempt, outcome=Outcome.FINISHED)
         with self._changed:
             self._changed.notify_all()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback()
+            safely(callback)
 
     # backups
 
@@ -218,18 +233,24 @@ class SyncGrpcRace:
 
 
 def _first(attempt: ClientAttempt, call: Call) -> RpcResult:
+    """Read the first message of a stream."""
     try:
         return RpcResult(attempt, call, next(call, NOTHING), None)
     except Exception as error:
         return RpcResult(attempt, call, NOTHING, error)
+    except BaseException as error:  # the caller waits in another thread, and gets it
+        safely(call.cancel)
+        return RpcResult(attempt, None, NOTHING, error)
 
 
-def _error_of(call: Call) -> BaseException | None:
+def _response(attempt: ClientAttempt, call: Call) -> RpcResult:
+    """Return the result of a call with one response that has ended."""
     try:
-        error: BaseException | None = call.exception()
+        return RpcResult(attempt, call, NOTHING, call.exception())
     except grpc.FutureCancelledError as cancelled:
-        return cancelled
-    return error
+        return RpcResult(attempt, call, NOTHING, cancelled)
+    except BaseException as error:
+        return RpcResult(attempt, None, NOTHING, error)
 
 
 def _failure(answer: RpcResult) -> Failure:
@@ -238,7 +259,7 @@ def _failure(answer: RpcResult) -> Failure:
         return UNSENT
     if error is None:
         return EMPTY
-    if not isinstance(error, grpc.Call):  # an error of an interceptor
+    if not isinstance(error, grpc.Call) or error.code() is None:  # an error of an interceptor, or of grpc itself
         return Failure(Outcome.FAILED)
     return failure_of(error.code().name, dict(error.trailing_metadata() or ()).get(PUSHBACK))
 

@@ -3,7 +3,7 @@
 The primary runs in the caller's thread, which needs no other thread until the request is late: its own waits end at the
 time of the next decision (`sockets.py`). A backup runs in a thread of its own until its first event, at most
 `max_hedges` of them. The attempt with the first event stops the other attempts; each connection is closed immediately,
-by the thread that uses it.
+by the thread that uses it. Whatever ends a thread, an exit included, ends its attempt: no caller waits for it any more.
 
 Attempts are the same as with asyncio: their coroutines never wait, because what they call blocks. If the waits of a
 transport cannot be interrupted, as of a test's fake, the primary runs in a thread, too, and the thread of a loser ends
@@ -11,11 +11,12 @@ when the transport returns.
 """
 
 import contextlib
+import logging
 import math
 import threading
 from collections.abc import Coroutine
 from contextvars import copy_context
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from ttft_gateway.client.hedger import ClientAttempt, safely
 from ttft_gateway.client.race import UNSENT, Overtaken, RacedAttempts
@@ -23,6 +24,7 @@ from ttft_gateway.client.sockets import Watch, current
 from ttft_gateway.client.tracing import traced
 
 _T = TypeVar("_T")
+_log: Final = logging.getLogger("ttft_gateway")
 
 
 def finished(work: Coroutine[object, None, _T]) -> _T:
@@ -44,6 +46,7 @@ class SyncRace(Watch, Generic[_T]):
     """
 
     _won: _T | None = None  # response of a backup that has won
+    _broken: BaseException | None = None  # error of an attempt after it had won
     _is_left = False  # a response that comes now is closed by its thread
 
     def __init__(self, attempts: RacedAttempts[_T], threads: set[threading.Thread]) -> None:
@@ -57,7 +60,8 @@ class SyncRace(Watch, Generic[_T]):
     def run(self) -> _T:
         """Return the winner's response; without a winner, return the primary's or raise its error."""
         attempts, race = self._attempts, self._race
-        result, won, failed = None, None, None
+        result, won = None, None
+        failed: BaseException | None = None
         current.watch = self
         try:
             try:
@@ -83,6 +87,8 @@ class SyncRace(Watch, Generic[_T]):
         if won is not None:
             self._close(result)
             return won
+        if failed is None and result is None:
+            failed = self._broken or Overtaken()
         if failed is not None:
             raise failed
         assert result is not None
@@ -101,7 +107,7 @@ class SyncRace(Watch, Generic[_T]):
             self._race.close()
         if self._race.winner is not None:  # its thread is about to set its response
             with self._changed:
-                self._changed.wait_for(lambda: self._won is not None)
+                self._changed.wait_for(lambda: self._won is not None or self._broken is not None)
         return self._leave()
 
     def _leave(self) -> _T | None:
@@ -137,38 +143,48 @@ class SyncRace(Watch, Generic[_T]):
         self._threads.add(thread)
         try:
             thread.start()
-        except RuntimeError:  # no more threads
+        except (RuntimeError, MemoryError) as error:  # no more threads
             self._threads.discard(thread)
-            self._end(attempt, watch, None)
+            self._end(attempt, watch, None, error)
 
     def _work(self, attempt: ClientAttempt, watch: Watch) -> None:
+        """Run an attempt in its thread up to its response, its error, or the exit of the thread."""
         opened = None
+        failed: BaseException | None = None
         current.watch = watch
         try:
-            with contextlib.suppress(Overtaken):
-                opened = finished(self._attempts.open(attempt))
+            opened = finished(self._attempts.open(attempt))
+        except Overtaken:
+            pass
         except Exception as error:
-            safely(self._race.on_failed, attempt, self._attempts.failure(error))
-            self._on_error(attempt, error)
+            failed = error
+            safely(self._fail, attempt, error)
+        except BaseException as error:
+            failed = error
+            _log.warning("an attempt of a race was ended by %s", type(error).__name__)
+        current.watch = None
+        try:
+            self._end(attempt, watch, opened, failed)
         finally:
-            current.watch = None
-            self._end(attempt, watch, opened)
             self._threads.discard(threading.current_thread())
 
-    def _on_error(self, attempt: ClientAttempt, error: Exception) -> None:
-        """Take the error of an attempt, in its thread."""
+    def _fail(self, attempt: ClientAttempt, error: Exception) -> None:
+        self._race.on_failed(attempt, self._attempts.failure(error))
 
-    def _end(self, attempt: ClientAttempt, watch: Watch, opened: _T | None) -> None:
-        """Take the response of an attempt, None if it has none; in its thread."""
-        watch.close()
+    def _end(self, attempt: ClientAttempt, watch: Watch, opened: _T | None, failed: BaseException | None) -> None:
+        """Take the response of an attempt, or its error; neither if another attempt has won."""
         if opened is None:
             safely(self._race.on_failed, attempt, UNSENT)  # if nothing else was reported
         with self._changed:
-            if opened is not None and self._race.winner is attempt and not self._is_left:
-                self._won, opened = opened, None
-                self._changed.notify_all()
+            if self._race.winner is attempt:
+                if opened is None:
+                    self._broken = failed or Overtaken()
+                elif not self._is_left:
+                    self._won, opened = opened, None
+            self._changed.notify_all()
         if self._race.is_over:
             self.stop()
+        watch.close()
         self._close(opened)
 
 
@@ -176,7 +192,7 @@ class ThreadedRace(SyncRace[_T]):
     """One request over a transport with waits that cannot be interrupted."""
 
     _primary: _T | None = None  # its response, if it has not won
-    _error: Exception | None = None  # its error
+    _error: BaseException | None = None  # its error
     _is_ended = False  # the primary
 
     def run(self) -> _T:
@@ -193,7 +209,11 @@ class ThreadedRace(SyncRace[_T]):
             if not race.is_over:
                 race.close()
             with self._changed:
-                self._changed.wait_for(lambda: self._won is not None or (race.winner is None and self._is_ended))
+                self._changed.wait_for(
+                    lambda: (
+                        self._won is not None or self._broken is not None or (race.winner is None and self._is_ended)
+                    )
+                )
         except BaseException:
             race.close()
             self._close(self._leave())
@@ -208,21 +228,18 @@ class ThreadedRace(SyncRace[_T]):
             self._close(self._primary)
             return won
         if self._primary is None:
-            raise self._error or Overtaken
+            raise self._error or self._broken or Overtaken
         return self._primary
 
-    def _on_error(self, attempt: ClientAttempt, error: Exception) -> None:
-        if attempt is self._attempts.primary:
-            self._error = error
-
-    def _end(self, attempt: ClientAttempt, watch: Watch, opened: _T | None) -> None:
+    def _end(self, attempt: ClientAttempt, watch: Watch, opened: _T | None, failed: BaseException | None) -> None:
         if attempt is not self._attempts.primary:
-            super()._end(attempt, watch, opened)
+            super()._end(attempt, watch, opened, failed)
             return
         with self._changed:
+            self._error = failed
             if self._race.winner is None and not self._is_left:
                 self._primary, opened = opened, None
             self._is_ended = True
             self._changed.notify_all()
-        super()._end(attempt, watch, opened)
+        super()._end(attempt, watch, opened, failed)
         self.stop()
