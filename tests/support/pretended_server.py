@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any, Final, Self
 
 import httpx
+from httpcore._backends.sync import SyncStream
 
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from ttft_gateway import AsyncHedgingTransport, HedgingTransport
@@ -35,28 +36,20 @@ def _reads(words: int) -> list[bytes]:
     return [_HEAD + first, *others[:-1], others[-1] + b"0\r\n\r\n"]
 
 
-class _Stream:
-    """A connection of httpcore; each datagram is one read."""
+class _Socket(socket.socket):
+    """A socket of a client; each datagram is one read, and the whole answer follows the body of a request."""
 
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces = pieces
-        self._client, self._server = socket.socketpair(type=socket.SOCK_DGRAM)
+    server: socket.socket
 
-    def read(self, max_bytes: int, timeout: float | None) -> bytes:
-        self._client.settimeout(timeout)
-        return self._client.recv(max_bytes)
-
-    def write(self, buffer: bytes, *_: Any, **__: Any) -> None:
-        if buffer == _CALL:
-            for piece in self._pieces:
-                self._server.send(piece)
+    def send(self, data: Any, *_: Any) -> int:
+        if data == _CALL:
+            for piece in _reads(WORDS):
+                self.server.send(piece)
+        return len(data)
 
     def close(self) -> None:
-        self._client.close()
-        self._server.close()
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._client if info == "socket" else None
+        self.server.close()
+        super().close()
 
 
 class _AsyncStream:
@@ -81,8 +74,11 @@ class _AsyncStream:
 
 
 class _Backend:
-    def connect_unix_socket(self, *_: Any, **__: Any) -> _Stream:
-        return _Stream(_reads(WORDS))
+    def connect_unix_socket(self, *_: Any, **__: Any) -> SyncStream:
+        client, server = socket.socketpair(type=socket.SOCK_DGRAM)
+        pretended = _Socket(fileno=client.detach())
+        pretended.server = server
+        return SyncStream(pretended)
 
 
 class _AsyncBackend:

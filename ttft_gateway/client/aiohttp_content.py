@@ -31,7 +31,7 @@ class RacedContent:
         self._inner = inner
         self._held = deque(held)
         self._ending = ending
-        ending.last = b"".join(piece for piece, _ in held)
+        ending.last = held[-1][0] if held else b""
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         inner.on_eof(lambda: ending.report(Outcome.FINISHED))

@@ -8,6 +8,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -34,6 +35,7 @@ _DECOMPRESSED: Final = ("gzip", "deflate", "br", "zstd")  # by aiohttp; of sever
 _JSON: Final = "application/json"
 _SWITCH: Final = HEDGE_HEADER.decode()
 _FRAMING: Final = frozenset({b"connection", b"content-encoding", b"expect", b"transfer-encoding"})  # of one connection
+_ADDRESSES_MAX: Final = 64  # URLs that are remembered
 _LEFT_S_MIN: Final = 0.001  # aiohttp takes 0 for no limit
 _BYTES: Final = (bytes, bytearray, memoryview)
 
@@ -181,8 +183,10 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
                 url = self._base.join(url)
             if options.get("params"):
                 url = url.extend_query(options["params"])
-            own = CIMultiDict(options.get("headers") or ())
-            found = {**session.headers, **own} if session.headers else own
+            own = options.get("headers") or {}
+            if type(own) is not dict:
+                own = CIMultiDict(own)
+            found = {**session.headers, **CIMultiDict(own)} if session.headers else own
             headers = [(name.encode(), str(value).encode()) for name, value in found.items()]
             is_json = options.get("json") is not None
             body = self._json(options) if is_json else _body(options.get("data"))
@@ -193,10 +197,8 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
 
     def _enter(self, request: SessionCall) -> "Entrant[SessionCall, Sent, ClientResponse] | None":
         """Return the race of a request; None: it is sent without a race."""
-        url = request.url
-        origin = f"{url.scheme}://{url.raw_host}:{'' if url.is_default_port() else url.port}"
-        path = url.raw_path_qs.encode()
-        hedger = self.hedger
+        url, hedger = request.url, self.hedger
+        origin, path = _address_of(url)
         asked = ask(request.method, origin, path, request.headers, request.body, hedger.rand(), hedger.rules)
         entrant = self.race(request, url, asked, _limit_s(self._limits(request.options)))
         if entrant is None and asked.has_switch:
@@ -246,7 +248,9 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
 
     def _limits(self, options: Options) -> ClientTimeout:
         """Return the timeouts of a request."""
-        given = options.get("timeout", self)
+        if "timeout" not in options:
+            return self._inner.timeout
+        given = options["timeout"]
         if isinstance(given, int | float) or given is None:
             given = ClientTimeout(total=given)
         return given if isinstance(given, ClientTimeout) else self._inner.timeout
@@ -339,6 +343,13 @@ class _Pieces:
             raise StopAsyncIteration
         self.held.append(piece)
         return piece[0]
+
+
+@lru_cache(_ADDRESSES_MAX)
+def _address_of(url: URL) -> tuple[str, bytes]:
+    """Return origin and path, with its query, of a URL."""
+    origin = f"{url.scheme}://{url.raw_host}:{'' if url.is_default_port() else url.port}"
+    return origin, url.raw_path_qs.encode()
 
 
 def _limit_s(limits: ClientTimeout) -> float:

@@ -34,7 +34,7 @@ HEDGE_HEADER: Final = b"x-ttft-hedge"
 _RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and Anthropic
 _KEY_HEADER: Final = b"idempotency-key"
 _HEADERS_READ: Final = (HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER)
-_NAMES_MAX: Final = 128  # sets of header names that are remembered with the places of the headers read
+NAMES_MAX: Final = 128  # sets of header names that are remembered with the places of the headers read
 name_of: Final = itemgetter(0)
 """Returns the name of a header."""
 
@@ -205,7 +205,7 @@ def _bounds() -> "NumberLimits":
     return NumberLimits(n_max=1_000_000, max_tokens_max=1_000_000_000)  # the server checks them
 
 
-@lru_cache(_NAMES_MAX)
+@lru_cache(NAMES_MAX)
 def places(names: tuple[bytes, ...], read: tuple[bytes, ...]) -> tuple[int | None, ...]:
     """Return the places of the headers that are read among the names; of several with one name, the last one."""
     at = {name.lower(): place for place, name in enumerate(names)}

@@ -43,6 +43,7 @@ _HEADERS: Final = Event.HEADERS
 _WAIT, _FIRST, _ERROR = Verdict.WAIT, Verdict.FIRST, Verdict.ERROR
 _FAILED: Final = FrameKind.ERROR
 _BLANK: Final = b"\n\n"  # ends an event
+_RETURN: Final = ord("\r")  # a number is found in bytes with a third of the instructions for bytes
 _NAMES: Final = (b"content-type", b"content-encoding")
 
 
@@ -77,7 +78,7 @@ class _Events:
     def feed(self, data: bytes) -> Verdict:
         splitter = self._splitter
         try:
-            if splitter is None and data[-2:] == _BLANK != data and _BLANK not in data[:-1] and b"\r" not in data:
+            if splitter is None and 0 < data.find(_BLANK) == len(data) - 2 and _RETURN not in data:
                 events: Sequence[bytes] = (data,)
             else:
                 self._splitter = splitter = splitter or Splitter(_EVENT_MAX)
@@ -131,7 +132,7 @@ def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
     coding = b"" if coding_at is None else headers[coding_at][1].strip().lower()
     if not is_usual and callable(first):
         found: Detector = _Pieces(first, events=b"event-stream" in media).feed
-    elif asked.call is None or b"json" in media:
+    elif asked.call is None or media.find(b"json") >= 0:
         return _any_byte
     else:
         found = _Events(asked.call).feed

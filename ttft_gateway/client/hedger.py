@@ -25,12 +25,13 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
 from ttft_gateway.apis.base import Headers, RateLimit, Usage
-from ttft_gateway.client.asked import Asked, name_of
+from ttft_gateway.client.asked import NAMES_MAX, Asked, name_of
 from ttft_gateway.client.budget import Budget, ClientCredits
 from ttft_gateway.client.config import HedgeConfig, parameters
 from ttft_gateway.client.report import announce
@@ -350,7 +351,7 @@ class ClientRace:
         """Report a response's headers, names in any case: its quota."""
         attempt.status = status
         read = attempt.replica.read_limits
-        if read is None or _LIMIT not in b" ".join(map(name_of, headers)).lower():
+        if read is None or not _has_limit(tuple(map(name_of, headers))):
             return
         limits = read([(name.lower(), value) for name, value in headers])
         if limits:
@@ -508,6 +509,12 @@ class ClientRace:
                 self.hedger.stats.lost(attempt.label)
             elif outcome in _FAILED:
                 self.hedger.stats.failed(attempt.label, rate_limited=outcome is Outcome.RATE_LIMITED)
+
+
+@lru_cache(NAMES_MAX)
+def _has_limit(names: tuple[bytes, ...]) -> bool:
+    """Return True if a header may have a rate limit, by its name; a server sends few sets of names."""
+    return any(_LIMIT in name.lower() for name in names)
 
 
 def _has_plan(pool: Pool) -> bool:
