@@ -29,9 +29,11 @@ from gateway.config.loader import from_replicas, load
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 from gateway.config.values import secret_fault
 from gateway.server.credentials.board import missing_package
+from gateway.server.hot_restart import Predecessor, predecessor
 from gateway.server.http_server import ListenError
 from gateway.server.process import Addresses, run
 from gateway.server.redis_share import missing_client
+from gateway.server.sockets import InheritError
 from gateway.server.tracing import missing_exporter
 from gateway.version import VERSION
 
@@ -42,6 +44,19 @@ _LISTED_MAX = 20  # models or replicas; further ones are only counted
 
 def serve(arguments: argparse.Namespace) -> ExitCode:
     """Run the gateway."""
+    try:
+        return _serve(arguments, predecessor(os.environ))
+    except InheritError as error:
+        fail(str(error))
+        return ExitCode.CANNOT_LISTEN
+
+
+def _serve(arguments: argparse.Namespace, before: Predecessor) -> ExitCode:
+    """Run the gateway with the sockets that it inherits.
+
+    Raises:
+        InheritError: such a socket is not used.
+    """
     file = config_path(arguments.config, os.environ)
     if arguments.model is None and arguments.config is None and not file.exists():
         return _demo() if arguments.or_demo else report_no_file(file)
@@ -82,8 +97,8 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
             if sys.platform != "linux":
                 fail(f"workers is {count}, but several workers need Linux; write `workers: 1`")
                 return ExitCode.BAD_CONFIG
-            return serve_with_workers(count, settings, on_ready, meanwhile, reread)
-        return run_until_end(run(settings, on_ready, meanwhile, reread))
+            return serve_with_workers(count, settings, on_ready, meanwhile, reread, before)
+        return run_until_end(run(settings, on_ready, meanwhile, reread, before=before))
     except ListenError as error:
         names = "`listen` or `admin_listen`" if arguments.model is None else "`--listen` or `--admin-listen`"
         fail(f"{error}; stop the process that listens there, or change {names}")

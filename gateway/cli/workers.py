@@ -17,6 +17,7 @@ from gateway.cli.terminal import fail
 from gateway.config.settings import Settings
 from gateway.observe.process import Member, shared_memory_reader
 from gateway.server.admin_address import import_framework
+from gateway.server.hot_restart import Predecessor
 from gateway.server.http_server import name_of
 from gateway.server.process import Addresses
 from gateway.server.reloads import Reread
@@ -30,6 +31,7 @@ def serve_with_workers(
     on_ready: Callable[[Addresses], None],
     meanwhile: Callable[[Addresses], Coroutine[object, object, None]],
     reread: Reread | None,
+    before: Predecessor,
 ) -> ExitCode:
     """Run the gateway with several workers.
 
@@ -37,23 +39,26 @@ def serve_with_workers(
         on_ready: called in the supervisor, when all workers serve.
         meanwhile: run in the supervisor.
         reread: run in the supervisor for a reload; None if there is no file.
+        before: sockets and process that this one inherits.
 
     Raises:
+        InheritError: an inherited socket is not used.
         ListenError: an address is in use or not local.
     """
     from gateway.workers.board import Board
     from gateway.workers.group_state import read_state
     from gateway.workers.supervisor import Given, StartFailed, supervise
     from gateway.workers.top import Children, Listening, Top, bind, lock_file
-    from gateway.workers.worker import Inherited, work
+    from gateway.workers.worker import Forked, work
 
     import_framework()  # once here, instead of once in each process
     if settings.share is not None:
         importlib.import_module("gateway.share.redis")  # the same
     if settings.tracing is not None:
         importlib.import_module("gateway.observe.otlp")
-    public = bind(settings.listen)
-    admin = None if settings.admin_listen is None else bind(settings.admin_listen)
+    public = bind(settings.listen, before.inherited)
+    admin = None if settings.admin_listen is None else bind(settings.admin_listen, before.inherited)
+    before.inherited.close_rest()
     address, lock, board = name_of(public), lock_file(), Board(count)
 
     def supervisor(control: socket.socket, state: int | None) -> int:
@@ -68,9 +73,11 @@ def serve_with_workers(
 
     def worker(number: int, control: socket.socket) -> int:
         member = Member(number, count, shared_memory_reader(), lock)
-        return run_until_end(work(Inherited(member, public, control, board)), lock)
+        return run_until_end(work(Forked(member, public, control, board)), lock)
 
-    code = Top(count, Children(supervisor, worker), Listening(public, admin), board, settings.drain_timeout_s).run()
+    code = Top(
+        count, Children(supervisor, worker), Listening(public, admin), board, settings.drain_timeout_s, before
+    ).run()
     return ExitCode(code) if code in set(ExitCode) else ExitCode.FAILED
 
 

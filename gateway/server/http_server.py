@@ -179,9 +179,7 @@ def listening(address: Address, found: Sequence[Any]) -> socket.socket:
         sock = socket.socket(family, kind, proto)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES_MAX)
+            set_options(sock)
             sock.bind(where)
             sock.listen(_BACKLOG)
         except OSError:
@@ -190,6 +188,13 @@ def listening(address: Address, found: Sequence[Any]) -> socket.socket:
     except OSError as error:
         raise cannot_listen(address, error) from error
     return sock
+
+
+def set_options(sock: socket.socket) -> None:
+    """Set the options that connections inherit from a listening socket."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES_MAX)
 
 
 def cannot_listen(address: Address, error: OSError) -> ListenError:

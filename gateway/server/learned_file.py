@@ -98,6 +98,10 @@ class LearnedFile:
         except Exception:  # a bug must not stop the gateway
             logging.getLogger(__name__).exception("the learned state could not be restored")
 
+    def stop(self) -> None:
+        """Write the file no more: another process does."""
+        self._is_closed = True
+
     async def keep(self) -> None:
         """Write the file every 30 s."""
         if self._file is None:

@@ -5,6 +5,7 @@
                    without the delay.
     second signal  everything ends immediately.
     SIGHUP         the configuration is read again; running streams continue.
+    SIGUSR2        a new process takes the addresses, then this one drains (hot_restart.py).
 
 Owns sockets and signals; the object graph belongs to app.py. Units: seconds.
 """
@@ -23,20 +24,21 @@ from gateway.config.values import Address
 from gateway.errors import ReloadFailed
 from gateway.server.admin_address import AdminAddress
 from gateway.server.app import Gateway
+from gateway.server.hot_restart import HotRestart, Predecessor
 from gateway.server.http_server import (
     HttpServer,
     accept_from,
     cannot_listen,
     freeze_startup_objects,
     give_memory_back,
-    listening,
     name_of,
     waiting_connections,
 )
 from gateway.server.model_parts import Tune
-from gateway.server.notify import READY, STOPPING, notify, reloading
+from gateway.server.notify import READY, STOPPING, Watchdog, notify, reloading
 from gateway.server.redis_share import open_redis, wait_for_redis
 from gateway.server.reloads import Reread
+from gateway.server.sockets import Inherited
 
 READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: load balancers poll about every second
 DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish in time
@@ -69,6 +71,7 @@ async def run(
     meanwhile: Callable[[Addresses], Coroutine[object, object, None]] | None = None,
     reread: Reread | None = None,
     tune: Tune | None = None,
+    before: Predecessor | None = None,
 ) -> ExitReport:
     """Serve until a signal stops the gateway.
 
@@ -79,6 +82,7 @@ async def run(
         meanwhile: started after on_ready, and cancelled by the first signal; None for nothing.
         reread: reads the settings again for a reload; None if there is no file.
         tune: see `gateway.server.model_parts.Tune`.
+        before: sockets and process that this one inherits; None for none.
 
     Raises:
         ListenError: an address is in use or not local.
@@ -86,7 +90,9 @@ async def run(
     give_memory_back()
     with contextlib.ExitStack() as opened:
         configured = [address for address in (settings.listen, settings.admin_listen) if address is not None]
-        sockets = [opened.enter_context(await _bind(address)) for address in configured]
+        before = before or Predecessor()
+        sockets = [opened.enter_context(await _bind(address, before.inherited)) for address in configured]
+        before.inherited.close_rest()
         addresses = Addresses(name_of(sockets[0]), name_of(sockets[1]) if len(sockets) > 1 else None)
         async with asyncio.TaskGroup() as tasks:
             engine = None if settings.share is None else open_redis(settings.share, tasks)
@@ -100,40 +106,48 @@ async def run(
                 admin = AdminAddress(sockets[1], gateway.build_admin, tasks, gateway.runtime, gateway.hub)
             server = _public_server(gateway, sockets[0], admin)
             sweeping = tasks.create_task(sweep(server, gateway))
-            keeping = tasks.create_task(gateway.learned.keep())
-            watching = tasks.create_task(gateway.watch.run())
+            lasting = (gateway.learned.keep(), gateway.watch.run(), Watchdog(0.0).keep_beating())
+            background = [tasks.create_task(each) for each in lasting]
             await asyncio.to_thread(load_documents)  # the first thread opens files, too
             if engine is not None:
                 await wait_for_redis(engine)
                 await gateway.start_sharing()
             freeze_startup_objects()
             with _signals() as signals, _reload_on_sighup(gateway, tasks):
+                restart = HotRestart(tasks, sockets, gateway.learned.save, signals.put_nowait)
+                restart.start()
                 on_ready(addresses)
                 notify(READY)
                 server.acceptor.start()
                 if admin is not None:
                     admin.start()
-                background = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
-                patient = await signals.get() is signal.SIGTERM
-                notify(STOPPING)
-                if background is not None:
-                    background.cancel()
-                draining = tasks.create_task(_drain(gateway, server, admin, settings.drain_timeout_s, patient=patient))
+                before.report_ready()
+                beside = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
+                first = await signals.get()
+                restart.close()
+                if beside is not None:
+                    beside.cancel()
+                draining = tasks.create_task(_drain(gateway, server, admin, settings.drain_timeout_s, first))
                 report = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
-                keeping.cancel()
-                watching.cancel()
+                for task in background:
+                    task.cancel()
                 await end(gateway, server, admin)
             sweeping.cancel()
     return report
 
 
 async def _drain(
-    gateway: Gateway, server: HttpServer, admin: AdminAddress | None, timeout_s: float, *, patient: bool
+    gateway: Gateway, server: HttpServer, admin: AdminAddress | None, timeout_s: float, first: signal.Signals
 ) -> int:
     """Stop accepting, then wait for running requests; return the number of requests ended with an error."""
-    gateway.public.draining = True
+    if first is signal.SIGUSR2:  # a new process has the addresses, and is ready
+        gateway.learned.stop()
+        server.stop_listening()
+    else:
+        notify(STOPPING)
+        gateway.public.draining = True
     server.drain()
-    if patient:
+    if first is not signal.SIGINT:
         await asyncio.sleep(READINESS_LEAD_S)
     server.stop_listening()
     if admin is not None:
@@ -201,8 +215,8 @@ def _public_server(gateway: Gateway, sock: socket.socket, admin: AdminAddress | 
     return HttpServer(waiting, gateway.client_idle_s, gateway.public.open, accept_with, sock)
 
 
-async def _bind(address: Address) -> socket.socket:
-    """Return a listening socket.
+async def _bind(address: Address, inherited: Inherited) -> socket.socket:
+    """Return a listening socket, an inherited one if there is one.
 
     Raises:
         ListenError: the address is in use or not local.
@@ -212,7 +226,7 @@ async def _bind(address: Address) -> socket.socket:
         found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
     except OSError as error:
         raise cannot_listen(address, error) from error
-    return listening(address, found)
+    return inherited.bound(address, found)
 
 
 @contextlib.contextmanager

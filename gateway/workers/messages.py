@@ -220,6 +220,7 @@ class ToSupervisor(msgspec.Struct, omit_defaults=True):
         hung: process id of a worker that does not answer.
         answers: process id of a worker that answers again.
         signal: number of a received signal.
+        is_replaced: True once a new process has the addresses.
     """
 
     worker: int = 0
@@ -229,6 +230,7 @@ class ToSupervisor(msgspec.Struct, omit_defaults=True):
     hung: int = 0
     answers: int = 0
     signal: int = 0
+    is_replaced: bool = False
 
 
 class ToWorker(msgspec.Struct):

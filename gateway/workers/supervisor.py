@@ -262,9 +262,10 @@ class Supervisor:
         first = await self._signals.get()
         background.cancel()
         drain_s = self._settings().drain_timeout_s + DRAIN_ERROR_FLUSH_S + READINESS_LEAD_S + _LAST_S
-        self._control.send(ToTop(notify=STOPPING, stopping_s=drain_s))
+        is_replaced = first is signal.SIGUSR2
+        self._control.send(ToTop(notify="" if is_replaced else STOPPING, stopping_s=drain_s))
         self._group.is_stopping = True
-        draining = self._tasks.create_task(self._drain(patient=first is signal.SIGTERM))
+        draining = self._tasks.create_task(self._drain(first))
         second = self._tasks.create_task(self._next_signal())
         await asyncio.wait([draining, second], return_when=asyncio.FIRST_COMPLETED)
         stopped: signal.Signals | None = None
@@ -335,6 +336,10 @@ class Supervisor:
             if not self._started.is_set():
                 self._start_fault = f"a worker has ended before it was ready: {message.reason}; see the messages above"
                 self._changed.set()
+        elif message.is_replaced:
+            self._put_signal(signal.SIGUSR2)
+        elif message.signal == signal.SIGUSR2:
+            self._tasks.create_task(self._learned.save())
         elif message.signal == signal.SIGHUP:
             self._tasks.create_task(self._reload_by_signal())
         else:
@@ -418,10 +423,14 @@ class Supervisor:
 
     # the end
 
-    async def _drain(self, *, patient: bool) -> None:
+    async def _drain(self, first: signal.Signals | None) -> None:
         """Let every worker finish its requests."""
-        self._group.notify_all("drain")
-        if patient:
+        if first is signal.SIGUSR2:  # a new gateway has the addresses, and is ready
+            self._learned.stop()
+            self._group.notify_all("replaced")
+        else:
+            self._group.notify_all("drain")
+        if first in (signal.SIGTERM, signal.SIGUSR2):
             await asyncio.sleep(READINESS_LEAD_S)
         if self._admin is not None:
             self._admin.stop_listening()

@@ -7,6 +7,7 @@ Units: seconds.
 
 import contextlib
 import gc
+import math
 import os
 import select
 import signal
@@ -22,8 +23,10 @@ from typing import Final
 import msgspec
 
 from gateway.config.values import Address
-from gateway.server.http_server import cannot_listen, listening
-from gateway.server.notify import notify
+from gateway.server.hot_restart import FAILED, READY_S_MAX, STARTED, Predecessor, Successor
+from gateway.server.http_server import cannot_listen
+from gateway.server.notify import Watchdog, notify
+from gateway.server.sockets import Inherited
 from gateway.workers.board import SUPERVISOR, Board, Stillness
 from gateway.workers.messages import ToSupervisor, ToTop, ToWorker
 
@@ -36,6 +39,7 @@ _ENDED_CHECKS: Final = 10  # after which it is ended: its streams hang
 _SUPERVISOR_CHECKS: Final = 5  # no stream depends on it
 _PACKET_BYTES_MAX: Final = 4096
 _PASSED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_HANDLED: Final = (*_PASSED, signal.SIGUSR2)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ToTop).decode
@@ -129,15 +133,18 @@ class Listening:
     public: socket.socket
     admin: socket.socket | None
 
+    def all(self) -> list[socket.socket]:
+        """Return the sockets."""
+        return [sock for sock in (self.public, self.admin) if sock is not None]
+
     def close(self) -> None:
         """Accept nothing in this process, and in processes that are forked from now on."""
-        self.public.close()
-        if self.admin is not None:
-            self.admin.close()
+        for sock in self.all():
+            sock.close()
 
 
-def bind(address: Address) -> socket.socket:
-    """Return a listening socket.
+def bind(address: Address, inherited: Inherited) -> socket.socket:
+    """Return a listening socket, an inherited one if there is one.
 
     Raises:
         ListenError: the address is in use or not local.
@@ -146,7 +153,7 @@ def bind(address: Address) -> socket.socket:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
     except OSError as error:
         raise cannot_listen(address, error) from error
-    return listening(address, found)
+    return inherited.bound(address, found)
 
 
 def lock_file() -> int:
@@ -164,11 +171,24 @@ class Top:
         sockets: listening sockets, which the other processes inherit.
         board: beats of all processes.
         drain_s: time for the requests of the workers if the gateway stops without a supervisor.
+        before: process that this one replaces, if there is one.
     """
 
-    def __init__(self, workers: int, children: Children, sockets: Listening, board: Board, drain_s: float) -> None:
+    def __init__(
+        self,
+        workers: int,
+        children: Children,
+        sockets: Listening,
+        board: Board,
+        drain_s: float,
+        before: Predecessor,
+    ) -> None:
         self._board = board
         self._drain_s = drain_s
+        self._before = before
+        self._successor: Successor | None = None
+        self._successor_s = math.inf  # time until which it must be ready
+        self._watchdog = Watchdog(_now_s())
         self._slots = [_Slot(number, Stillness(board[number])) for number in range(1, workers + 1)]
         self._supervisor = _Slot(SUPERVISOR, Stillness(board[SUPERVISOR]))
         self._children = children
@@ -209,24 +229,38 @@ class Top:
     def _wait(self, received: int) -> None:
         """Wait for a signal, a message or the next thing to do."""
         due = [slot.due_s for slot in self._all() if slot.due_s is not None and not self._is_stopping]
-        due += [self._check_s, *([] if self._kill_s is None else [self._kill_s])]
-        control = self._supervisor.control
-        watched: list[int | socket.socket] = [received, *([] if control is None else [control])]
+        due += [
+            self._check_s,
+            self._watchdog.due_s,
+            self._successor_s,
+            *([] if self._kill_s is None else [self._kill_s]),
+        ]
+        control, successor = self._supervisor.control, self._successor
+        sockets = [control, None if successor is None else successor.sock]
+        watched: list[int | socket.socket] = [received, *(sock for sock in sockets if sock is not None)]
         found, _, _ = select.select(watched, [], [], max(0.0, min(due) - _now_s()))
+        self._watchdog.beat(_now_s())
         if received in found:
             for number in os.read(received, 64):
                 self._on_signal(number)
         if control is not None and control in found:
             self._on_message(control)
+        if successor is not None and (successor.sock in found or _now_s() >= self._successor_s):
+            self._on_successor(successor)
 
     def _all(self) -> list["_Slot"]:
         return [self._supervisor, *self._slots]
 
     def _on_signal(self, number: int) -> None:
+        if number == signal.SIGUSR2:
+            self._replace_all()
         if number not in _PASSED:
             return
         if number != signal.SIGHUP:
             self._is_stopping = True
+            if self._successor is not None:
+                self._successor.abort()
+                self._successor, self._successor_s = None, math.inf
             self._signals += 1
             if not self._supervisor.process:  # it was to be replaced
                 self._code = 1
@@ -234,6 +268,39 @@ class Top:
             if self._signals == 2:
                 self._kill_s = _now_s() + _KILL_S
         self._tell(ToSupervisor(signal=number))
+
+    def _replace_all(self) -> None:
+        """Start a new process that is to replace this one, and all others."""
+        if self._successor is not None or self._is_stopping or not self._has_served:
+            return
+        self._tell(ToSupervisor(signal=signal.SIGUSR2))  # which writes the learned file
+        try:
+            self._successor = Successor(self._sockets.all())
+        except OSError as error:
+            _report("error", FAILED % f"cannot be started ({error.strerror})")
+            return
+        self._successor_s = _now_s() + READY_S_MAX
+        _report("warning", STARTED % self._successor.process)
+
+    def _on_successor(self, successor: Successor) -> None:
+        """Drain if the new process is ready; go on if it has ended, or is late."""
+        is_late = _now_s() >= self._successor_s
+        self._successor, self._successor_s = None, math.inf
+        try:
+            is_ready = bool(successor.sock.recv(1))
+        except OSError:
+            is_ready = False
+        if not is_ready:
+            successor.abort()
+            fault = f"is not ready after {READY_S_MAX:g} s" if is_late else "has ended before it was ready"
+            _report("error", FAILED % fault)
+            return
+        successor.release()
+        self._is_stopping = True
+        self._tell(ToSupervisor(is_replaced=True))
+        if not self._supervisor.process:
+            self._code = 0
+            self._stop(self._drain_s)
 
     def _on_message(self, control: socket.socket) -> None:
         try:
@@ -247,8 +314,10 @@ class Top:
         if message.is_state:
             self._keep_state(descriptors[0])
         if message.notify:
-            self._has_served = True
             notify(message.notify)
+            if not self._has_served:
+                self._before.report_ready()
+            self._has_served = True
         if message.stopping_s is not None:
             self._is_stopping = True
             self._kill_s = self._kill_s or _now_s() + message.stopping_s + _KILL_S
@@ -428,7 +497,7 @@ def _fork(child: Child, closed: list[socket.socket]) -> int:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED, signal.SIGCHLD))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (*_HANDLED, signal.SIGCHLD))
     try:
         process = os.fork()
     except OSError as error:
@@ -440,7 +509,7 @@ def _fork(child: Child, closed: list[socket.socket]) -> int:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        for number in _PASSED:
+        for number in _HANDLED:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -460,7 +529,7 @@ def _signal_pipe() -> Iterator[int]:
     """Yield a descriptor from which the numbers of received signals are read."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    for number in (*_PASSED, signal.SIGCHLD):
+    for number in (*_HANDLED, signal.SIGCHLD):
         signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     try:

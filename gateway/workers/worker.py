@@ -64,7 +64,7 @@ _BEGIN_S_MAX: Final = 60.0
 _CLOSE_S_MAX: Final = 1.0  # for the last message
 
 
-class Inherited(NamedTuple):
+class Forked(NamedTuple):
     """Place, sockets and memory that a worker inherits from the top process.
 
     Attributes:
@@ -80,7 +80,7 @@ class Inherited(NamedTuple):
     board: Board
 
 
-async def work(inherited: Inherited, tune: Tune | None = None) -> ExitReport:
+async def work(forked: Forked, tune: Tune | None = None) -> ExitReport:
     """Serve until the supervisor ends the worker, or the top process has ended.
 
     Args:
@@ -88,13 +88,13 @@ async def work(inherited: Inherited, tune: Tune | None = None) -> ExitReport:
     """
     give_memory_back()
     async with asyncio.TaskGroup() as tasks:
-        beating = tasks.create_task(inherited.board[inherited.member.number or 0].keep_beating())
+        beating = tasks.create_task(forked.board[forked.member.number or 0].keep_beating())
         commands = _Commands()
-        link = _Link(tasks, inherited.control, commands)
+        link = _Link(tasks, forked.control, commands)
         begin = await link.begin()
         report = ExitReport(0, signal.SIGTERM)
         if begin is not None:
-            worker = _Worker(inherited, link.channel, tasks, begin, tune)
+            worker = _Worker(forked, link.channel, tasks, begin, tune)
             link.handlers |= worker.handlers()
             link.on_again = worker.report
             report = await worker.serve(commands)
@@ -109,6 +109,7 @@ class _Commands:
     Attributes:
         accepting: set when connections are to be accepted.
         draining: set by the first command.
+        is_replaced: True if a new gateway has the addresses.
         finishing: set when no further connection comes.
         ending: set when everything is to end immediately.
     """
@@ -116,6 +117,7 @@ class _Commands:
     def __init__(self) -> None:
         self.accepting = asyncio.Event()
         self.draining = asyncio.Event()
+        self.is_replaced = False
         self.finishing = asyncio.Event()
         self.ending = asyncio.Event()
 
@@ -129,9 +131,14 @@ class _Commands:
         return {
             "accept": lambda _: self.accepting.set(),
             "drain": lambda _: self.draining.set(),
+            "replaced": lambda _: self._replaced(),
             "finish": lambda _: self.finishing.set(),
             "end": lambda _: self._end(),
         }
+
+    def _replaced(self) -> None:
+        self.is_replaced = True
+        self.draining.set()
 
     def _end(self) -> None:
         self.ending.set()
@@ -210,15 +217,15 @@ class _Link:
 class _Worker:
     def __init__(
         self,
-        inherited: Inherited,
+        forked: Forked,
         channel: Channel,
         tasks: asyncio.TaskGroup,
         begin: Begin,
         tune: Tune | None,
     ) -> None:
-        member = inherited.member
-        self._listen = inherited.listen
-        self._turns = ConnectionTurns(inherited.board, member.number or 0)
+        member = forked.member
+        self._listen = forked.listen
+        self._turns = ConnectionTurns(forked.board, member.number or 0)
         self._is_ready = False
         self._workers = member.workers
         self._number = member.number
@@ -288,7 +295,7 @@ class _Worker:
 
     async def _accept(self, commands: _Commands, server: HttpServer) -> None:
         await commands.accepting.wait()
-        if not commands.finishing.is_set():
+        if not (commands.finishing.is_set() or commands.is_replaced):
             self._turns.start()
             server.acceptor.start()
 
@@ -303,7 +310,11 @@ class _Worker:
 
     async def _drain(self, commands: _Commands, server: HttpServer) -> int:
         await commands.draining.wait()
-        self._gateway.public.draining = True
+        if commands.is_replaced:
+            self._turns.stop()
+            server.stop_listening()
+        else:
+            self._gateway.public.draining = True
         server.drain()
         await commands.finishing.wait()
         self._turns.stop()

@@ -30,6 +30,7 @@ from host_scenarios import HOST_LIMIT, HOST_TROUBLES, two_hosts
 from hot_path import Fleet, cost, longest_slice
 from nights import played_nights
 from outage_scenarios import OUTAGE_LIMIT, SLOTS, outages_of, seen_outages
+from process_scenarios import SCENARIOS, hit
 from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
@@ -389,6 +390,13 @@ def rolling() -> Iterator[Line]:
     yield from starmap(Line, run_real(rolled()).lines())
 
 
+def processes() -> Iterator[Line]:
+    """Results of processes that are killed, stopped, replaced and reloaded; restarts with one worker, too."""
+    for workers, name in (*((2, name) for name in SCENARIOS), (1, "hot restart"), (1, "reload")):
+        seen = run_real(hit(name, workers))
+        yield Line(f"{name}, workers {workers}", "new: 0 failed, 0 late", str(seen), seen.holds)
+
+
 def sharing() -> Iterator[Line]:
     """Four processes with one limit of 3,000 requests a minute, while their engine works and while it does not."""
     for load, shares, trouble in ((2.0, EVEN, "works"), (4.0, SKEWED, "works")):
@@ -446,6 +454,7 @@ ON_REQUEST = (
     one_provider,
     outages,
     outcomes,
+    processes,
     redis_crowd,
     rolling,
     sharing,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from checkout import ROOT
 from gateway.cli.parser import parse
+from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
 from gateway.config.settings import Settings
 from gateway.server.process import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S
 
@@ -30,6 +31,12 @@ def test_the_unit_waits_for_the_drain() -> None:
     """Systemd ends the process after the drain."""
     drain_s = Settings.model_fields["drain_timeout_s"].get_default()
     assert float(dict(LINES)["TimeoutStopSec"]) >= drain_s + READINESS_LEAD_S + DRAIN_ERROR_FLUSH_S + 5
+
+
+def test_the_socket_has_the_default_addresses() -> None:
+    """A gateway without `listen` and `admin_listen` uses both sockets."""
+    unit = (ROOT / "examples/ttft-gateway.socket").read_text(encoding="utf-8")
+    assert re.findall(r"^ListenStream=(.*)$", unit, re.MULTILINE) == [str(LISTEN_DEFAULT), str(ADMIN_LISTEN_DEFAULT)]
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:

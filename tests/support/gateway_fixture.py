@@ -19,6 +19,7 @@ from gateway.events import Event
 from gateway.server import process as serve
 from gateway.server.app import Gateway
 from gateway.server.http_server import name_of
+from gateway.server.sockets import Inherited
 from gateway.simulated.profile import parse_profile
 from gateway.simulated.server import SimulatedServer
 from gateway.simulated.stats import RequestRecord
@@ -175,7 +176,7 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(settings, tasks, lambda: load(file, {}))
         await gateway.start_tokens()
-        with await serve._bind(settings.listen) as sock:
+        with await serve._bind(settings.listen, Inherited()) as sock:
             server = serve._public_server(gateway, sock, None)
             sweeping = tasks.create_task(serve.sweep(server, gateway))
             server.acceptor.start()
