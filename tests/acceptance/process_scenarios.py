@@ -7,6 +7,7 @@ follows `MAINPID`, and starts the gateway again when it ends. Units: seconds.
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -30,7 +31,6 @@ _CONNECTS_PER_S: Final = 40
 _KEPT: Final = 12  # connections that are kept
 _KEPT_PER_S: Final = 10  # requests on each
 _LATE_S: Final = 1.0
-_BEFORE_S: Final = 0.05  # a connection of a hung worker may have been accepted by it just before
 _SETTLE_S: Final = 3.0
 _HIGH: Final = 100  # descriptors that a new process certainly does not use itself
 
@@ -173,7 +173,7 @@ class _Load:
         self._loop = asyncio.get_running_loop()
         self._manager = manager
         self._over = False
-        self.excused_s = (0.0, 0.0)  # begins of connections that a hung worker may have accepted before
+        self.hit_s = math.inf  # time at which a worker was hit
         self.times_s: list[tuple[float, float | None]] = []
         self.kept = 0
         self.kept_failed = 0
@@ -237,9 +237,12 @@ class _Load:
             await asyncio.sleep(0.1)
 
     def judged(self) -> list[tuple[float, float | None]]:
-        """Return the new connections that count."""
-        begin_s, end_s = self.excused_s
-        return [each for each in self.times_s if not begin_s <= each[0] <= end_s]
+        """Return the new connections that count: a worker that is hit may have accepted those under way."""
+        return [
+            (begin_s, took_s)
+            for begin_s, took_s in self.times_s
+            if not begin_s < self.hit_s < begin_s + (math.inf if took_s is None else took_s)
+        ]
 
 
 Hit = Callable[[Manager, _Load], Awaitable[int]]
@@ -253,9 +256,9 @@ async def _on_supervisor(manager: Manager, number: signal.Signals, wait_s: float
 
 
 async def _on_worker(manager: Manager, load: _Load, number: signal.Signals) -> int:
-    process, now_s = (await manager.workers())[0], asyncio.get_running_loop().time()
-    load.excused_s = (now_s - _BEFORE_S, now_s)
+    process = (await manager.workers())[0]
     os.kill(process, number)
+    load.hit_s = asyncio.get_running_loop().time()
     await asyncio.sleep(15.0)  # it is ended after ten seconds
     return STREAMS
 
