@@ -20,13 +20,13 @@ SLOW_LEVEL: Final = 2.0
 ATTEMPTS_LIMITED_SHARE: Final = 0.05
 QUOTA_LEFT_SHARE: Final = 0.1
 OTHERS_SHARE: Final = 0.4
-OTHERS_LEFT_SHARE: Final = 0.6  # with more left, others are no trouble
+OTHERS_LEFT_SHARE: Final = 0.8  # with more left, others are no trouble
 DENIED_SHARE: Final = 0.05
 LOST_TOKENS_SHARE: Final = 0.2
 _COUNT_MIN: Final = 3
 _NOTHING: Final = ReplicaSlot()
 _QUICK: Final = 2  # quick answers in a minute, after which a replica is not slow any more
-_LOST_MIN: Final = 4  # attempts in a row that lost to hedges: of a healthy replica, some 3 % do
+_LATE_MIN: Final = 4  # attempts in a row: of a healthy replica, some 3 % are late
 _LOST_ELSEWHERE: Final = 0.2  # with more everywhere, the replica is not the cause
 _LIMITS: Final[Mapping[str, str]] = {
     "provider": "the provider's limit",
@@ -178,17 +178,22 @@ def usual_s(replica: ReplicaState, others: Sequence[ReplicaState]) -> float | No
     return times[len(times) // 2] if times else replica.ttft_p50_s
 
 
-def is_slow(replica: ReplicaState, others: Sequence[ReplicaState], slots: Mapping[str, ReplicaSlot], lost: int) -> bool:
+def is_slow(
+    replica: ReplicaState,
+    others: Sequence[ReplicaState],
+    slots: Mapping[str, ReplicaSlot],
+    late: Mapping[str, int],
+) -> bool:
     """Return True for a replica in use that has stopped answering or is much slower than usual.
 
     The pool's tests are made for routing: they need more attempts than the few that a late replica still gets. So a
-    replica is slow, too, if its last four attempts lost to hedges, and hardly any elsewhere; and it is not slow any
-    more after quick answers.
+    replica is slow, too, if its last four attempts were late, and the attempts of most other replicas were not; and it
+    is not slow any more after quick answers.
 
     Args:
         others: replicas of the model.
         slots: counts of the replicas in the last minute.
-        lost: attempts in a row that lost a race without a first token.
+        late: late attempts in a row, by replica.
     """
     counts = slots.get(replica.replica, _NOTHING)
     if not _serves(replica):
@@ -197,18 +202,21 @@ def is_slow(replica: ReplicaState, others: Sequence[ReplicaState], slots: Mappin
         usual = usual_s(replica, others)
         is_quick = counts.answered >= _QUICK and not counts.cancelled and usual is not None
         return not (is_quick and counts.answered_s <= SLOW_LEVEL * (usual or 0.0) * counts.answered)
-    rest = [slots.get(each.replica, _NOTHING) for each in others if each is not replica]
-    is_usual_elsewhere = sum(each.cancelled for each in rest) <= _LOST_ELSEWHERE * sum(each.attempts for each in rest)
-    return lost >= _LOST_MIN and counts.cancelled > 0 and is_usual_elsewhere
+    rest = [each.replica for each in others if each is not replica]
+    cancelled = sum(slots.get(name, _NOTHING).cancelled for name in rest)
+    attempts = sum(slots.get(name, _NOTHING).attempts for name in rest)
+    late_elsewhere = sum(late.get(name, 0) >= _LATE_MIN / 2 for name in rest)
+    is_usual_elsewhere = cancelled <= _LOST_ELSEWHERE * attempts and 2 * late_elsewhere < len(rest)
+    return late.get(replica.replica, 0) >= _LATE_MIN and counts.attempts > 0 and is_usual_elsewhere
 
 
 def replica_slow(facts: Facts) -> Iterator[Found]:
     """Find slow replicas; the cancelled attempts show how much of it hedging hides."""
     for model, replicas in facts.models().items():
-        slots = facts.model(model).replicas
+        slots, late = facts.model(model).replicas, facts.late(model)
         fired = sum(each.hedged for each in slots.values())
         for each in replicas:
-            if is_slow(each, replicas, slots, facts.last_of(model, each.replica).lost):
+            if is_slow(each, replicas, slots, late):
                 counts = slots.get(each.replica, _NOTHING)
                 how, ratio = _how_slow(each, replicas, counts)
                 sentence = f"replica {each.replica} of {model} {how}"

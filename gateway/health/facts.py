@@ -121,6 +121,10 @@ class Facts(msgspec.Struct):
         """Return the last attempts of a replica."""
         return self.last.get((model, replica)) or LastAttempt(model, replica)
 
+    def late(self, model: str) -> dict[str, int]:
+        """Return the number of late attempts in a row of each replica that had one."""
+        return {replica: last.late for (name, replica), last in self.last.items() if name == model and last.late}
+
     def models(self) -> dict[str, list[ReplicaState]]:
         """Return the replicas of each model, without removed ones."""
         found: dict[str, list[ReplicaState]] = {}

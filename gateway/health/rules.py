@@ -214,7 +214,7 @@ RULES: Final = (
         "other clients use {percent} of the {resource} of quota {quota}",
         "Others use the quota",
         'curl -s "$ADMIN/metrics" | grep \'quota="{quota}"\'',
-        holds_s=10.0,
+        holds_s=5.0,
     ),
     Rule(
         "TtftReplicaGets429",

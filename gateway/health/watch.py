@@ -227,11 +227,9 @@ class Watch:
         """Keep the states of the replicas for the page."""
         rows: list[dict[str, object]] = []
         for model, replicas in facts.models().items():
-            slots = facts.model(model).replicas
+            slots, late = facts.model(model).replicas, facts.late(model)
             for each in replicas:
-                letter, word = state_of(
-                    each, slow=is_slow(each, replicas, slots, facts.last_of(model, each.replica).lost)
-                )
+                letter, word = state_of(each, slow=is_slow(each, replicas, slots, late))
                 self._history.set_state(model, each.replica, letter, facts.now_s)
                 rows.append(_row(model, each, word, facts.last_of(model, each.replica)))
         self._history.keep_replicas({(str(row["model"]), str(row["replica"])) for row in rows})
@@ -285,7 +283,7 @@ def _newest(attempts: Iterable[LastAttempt]) -> dict[tuple[str, str], LastAttemp
             continue
         newest = max(before, each, key=lambda last: last.failed_s)
         answered_s = max(before.answered_s, each.answered_s)
-        found[key] = replace(newest, answered_s=answered_s, lost=before.lost + each.lost)
+        found[key] = replace(newest, answered_s=answered_s, late=before.late + each.late)
     return found
 
 

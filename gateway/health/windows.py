@@ -29,6 +29,7 @@ SLOT_S: Final = 5.0
 OTHER: Final = "_OTHER"
 LATE_S: Final = 5.0  # a first token after this time is late
 SLOW_START_S: Final = 0.1  # of the gateway itself
+_LATE_FACTOR: Final = 2.0  # of the predicted time
 _SLOTS_KEPT: Final = 24
 _NAMES_MAX: Final = 1_000  # of models, replicas of a model, keys and error codes in a slot
 _BINS_PER_DECADE: Final = 12
@@ -135,7 +136,7 @@ class LastAttempt(msgspec.Struct):
         outcome: classification of the failure; "" before the first.
         error: label of the failure.
         status: HTTP status of the failure; None if none arrived.
-        lost: attempts in a row that lost a race without a first token.
+        late: attempts in a row that were late: their first token took twice the predicted time, or a hedge won before.
     """
 
     model: str
@@ -145,7 +146,7 @@ class LastAttempt(msgspec.Struct):
     outcome: str = ""
     error: str = ""
     status: int | None = None
-    lost: int = 0
+    late: int = 0
 
 
 def add_slot(total: CountSlot, slot: CountSlot) -> None:
@@ -300,7 +301,8 @@ class WindowCounts:
         if attempt.content_s is not None:
             replica.answered += 1
             replica.answered_s += attempt.content_s
-            last.lost = 0
+            is_late = attempt.predicted_s is not None and attempt.content_s > _LATE_FACTOR * attempt.predicted_s
+            last.late = last.late + 1 if is_late else 0
         if charge.disposition is Disposition.WINNER:
             model.winner_tokens += charge.prompt_tokens + charge.completion_tokens
         elif charge.disposition is Disposition.LOSER:
@@ -310,7 +312,7 @@ class WindowCounts:
         elif outcome is Outcome.LOST and attempt.content_s is None:
             replica.cancelled += 1
             replica.cancelled_s += attempt.end_s
-            last.lost += 1
+            last.late += 1
         elif outcome is Outcome.RATE_LIMITED:
             replica.limited += 1
         elif outcome is Outcome.MISCONFIGURED:

@@ -23,7 +23,10 @@ HEADERS: Final = {
 
 LIVE: Final = {
     "/": "live.html",
-    **{f"/{name}": name for name in ("page.css", "live.js", "admin.js", "dom.js", "plots.js")},
+    **{
+        f"/{name}": name
+        for name in ("page.css", "live.js", "admin.js", "dom.js", "history.js", "plots.js", "verdict.js")
+    },
 }
 """Paths and files of the live page of the admin address."""
 

@@ -1,4 +1,4 @@
-"""Ten things that go wrong at night: a gateway, its traffic, the trouble, and the files that the runbook changes.
+"""Fifteen things that go wrong at night: a gateway, its traffic, the trouble, and the files that the runbook changes.
 
 nights.py plays them. The commands are in docs/runbook.md. Rates are requests per second.
 """
@@ -6,17 +6,22 @@ nights.py plays them. The commands are in docs/runbook.md. Rates are requests pe
 import contextlib
 import http.client
 import json
+import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from redis_server import RedisServer
+
 Settings = dict[str, Any]
 
 _USUAL: Final[Mapping[str, object]] = {"ttft": "lognormal_median:100ms,0.2", "gap": "3ms", "tokens": 15}
 _OPENAI: Final[Mapping[str, object]] = {**_USUAL, "provider": "openai"}
 _LIMITED: Final[Mapping[str, object]] = {**_OPENAI, "requests_per_min": 60, "tokens_per_min": 100_000}
+_PROVIDER: Final[Mapping[str, object]] = {**_OPENAI, "ttft": "lognormal_median:200ms,0.3"}
 _LONG: Final[Mapping[str, object]] = {**_USUAL, "ttft": "300ms"}
 SECRETS: Final = {"team-a": "secret-of-team-a", "team-b": "secret-of-team-b"}
 
@@ -32,6 +37,8 @@ class Home:
         secrets: secrets that the owners of the keys send.
         beside: requests per second that bypass the gateway, by replica.
         stolen: requests per second of a thief, by secret.
+        pid: process id of the gateway.
+        redis: server of shared limits, for a night with one.
     """
 
     folder: Path
@@ -40,6 +47,8 @@ class Home:
     secrets: dict[str, str] = field(default_factory=lambda: dict(SECRETS))
     beside: dict[str, float] = field(default_factory=dict)
     stolen: dict[str, float] = field(default_factory=dict)
+    pid: int = 0
+    redis: RedisServer | None = None
 
     @property
     def config(self) -> Path:
@@ -72,6 +81,9 @@ class Night:
 
     Attributes:
         section: heading in the runbook.
+        title: name of the night; empty for the heading.
+        verdict: regular expression of the first sentence of the verdict.
+        redis: True if it has a server of shared limits.
         alert: alert that must fire.
         sign: regular expression of a line of the log, or of standard error.
         seen: regular expression of the output of the runbook's commands to look.
@@ -99,6 +111,14 @@ class Night:
     reloads: bool = False
     history: bool = False
     small: bool = False
+    title: str = ""
+    verdict: str = ""
+    redis: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the night."""
+        return self.title or self.section
 
 
 def _pool(rows: Mapping[str, Settings], _folder: Path) -> Settings:
@@ -138,6 +158,35 @@ def _queued(rows: Mapping[str, Settings], _folder: Path) -> Settings:
     return {"models": [model]}
 
 
+def _workers(rows: Mapping[str, Settings], folder: Path) -> Settings:
+    return {**_pool(rows, folder), "workers": 2}
+
+
+def _shared(rows: Mapping[str, Settings], folder: Path) -> Settings:
+    [socket] = (folder / "redis").glob("*.sock")
+    return {**_pool(rows, folder), "share": {"url": f"unix://{socket}"}}
+
+
+def _children(home: Home) -> list[int]:
+    """Return the ids of the gateway's processes, in the order of their start: the supervisor, then the workers."""
+    listed = Path(f"/proc/{home.pid}/task/{home.pid}/children").read_text(encoding="ascii")
+    return sorted(map(int, listed.split()))
+
+
+def _kill(home: Home, number: int) -> None:
+    os.kill(_children(home)[number], signal.SIGKILL)
+
+
+def _lose_redis(home: Home) -> None:
+    assert home.redis is not None
+    home.redis.kill()
+
+
+def _start_redis(home: Home) -> None:
+    assert home.redis is not None
+    home.redis.start()
+
+
 def _fill(home: Home) -> None:
     """Write a file until the disk is full."""
     with contextlib.suppress(OSError), (home.folder / "old.log").open("wb", buffering=0) as file:
@@ -170,16 +219,18 @@ NIGHTS: Final = (
         _pool,
         {"team-a": 4.0},
         lambda home: home.profiles("a", faults=["reset"]),
+        verdict=r"^replica a of m fails and gets no requests",
     ),
     Night(
         "A replica is slow",
         "TtftReplicaSlow",
         r'"replica":"a","role":"(primary|backup)".*"outcome":"lost"',
-        r'(suspect\{.*replica="a"\} 1|replica_level\{.*replica="a"\} ([2-9]|\d\d))',
+        r"replica a of m is",
         dict.fromkeys("abc", _USUAL),
         _pool,
         {"team-a": 4.0},
         lambda home: home.profiles("a", ttft="4s"),
+        verdict=r"^replica a of m (is|answers)",
     ),
     Night(
         "Providers answer 429",
@@ -192,6 +243,7 @@ NIGHTS: Final = (
         lambda home: home.rates.update({"team-b": 6.0}),
         lambda home: home.limit("team-b", requests_per_min=20),
         {"KEY": "team-b"},
+        verdict=r"get a 429|is left|used up",
     ),
     Night(
         "Others use the quota",
@@ -203,6 +255,7 @@ NIGHTS: Final = (
         {"team-a": 2.0},
         lambda home: home.beside.update({"a": 5.0}),
         names={"QUOTA": "shared"},
+        verdict=r"^other clients use \d+% of the requests of quota shared",
     ),
     Night(
         "The hedge budget is spent",
@@ -214,6 +267,7 @@ NIGHTS: Final = (
         {"team-a": 4.0},
         lambda home: home.profiles("ab", stall="25%:2s"),
         lambda home: home.edit(lambda settings: settings["hedge"].update(budget="50%")),
+        verdict=r"because the budget is spent",
     ),
     Night(
         "All replicas are slow",
@@ -225,6 +279,7 @@ NIGHTS: Final = (
         {"team-a": 1.5},
         lambda home: home.profiles("ab", ttft="6500ms"),
         names={"REPLICA": "a b"},
+        verdict=r"first tokens of m take more than 5 s",
     ),
     Night(
         "A reload was bad",
@@ -237,6 +292,7 @@ NIGHTS: Final = (
         _break_the_file,
         _put_back,
         reloads=True,
+        verdict=r"the configuration was rejected .*concurency",
     ),
     Night(
         "The disk is full",
@@ -249,6 +305,7 @@ NIGHTS: Final = (
         _fill,
         lambda home: (home.folder / "old.log").unlink(),
         small=True,
+        verdict=r"log lines were lost",
     ),
     Night(
         "A key has leaked",
@@ -261,6 +318,7 @@ NIGHTS: Final = (
         lambda home: home.stolen.update({SECRETS["team-a"]: 5.0}),
         _new_secret,
         history=True,
+        verdict=r"^key team-a sends",
     ),
     Night(
         "The gateway is overloaded",
@@ -273,5 +331,67 @@ NIGHTS: Final = (
         lambda home: home.rates.update({"team-b": 14.0}),
         lambda home: home.limit("team-b", concurrency=1),
         {"KEY": "team-b"},
+        verdict=r"a queue or the memory for bodies is full .*key team-b",
+    ),
+    Night(
+        "A replica is slow",
+        "TtftReplicaSlow",
+        r'"replica":"a","role":"(primary|backup)".*"outcome":"lost"',
+        r"replica a of m is",
+        dict.fromkeys("abc", _PROVIDER),
+        _openai,
+        {"team-a": 1.6},
+        lambda home: home.profiles("a", ttft="3s"),
+        title="A provider's replica is 15 times slower",
+        verdict=r"^replica a of m is .*x slower than usual",
+    ),
+    Night(
+        "A replica rejects the gateway",
+        "TtftReplicaMisconfigured",
+        r'"outcome":"misconfigured"',
+        r"401",
+        dict.fromkeys("abc", _USUAL),
+        _pool,
+        {"team-a": 2.0},
+        lambda home: home.profiles("a", faults=["401"]),
+        lambda home: home.profiles("a", faults=[]),
+        verdict=r"^replica a of m rejects the key",
+    ),
+    Night(
+        "The server of shared limits is away",
+        "TtftShareAway",
+        r'"share_away"',
+        r'"up":false',
+        dict.fromkeys("ab", _USUAL),
+        _shared,
+        {"team-a": 2.0},
+        _lose_redis,
+        _start_redis,
+        verdict=r"^the server of shared limits does not answer",
+        redis=True,
+    ),
+    Night(
+        "A part of the gateway fails",
+        "TtftWorkersRestart",
+        r'"worker_changed".*"ready":false',
+        r'"restarts":1',
+        dict.fromkeys("ab", _USUAL),
+        _workers,
+        {"team-a": 2.0},
+        lambda home: _kill(home, 1),
+        title="A worker is killed",
+        verdict=r"worker 1 at .*SIGKILL",
+    ),
+    Night(
+        "A part of the gateway fails",
+        "TtftWorkersRestart",
+        r"the supervisor was ended by SIGKILL and is replaced",
+        r'"ready":true',
+        dict.fromkeys("ab", _USUAL),
+        _workers,
+        {"team-a": 2.0},
+        lambda home: _kill(home, 0),
+        title="The supervisor is killed",
+        verdict=r"the supervisor at ",
     ),
 )

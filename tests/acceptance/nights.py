@@ -1,4 +1,4 @@
-"""Plays ten things that go wrong at night: sees each in metrics, log and alert, and mends it by the runbook alone.
+"""Plays things that go wrong at night: sees each in verdict, metrics, log and alert, and mends it by the runbook alone.
 
     scripts/acceptance nights
 
@@ -9,6 +9,8 @@ durations of the rules, and parts of the headings of the nights to play. Units: 
 
 import asyncio
 import contextlib
+import http.client
+import json
 import os
 import re
 import shutil
@@ -18,13 +20,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from checkout import DOCS
+from gateway.cli.admin_client import ask_admin
 from monitored import RULES, ask
 from night_table import NIGHTS, SECRETS, Home, Night, Settings
 from prometheus_server import PROMETHEUS, PrometheusServer, Setup, prometheus
+from redis_server import redis_server
 from running import run_real
 from served import Served, gateway, replicas
 
@@ -33,6 +37,8 @@ _USUAL_S: Final = 120.0  # of usual traffic before the trouble
 _HISTORY_S: Final = 780.0  # the same for alerts that compare with the time before
 _FIRES_S_MAX: Final = 900.0
 _ENDS_S_MAX: Final = 900.0
+_VERDICT_S_MAX: Final = 60.0
+_WELL_S_MAX: Final = 120.0
 _POLL_S: Final = 1.0
 _COMMAND_S_MAX: Final = 30.0
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -48,9 +54,12 @@ class Played:
 
     Attributes:
         log_s, alert_s: first line of the log, and alert.
+        verdict_s: the first sentence of the verdict names the cause.
+        agreed: True if verdict, metric, log and alert had the same name while the alert fired.
         looked: True if the commands to look show the trouble.
         mended_s: time from the commands to the success of the command that shows the end.
         ended_s: time from the commands to the end of the alert.
+        well_s: time from the commands to a verdict that is well.
         failed, asked: requests of team-a without a 200, and all, between the begin and the commands.
         failed_after, asked_after: the same after the end.
         fired: alerts of this gateway that fired.
@@ -60,9 +69,12 @@ class Played:
     alert: str
     log_s: float | None = None
     alert_s: float | None = None
+    verdict_s: float | None = None
+    agreed: bool = False
     looked: bool = False
     mended_s: float | None = None
     ended_s: float | None = None
+    well_s: float | None = None
     failed: int = 0
     asked: int = 0
     failed_after: int = 0
@@ -72,7 +84,10 @@ class Played:
     @property
     def holds(self) -> bool:
         """True if all was seen and mended."""
-        return self.looked and None not in (self.log_s, self.alert_s, self.mended_s, self.ended_s)
+        times = (self.log_s, self.alert_s, self.mended_s, self.ended_s)
+        if not (self.looked and self.agreed) or None in times or self.verdict_s is None or self.well_s is None:
+            return False
+        return self.verdict_s <= _VERDICT_S_MAX and self.well_s <= _WELL_S_MAX
 
 
 def sections(page: str) -> dict[str, dict[str, str]]:
@@ -112,7 +127,7 @@ class Player:
         self._night, self._home, self._served, self._server, self._speed = night, home, served, server, speed
         self._steps = sections((DOCS / "runbook.md").read_text(encoding="utf-8"))[night.section]
         self._instance = urlsplit(served.admin_url).netloc
-        self._played = Played(night.section, night.alert)
+        self._played = Played(night.name, night.alert)
         self._phase = ""
         self._ended = False
 
@@ -137,12 +152,19 @@ class Player:
         await asyncio.to_thread(night.trouble, self._home)
         if night.reloads:
             await self._run('curl -s -X POST "$ADMIN/admin/reload"')
-        while loop.time() < begun_s + _FIRES_S_MAX / self._speed and None in (played.log_s, played.alert_s):
+        while loop.time() < begun_s + _FIRES_S_MAX / self._speed and None in (
+            played.log_s,
+            played.alert_s,
+            played.verdict_s,
+        ):
+            if played.verdict_s is None and re.search(night.verdict, str((await self._health()).get("sentence"))):
+                played.verdict_s = loop.time() - begun_s
             if played.log_s is None and re.search(night.sign, self._log()[seen_from:] + "".join(self._served.stderr)):
                 played.log_s = loop.time() - begun_s
             if played.alert_s is None and night.alert in await self._firing():
                 played.alert_s = loop.time() - begun_s
             await asyncio.sleep(_POLL_S)
+        played.agreed = await self._agrees(seen_from)
         _, output = await self._run(self._steps["Look"])
         played.looked = bool(re.search(night.seen, output))
         if not played.looked:
@@ -153,13 +175,43 @@ class Player:
         _, output = await self._run(self._steps["Do"])
         if "error" in output:
             sys.stderr.write(f"{night.section}: {output}\n")
-        while loop.time() < acted_s + _ENDS_S_MAX / self._speed and None in (played.mended_s, played.ended_s):
+        while loop.time() < acted_s + _ENDS_S_MAX / self._speed and None in (
+            played.mended_s,
+            played.ended_s,
+            played.well_s,
+        ):
+            if played.well_s is None and (await self._health()).get("state") == "well":
+                played.well_s = loop.time() - acted_s
             if played.mended_s is None and (await self._run(self._steps["Over"]))[0] == 0:
                 played.mended_s, self._phase = loop.time() - acted_s, "over"
             if played.ended_s is None and night.alert not in await self._firing():
                 played.ended_s = loop.time() - acted_s
             await asyncio.sleep(_POLL_S)
         await asyncio.sleep(10.0)  # in which the callers show that it is over
+
+    async def _health(self) -> dict[str, Any]:
+        """Return the verdict; empty while the admin address does not answer."""
+        try:
+            text = await asyncio.to_thread(ask_admin, self._served.admin_url, "/admin/health")
+        except (OSError, ValueError, http.client.HTTPException):
+            return {}
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    async def _agrees(self, seen_from: int) -> bool:
+        """Return True if verdict, metric, log and alert have the alert's name."""
+        alert, health = self._night.alert, await self._health()
+        metrics = (await asyncio.to_thread(ask_admin, self._served.admin_url, "/metrics")).decode()
+        has_line = "health_changed" in self._log()[seen_from:] or self._night.small  # its disk is full
+        named = {
+            "verdict": alert in [each["alert"] for each in health.get("findings", [])],
+            "metric": f'ttft_gateway_trouble{{alert="{alert}"' in metrics,
+            "log": has_line and (self._night.small or f'"{alert}"' in self._log()[seen_from:]),
+            "alert": alert in await self._firing(),
+        }
+        if not all(named.values()):
+            sys.stderr.write(f"{self._night.name}: {named}, {health.get('sentence')}\n")
+        return all(named.values())
 
     async def _firing(self) -> set[str]:
         """Return the alerts of this gateway that fire, by its instance or its own label."""
@@ -241,7 +293,7 @@ class Player:
 @contextlib.contextmanager
 def _folder(parent: Path, night: Night) -> Iterator[Path]:
     """Give the folder of a night; for one that needs a small disk, a file system in memory."""
-    folder = parent / re.sub(r"\W+", "-", night.section.lower())
+    folder = parent / re.sub(r"\W+", "-", night.name.lower())
     folder.mkdir()
     if not night.small:
         yield folder
@@ -257,13 +309,16 @@ def _folder(parent: Path, night: Night) -> Iterator[Path]:
 @contextlib.contextmanager
 def _gateway(parent: Path, night: Night) -> Iterator[tuple[Home, Served]]:
     """Run the replicas and the gateway of a night."""
-    with _folder(parent, night) as folder, replicas(**night.replicas) as urls:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(_folder(parent, night))
+        urls = stack.enter_context(replicas(**night.replicas))
+        redis = stack.enter_context(redis_server(folder / "redis")) if night.redis else None
         rows: dict[str, Settings] = {
             name: {"name": name, "kind": "vllm", "base_url": url, "model": "m"} for name, url in urls.items()
         }
         keys = [{"name": name, "key": secret} for name, secret in SECRETS.items()]
         with gateway({"keys": keys, **night.settings(rows, folder)}, folder) as served:
-            yield Home(folder, urls, dict(night.rates)), served
+            yield Home(folder, urls, dict(night.rates), pid=served.pid, redis=redis), served
 
 
 def play(nights: Sequence[Night], speed: float) -> list[Played]:
@@ -296,7 +351,7 @@ def played_nights(speed: float = 1.0, parts: Sequence[str] = ()) -> list[Played]
     if PROMETHEUS is None:
         sys.stderr.write("NOT PLAYED: prometheus is missing; apt install prometheus\n")
         return []
-    nights = [night for night in NIGHTS if not parts or any(part in night.section for part in parts)]
+    nights = [night for night in NIGHTS if not parts or any(part in night.name for part in parts)]
     if shutil.which("mount") is None or os.geteuid() != 0:
         sys.stderr.write("NOT PLAYED, because a small disk needs root: The disk is full\n")
         nights = [night for night in nights if not night.small]
@@ -309,14 +364,15 @@ def table(played: Sequence[Played]) -> str:
     def time(value: float | None) -> str:
         return "never" if value is None else f"{value:.0f} s"
 
-    times = "log line after | alert after | mended after | alert ended after"
+    times = "verdict after | log line after | alert after | mended after | well after | alert ended after"
     head = f"| | alert | {times} | failed before | failed after |"
     rows = [
-        f"| {row.section} | `{row.alert}` | {time(row.log_s)} | {time(row.alert_s)} | {time(row.mended_s)} | "
-        f"{time(row.ended_s)} | {row.failed} of {row.asked} | {row.failed_after} of {row.asked_after} |"
+        f"| {row.section} | `{row.alert}` | {time(row.verdict_s)} | {time(row.log_s)} | {time(row.alert_s)} | "
+        f"{time(row.mended_s)} | {time(row.well_s)} | {time(row.ended_s)} | {row.failed} of {row.asked} | "
+        f"{row.failed_after} of {row.asked_after} |"
         for row in played
     ]
-    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows])
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|---|---|", *rows])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -325,7 +381,9 @@ def main(arguments: Sequence[str]) -> int:
     played = played_nights(speed, arguments[1:])
     sys.stdout.write(table(played) + "\n")
     for row in played:
-        sys.stdout.write(f"{'ok  ' if row.holds else 'FAIL'} {row.section}: alerts {', '.join(sorted(row.fired))}\n")
+        agreed = "all agree" if row.agreed else "not all agree"
+        alerts = ", ".join(sorted(row.fired))
+        sys.stdout.write(f"{'ok  ' if row.holds else 'FAIL'} {row.section}: {agreed}; alerts {alerts}\n")
     return 0 if played and all(row.holds for row in played) else 1
 
 

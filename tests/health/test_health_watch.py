@@ -74,7 +74,7 @@ def test_a_change_is_one_event() -> None:
 def test_the_document() -> None:
     """It has the verdict, and the last failure of each replica with its time."""
     house = _House()
-    failure = LastAttempt("m", "a", 0.0, NOW_S, "failed", "upstream_error", 503, lost=1)
+    failure = LastAttempt("m", "a", 0.0, NOW_S, "failed", "upstream_error", 503, late=1)
     older = replace(failure, failed_s=NOW_S - 9, status=500, answered_s=NOW_S - 7)
     house.collected = Collected([ProcessFacts(last=[older]), ProcessFacts(last=[failure])], [pool()])
     house.look(pool(replace(A, breaker="open"), B))

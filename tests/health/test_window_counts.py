@@ -91,16 +91,18 @@ def test_rejections_and_passed_requests_count_for_keys() -> None:
     assert (slot.keys, slot.rejected) == ({"team-a": 2}, {"overloaded": 1, "invalid_api_key": 1})
 
 
-def test_the_last_failure_and_the_run_of_lost_attempts() -> None:
-    """A failure is kept with its time; a first token ends the run of lost attempts."""
+def test_the_last_failure_and_the_run_of_late_attempts() -> None:
+    """A failure is kept with its time; a first token in time ends the run of late attempts, a late one does not."""
     counts = WindowCounts(lambda: _EPOCH_S, lambda: 0.0)
     failure = AttemptFailed(2.0, "r-1", "llama", "a", Outcome.MISCONFIGURED, "upstream_misconfigured", 401)
     counts.on_events([HEDGED, HEDGED, failure])
     (last,) = [each for each in counts.last_attempts() if each.replica == "a"]
-    assert (last.failed_s, last.outcome, last.status, last.lost) == (_EPOCH_S + 2.0, "misconfigured", 401, 2)
+    assert (last.failed_s, last.outcome, last.status, last.late) == (_EPOCH_S + 2.0, "misconfigured", 401, 2)
+    counts.on_events([replace(REQUEST, attempts=(replace(REQUEST.attempts[0], content_s=4.0),))])
+    assert [each.late for each in counts.last_attempts() if each.replica == "a"] == [3]
     counts.on_events([REQUEST])
     (last,) = [each for each in counts.last_attempts() if each.replica == "a"]
-    assert (last.answered_s, last.lost) == (_EPOCH_S + REQUEST.at_s, 0)
+    assert (last.answered_s, last.late) == (_EPOCH_S + REQUEST.at_s, 0)
     counts.forget("llama", "a")
     assert [each.replica for each in counts.last_attempts()] == ["b"]
 

@@ -57,9 +57,9 @@ def test_each_alert_has_a_section_of_the_runbook() -> None:
 
 
 def test_the_nights_are_sections_of_the_runbook() -> None:
-    """Each of the ten has commands to look, commands that succeed when it is over, and its alert."""
+    """Each has commands to look, commands that succeed when it is over, and its alert; the page begins with ten."""
     steps = sections((DOCS / "runbook.md").read_text(encoding="utf-8"))
-    assert [night.section for night in NIGHTS] == list(steps)[: len(NIGHTS)]
+    assert [night.section for night in NIGHTS][:10] == list(steps)[:10]
     for night in NIGHTS:
         assert steps[night.section]["Look"]
         assert steps[night.section]["Over"]

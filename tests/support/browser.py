@@ -100,6 +100,14 @@ class Browser:
         steps = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._ask("POST", "actions", {"actions": [{"type": "key", "id": "keyboard", "actions": steps}]})
 
+    def phone(self, *, width: int | None) -> None:
+        """Show pages with the width of a phone, in pixels; None for the window's own."""
+        method, size = "Emulation.clearDeviceMetricsOverride", {}
+        if width is not None:
+            method = "Emulation.setDeviceMetricsOverride"
+            size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+        self._ask("POST", "goog/cdp/execute", {"cmd": method, "params": size})
+
     def complaints(self) -> list[str]:
         """Return the errors and warnings of the console since the last call."""
         entries = self._ask("POST", "se/log", {"type": "browser"})

@@ -78,8 +78,8 @@ _SHARE = ShareState(
 )  # fmt: skip
 _OPEN = replace(A, breaker="open")
 _SUSPECT = replace(A, suspect=True, level=15.0, predicted_s=3.0)
-_LOST = {("m", "a"): LastAttempt("m", "a", lost=4)}
-_LOST_BEFORE = {("m", "a"): LastAttempt("m", "a", lost=3)}
+_LATE = {("m", "a"): LastAttempt("m", "a", late=4)}
+_LATE_BEFORE = {("m", "a"): LastAttempt("m", "a", late=3)}
 
 CASES = (
     Case(
@@ -166,16 +166,22 @@ CASES = (
     ),
     Case(
         "TtftReplicaSlow",  # hidden by hedges
-        facts(pool(A, B), minute=_slots(6, 4), last=_LOST),
+        facts(pool(A, B), minute=_slots(6, 4), last=_LATE),
         "replica a of m is at least 10x slower than usual (2,000 ms, usual 200 ms; from 6 attempts in a minute, 4 "
         "cancelled); 80% of the hedges are spent on it",
-        facts(pool(A, B), minute=_slots(6, 3), last=_LOST_BEFORE),
+        facts(pool(A, B), minute=_slots(6, 3), last=_LATE_BEFORE),
     ),
     Case(
         "TtftReplicaSlow",  # silent, and elsewhere as many are cancelled
         facts(pool(replace(A, suspect=True, level=1.0), B)),
         "replica a of m answers late or not at all",
-        facts(pool(A, B), minute=_slots(6, 5, elsewhere=8), last=_LOST),
+        facts(pool(A, B), minute=_slots(6, 5, elsewhere=8), last=_LATE),
+    ),
+    Case(
+        "TtftReplicaSlow",  # late answers count, and elsewhere they are late, too
+        facts(pool(A, B), minute=minute(replicas={"a": ReplicaSlot(4, 4, answered_s=16.0)}), last=_LATE),
+        "replica a of m is 20x slower than usual (4,000 ms, usual 200 ms; from 4 attempts in a minute, 0 cancelled)",
+        facts(pool(A, B), minute=_slots(4, 0), last={**_LATE, ("m", "b"): LastAttempt("m", "b", late=2)}),
     ),
     Case(
         "TtftReplicaSlow",  # quick again
@@ -195,7 +201,7 @@ CASES = (
         "TtftQuotaUsedByOthers",
         facts(_quota(400.0), gained={("others", "openai tokens"): 30.0}),
         "other clients use 50% of the tokens of quota openai; 40% is left",
-        facts(_quota(700.0), gained={("others", "openai tokens"): 30.0}),
+        facts(_quota(900.0), gained={("others", "openai tokens"): 30.0}),
     ),
     Case(
         "TtftReplicaGets429",

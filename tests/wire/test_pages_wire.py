@@ -15,6 +15,11 @@ HTTP = httpx.Client(timeout=60.0, trust_env=False)
 FOREIGN = (
     "return performance.getEntriesByType('resource').map((e) => e.name).filter((n) => !n.startsWith(location.origin))"
 )
+CUT = """
+return [...document.querySelectorAll("main *")]
+  .filter((part) => part.getBoundingClientRect().right > 361 && !part.closest(".wide, .track"))
+  .map((part) => part.outerHTML.slice(0, 80))
+"""
 
 pytestmark = needs_browser
 
@@ -53,6 +58,15 @@ def ask(gateway: served.Served, count: int) -> None:
         assert HTTP.post(f"{gateway.url}/v1/chat/completions", json=body).status_code == 200
 
 
+def drawn(page: Browser) -> list[str]:
+    """Return the texts of the picture of the history."""
+    page.wait("#history-note", "five minutes")
+    found: list[str] = page.run(
+        "return [...document.querySelectorAll('#history-plot text')].map((n) => n.firstChild.textContent)"
+    )
+    return found
+
+
 def test_live_page(page: Browser, gateway: served.Served) -> None:
     """The page shows replicas, first tokens and races as they happen, and asks no other host."""
     page.open(f"{gateway.admin_url}/")
@@ -61,11 +75,40 @@ def test_live_page(page: Browser, gateway: served.Served) -> None:
     ask(gateway, 4)
     assert "the hedge won" in page.wait("#races", "the hedge won")
     page.wait("#ttft-figures", "p99")
-    assert page.run("return document.querySelectorAll('#ttft-plot rect').length") > 0
+    assert page.run("return document.querySelectorAll('#ttft-plot circle').length") > 0
     assert "quick (backup)" in page.text("#races")
     page.wait("#who-rows", "anonymous")
     assert page.run(FOREIGN) == []
     assert page.complaints() == []
+
+
+def test_the_page_begins_with_the_verdict(page: Browser, gateway: served.Served) -> None:
+    """The word and the first sentence come from the admin address; the history has a strip for each replica."""
+    page.open(f"{gateway.admin_url}/")
+    page.wait("#verdict-word", "Well")
+    assert {"Hedging", "quick", "slow"} <= set(drawn(page))
+    HTTP.post(f"{gateway.admin_url}/admin/replicas", json={"replica": "slow", "out": True})
+    found = page.wait("#findings", "Replica slow of llama is taken out")
+    assert "docs/runbook.md#a-switch-was-forgotten" in found
+    HTTP.post(f"{gateway.admin_url}/admin/hedging", json={"on": False})
+    page.wait("#findings", "Hedging of llama is switched off")
+    page.wait("#hedging-switch", "on")
+    assert page.complaints() == []
+
+
+def test_nothing_is_cut_on_a_phone(page: Browser, gateway: served.Served) -> None:
+    """At a width of 360 px the page needs no scrolling to the side, and each part ends within it."""
+    page.phone(width=360)
+    try:
+        page.open(f"{gateway.admin_url}/")
+        ask(gateway, 2)
+        page.wait("#replica-rows", "slow")
+        assert {"Hedging", "quick", "slow"} <= set(drawn(page))
+        page.wait("#ttft-figures", "p99")
+        assert page.run("return document.documentElement.scrollWidth") == 360
+        assert page.run(CUT) == []
+    finally:
+        page.phone(width=None)
 
 
 def test_switches_ask_first(page: Browser, gateway: served.Served) -> None:

@@ -2,7 +2,9 @@
 
 import { change, follow, keepKey, read, Refused } from "./admin.js";
 import { byId, count, element, fillFigures, fillTable, milliseconds, quantile, seconds, setText } from "./dom.js";
-import { drawDistribution, raceItem } from "./plots.js";
+import { drawHistory } from "./history.js";
+import { drawRequests, raceItem } from "./plots.js";
+import { failures, showVerdict } from "./verdict.js";
 
 const READ_MS = 2000;
 const SLOW_MS = 10000; // usage, proof and workers change slowly
@@ -11,8 +13,10 @@ const WINDOW_S = 300;
 const SAMPLES_MAX = 5000;
 const RACES_MAX = 12;
 const RETRY_MS_MAX = 15000;
+const REPLICAS_SHOWN = 12; // of more than 15, unless all are asked for
+const HARMS = ["failing", "slow", "taken out", "draining"]; // states in the order of the table
 
-const page = { model: decodeURIComponent(location.hash.slice(1)), paused: false, fault: null, lost: 0 };
+const page = { model: decodeURIComponent(location.hash.slice(1)), paused: false, fault: null, lost: 0, health: null, history: null, hedging: true, allReplicas: false };
 let samples = []; // {at_s, ttft_s, backup} of the chosen model
 let races = []; // the newest ended requests to show
 let denials = new Map();
@@ -43,13 +47,7 @@ function choose(model) {
   denials = new Map();
 }
 
-function replicaState(replica) {
-  if (replica.draining) return "draining";
-  if (replica.out) return "taken out";
-  if (replica.breaker !== "closed") return `breaker ${replica.breaker.replace("_", " ")}`;
-  if (replica.suspect) return "suspect";
-  return replica.backup_only ? "backup only" : "in use";
-}
+const KINDS = { failing: "state bad", slow: "state slow", "taken out": "state out", draining: "state out" };
 
 function predicted(usual) {
   if (!usual) return "–";
@@ -58,23 +56,36 @@ function predicted(usual) {
 }
 
 function showModel(described) {
-  const rows = [];
+  page.described = described;
+  const known = failures(page.health, described.model);
   const quotas = new Map();
+  const replicas = [];
   for (const pool of described.pools) {
     for (const replica of pool.replicas) {
-      rows.push([
-        described.pools.length > 1 ? `${replica.replica} (${pool.pool})` : replica.replica,
-        replicaState(replica), count(replica.in_flight),
-        milliseconds(replica.ttft_ms?.p50), milliseconds(replica.ttft_ms?.p99), predicted(replica.predicted_ms),
-        count(replica.level), milliseconds(replica.hedge_delay_ms), replica.quota ?? "–",
-        { button: replica.out ? "Take in" : "Take out", replica: replica.replica, out: String(!replica.out) },
-      ]);
+      const { state = "in use", failure = "–" } = known.get(replica.replica) ?? {};
+      const words = replica.draining ? "draining" : replica.out ? "taken out" : state;
+      replicas.push({ replica, failure, words, name: described.pools.length > 1 ? `${replica.replica} (${pool.pool})` : replica.replica });
     }
     for (const quota of pool.quotas ?? []) quotas.set(quota.quota, quota);
   }
-  fillTable(byId("replica-rows"), rows, [2, 3, 4, 5, 6, 7]);
+  const rank = ({ words }) => (HARMS.includes(words) ? HARMS.indexOf(words) : HARMS.length);
+  replicas.sort((one, other) => rank(one) - rank(other));
+  const many = replicas.length > REPLICAS_SHOWN + 3;
+  const shown = many && !page.allReplicas ? replicas.slice(0, REPLICAS_SHOWN) : replicas;
+  byId("all-replicas").hidden = !many;
+  setText(byId("all-replicas"), page.allReplicas ? "Show fewer" : `Show all ${replicas.length} replicas`);
+  fillTable(byId("replica-rows"), shown.map(replicaRow), [3, 4, 5, 6, 7]);
   showQuotas([...quotas.values()]);
   showHedging(described);
+}
+
+function replicaRow({ replica, failure, words, name }) {
+  return [
+    name, { text: words, kind: KINDS[words] ?? "state good" }, failure, count(replica.in_flight),
+    milliseconds(replica.ttft_ms?.p50), milliseconds(replica.ttft_ms?.p99), predicted(replica.predicted_ms),
+    milliseconds(replica.hedge_delay_ms), replica.quota ?? "–",
+    { button: replica.out ? "Take in" : "Take out", replica: replica.replica, out: String(!replica.out) },
+  ];
 }
 
 function showQuotas(quotas) {
@@ -98,12 +109,13 @@ function showHedging(described) {
   button.hidden = off;
   setText(button, switchedOn ? "Switch hedging off" : "Switch hedging on");
   button.dataset.on = String(!switchedOn);
+  page.hedging = switchedOn && !off;
   const budget = pool.budget?.requests;
-  const plan = pool.plan;
+  const delays = pool.replicas.map(({ hedge_delay_ms: ms }) => ms).filter((ms) => ms !== null && ms !== undefined).sort((a, b) => a - b);
   fillFigures(byId("hedging-figures"), off ? [] : [
-    ["Credits for hedges", budget ? `${count(budget.level)} of ${count(budget.cap)}` : "–"],
+    ["Hedges that the budget allows now", budget ? `${count(Math.floor(Math.max(0, budget.level)))} of ${count(Math.floor(budget.cap))}` : "–"],
     ["Share of requests that may be hedged", pool.budget?.share === undefined ? "–" : `${count(100 * pool.budget.share)} %`],
-    ["Hedge after, times the prediction", count(plan?.hedge_after_x ?? null)],
+    ["A request is late after", delays.length ? milliseconds(delays[Math.floor(delays.length / 2)]) : "–"],
   ]);
 }
 
@@ -139,6 +151,13 @@ function showLoad(admission, { workers }) {
   setText(byId("load"), queue + bodies + ready);
 }
 
+function showHistory() {
+  if (page.history?.model !== page.model) return;
+  drawHistory(byId("history-plot"), page.history, page.hedging);
+  const from = new Date(1000 * page.history.known_from_s).toLocaleString([], { dateStyle: "medium", timeStyle: "short", hour12: false });
+  setText(byId("history-note"), `In windows of five minutes, since the gateway has counted (${from}); at most 24 hours. Point at a window for its numbers.`);
+}
+
 function draw() {
   showStatus();
   if (page.paused || document.hidden) return;
@@ -149,8 +168,9 @@ function draw() {
   const marks = [["p50", 0.5], ["p95", 0.95], ["p99", 0.99]].map(([name, q]) => [name, quantile(sorted, q)]);
   fillFigures(byId("ttft-figures"), [...marks.map(([name, s]) => [name, seconds(s)]), ["Slowest", seconds(sorted.at(-1))], ["Answered", count(sorted.length)], ["Won by a hedge", count(hedged)]]);
   setText(byId("ttft-note"), sorted.length ? `Requests of the last ${WINDOW_S / 60} minutes that this page has seen.` : "Waiting for the first request.");
-  drawDistribution(byId("ttft-plot"), samples, marks);
-  setText(byId("ttft-caption"), sorted.length ? `Requests by time to first token, both axes compressed. Blue: answered by the first replica; orange: won by a hedge (${count(hedged)}).` : "");
+  drawRequests(byId("ttft-plot"), samples, marks.filter(([name]) => name !== "p95"), WINDOW_S);
+  setText(byId("ttft-caption"), sorted.length ? "Each dot is a request. Blue: answered by the first replica; orange: won by a hedge." : "");
+  byId("denials").hidden = !denials.size;
   fillTable(byId("denial-rows"), [...denials].sort((a, b) => b[1] - a[1]).map(([reason, n]) => [reason.replaceAll("_", " "), count(n)]), [1]);
   const every = byId("every").checked;
   const listed = races.filter(({ attempts }) => every || attempts.length > 1).slice(-RACES_MAX).reverse();
@@ -265,9 +285,17 @@ byId("replica-rows").addEventListener("click", ({ target }) => {
   act(text, `${out ? "Take out" : "Take in"} ${replica}`, "admin/replicas", { replica, out, model: page.model });
 });
 
+byId("all-replicas").addEventListener("click", () => {
+  page.allReplicas = !page.allReplicas;
+  showModel(page.described);
+});
+
+addEventListener("resize", showHistory);
+
 byId("model").addEventListener("change", ({ target }) => {
   choose(target.value);
   readModel().catch(explain);
+  readHistory().catch(explain);
 });
 
 byId("pause").addEventListener("click", ({ currentTarget }) => {
@@ -282,7 +310,14 @@ async function readModel() {
   if (model === page.model) showModel(described);
 }
 
+async function readHistory() {
+  page.history = await read(`admin/history/${encodeURIComponent(page.model)}`);
+  showHistory();
+}
+
 readOften(READ_MS, async () => {
+  page.health = await read("admin/health");
+  showVerdict(page.health);
   showModels((await read("admin/models")).models);
   if (page.model) await readModel();
 });
@@ -292,6 +327,7 @@ readOften(SLOW_MS, async () => {
   showUsage(await read(`admin/usage?${model}`));
   showProof((await read("admin/proof")).models);
   showLoad(await read("admin/admission"), await read("admin/workers"));
+  await readHistory();
 });
 followFeed();
 setInterval(draw, DRAW_MS);

@@ -1,57 +1,49 @@
-// Pictures: the distribution of first tokens, and the attempts of a race.
+// Pictures of the moment: first tokens of the last minutes, and the attempts of a race.
 
-import { element, seconds } from "./dom.js";
+import { element, milliseconds, seconds, shape, ticks } from "./dom.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 800;
-const HEIGHT = 170; // of the bars; labels are below
-const BINS = 40;
+const HEIGHT = 170; // of the dots; labels are below
+const LEFT = 58;
+const DOTS_MAX = 1500;
 
-function shape(tag, attributes, text = "") {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.textContent = text;
-  return made;
-}
-
-const TICKS_S = [-4, -3, -2, -1, 0, 1, 2].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
-
-// Draw a histogram over logarithmic time. `samples` are {ttft_s, backup}: backup is true if a backup won. `marks` are
-// [name, seconds].
-export function drawDistribution(plot, samples, marks) {
+// Draw each request as a dot: across the time of its end, upwards its time to first token. `samples` are {at_s, ttft_s,
+// backup}: backup is true if a backup won. `marks` are [name, seconds].
+export function drawRequests(plot, samples, marks, window_s) {
+  const width = Math.max(300, plot.parentElement.clientWidth);
+  plot.setAttribute("viewBox", `0 0 ${width} ${HEIGHT + 24}`);
+  plot.setAttribute("height", HEIGHT + 24);
   plot.replaceChildren();
   if (!samples.length) return;
-  const times = samples.map((sample) => Math.max(sample.ttft_s, 1e-4));
-  const low = Math.log(Math.min(...times) * 0.8);
-  const high = Math.max(Math.log(Math.max(...times) * 1.2), low + 1);
-  const x = (s) => ((Math.log(Math.max(s, 1e-4)) - low) / (high - low)) * WIDTH;
-  const bins = Array.from({ length: BINS }, () => [0, 0]);
-  samples.forEach((sample, at) => {
-    bins[Math.min(BINS - 1, Math.floor((x(times[at]) / WIDTH) * BINS))][sample.backup ? 1 : 0] += 1;
-  });
-  // The square root of the counts, so that the few in the tail are visible.
-  const top = Math.sqrt(Math.max(...bins.map(([first, second]) => first + second)));
-  const height = (n) => (Math.sqrt(n) / top) * (HEIGHT - 20);
-  const wide = WIDTH / BINS;
-  bins.forEach(([first, second], at) => {
-    const all = height(first + second);
-    const upper = first + second ? (all * second) / (first + second) : 0;
-    const bar = { x: at * wide + 1, width: wide - 2 };
-    if (first) plot.append(shape("rect", { ...bar, class: "first", y: HEIGHT - all + upper, height: all - upper }));
-    if (second) plot.append(shape("rect", { ...bar, class: "second", y: HEIGHT - all, height: upper }));
-  });
-  plot.append(shape("line", { x1: 0, x2: WIDTH, y1: HEIGHT, y2: HEIGHT }));
-  for (const s of TICKS_S) {
-    const at = x(s);
-    if (at > 20 && at < WIDTH - 20) {
-      plot.append(shape("text", { x: at, y: HEIGHT + 18, "text-anchor": "middle" }, seconds(s)));
+  const times = samples.map(({ ttft_s }) => Math.max(ttft_s, 1e-3));
+  const low = Math.log(Math.min(...times) * 0.7);
+  const high = Math.max(Math.log(Math.max(...times) * 1.4), low + 1.2);
+  const y = (s) => HEIGHT - ((Math.log(Math.max(s, 1e-3)) - low) / (high - low)) * (HEIGHT - 12);
+  const newest = samples.at(-1).at_s;
+  const right = width - 40;
+  const x = (s) => right - ((newest - s) / window_s) * (right - LEFT);
+  for (const ms of ticks(1000 * Math.exp(low), 1000 * Math.exp(high), 5)) {
+    const height = y(ms / 1000);
+    plot.append(shape("line", { x1: LEFT, x2: right, y1: height, y2: height }));
+    plot.append(shape("text", { x: LEFT - 6, y: height + 4, "text-anchor": "end" }, milliseconds(ms)));
+  }
+  for (const { at_s, ttft_s, backup } of samples.slice(-DOTS_MAX)) {
+    plot.append(shape("circle", { class: backup ? "second" : "first", cx: x(at_s), cy: y(ttft_s), r: backup ? 3.5 : 2.2 }));
+  }
+  let above = Infinity;
+  for (const [name, s] of marks) { // from the lowest to the highest: a name that would cover another one is left out
+    if (s === null) continue;
+    plot.append(shape("line", { class: "mark", x1: LEFT, x2: right, y1: y(s), y2: y(s) }));
+    if (above - y(s) >= 13) {
+      plot.append(shape("text", { x: right + 4, y: y(s) + 4 }, name));
+      above = y(s);
     }
   }
-  marks.forEach(([name, s], at) => {
-    if (s === null) return;
-    plot.append(shape("line", { class: "mark", x1: x(s), x2: x(s), y1: 14, y2: HEIGHT }));
-    plot.append(shape("text", { x: Math.min(x(s) + 4, WIDTH - 30), y: 12 + at * 14 }, name));
-  });
+  for (let minute = 0; minute <= window_s / 60; minute += 1) {
+    const at = x(newest - 60 * minute);
+    const text = minute ? `−${minute} min` : "now";
+    if (width < 560 && minute % 2) continue;
+    plot.append(shape("text", { x: at, y: HEIGHT + 18, "text-anchor": minute * 60 >= window_s ? "start" : "middle" }, text));
+  }
 }
 
 // A part of a bar, from and to in seconds of the request, on a scale that ends at `end`.
