@@ -2,9 +2,10 @@
 
 The effect is the direct one: the same requests, each without the hedge. What hedging changes for other requests (caches
 that backups warm, load) is not in it. The intervals are for the requests that were counted: the random choice of
-measured requests is the only source of error. A quantile's interval is the inverted interval of the share of requests
-above each time (Woodruff 1952). A p99.9 would need over a million requests, and a plain mean follows its largest value,
-so neither is estimated.
+measured requests is the only source of error. Withheld and granted hedges are one random split, and a request that is
+slow without the hedge may be slow with it: the difference has the largest variance that such a split can have. A
+quantile's interval is the inverted interval of the share of requests above each time (Woodruff 1952). A p99.9 would
+need over a million requests, and a plain mean follows its largest value, so neither is estimated.
 
 Units: seconds, shares as fractions of 1.
 """
@@ -16,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.proof.intervals import Interval, exactly, mean, share, total
+from gateway.proof.intervals import Interval, correlation_max, exactly, mean, share, split_difference, total
 from gateway.proof.tally import Group, GroupTimes, Tally, upper_s
 
 OBSERVED_MIN: Final = 20  # below it, no interval is finite in practice
@@ -161,7 +162,9 @@ class _Curves:
 
     def _saved(self, above: Callable[[Group], float]) -> Interval:
         """Return the number that is above only without hedging."""
-        return total([self._beaten_saved(above), self._held(above), self._sent(above).negated()])
+        held, sent, both = self._held(above), self._sent(above), max(1, self._granted + self._withheld)
+        correlation = correlation_max(held.value / both, sent.value / both)
+        return total([self._beaten_saved(above), split_difference(held, sent, correlation)])
 
     def _without(self, above: Callable[[Group], float]) -> Interval:
         return total([exactly(self._known(above)), self._beaten_saved(above), self._held(above)])
@@ -201,5 +204,5 @@ def _mean(tally: Tally) -> Effect:
     return Effect(
         total([exactly(known_s), saved, held]).scaled(1 / requests),
         total([exactly(known_s), sent]).scaled(1 / requests),
-        total([saved, held, sent.negated()]).scaled(1 / requests),
+        total([saved, split_difference(held, sent, 1.0)]).scaled(1 / requests),
     )

@@ -22,10 +22,6 @@ class Interval(NamedTuple):
         """Multiply by a factor of at least 0."""
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
-    def negated(self) -> "Interval":
-        """Change the sign."""
-        return Interval(-self.value, -self.high, -self.low)
-
 
 def exactly(value: float) -> Interval:
     """Return a known value."""
@@ -40,6 +36,29 @@ def total(parts: Iterable[Interval]) -> Interval:
         below += (part.value - part.low) ** 2
         above += (part.high - part.value) ** 2
     return Interval(value, value - math.sqrt(below), value + math.sqrt(above))
+
+
+def split_difference(one: Interval, other: Interval, correlation: float) -> Interval:
+    """Return the difference of two estimates of one population, from a random split of it into two samples.
+
+    One sample has what the other lacks, so that the errors of the estimates are correlated by -1 times the correlation
+    of both values of a unit (Zou and Donner 2008, with the covariance of a split).
+
+    Args:
+        correlation: correlation of both values of a unit, 0 to 1. No unit shows both, so it is a bound.
+    """
+    value = one.value - other.value
+    ends = [
+        math.sqrt(a * a + b * b + 2.0 * correlation * a * b)
+        for a, b in ((one.value - one.low, other.high - other.value), (one.high - one.value, other.value - other.low))
+    ]
+    return Interval(value, value - ends[0], value + ends[1])
+
+
+def correlation_max(p: float, q: float) -> float:
+    """Return the largest correlation of two events with these probabilities (Frechet): one implies the other."""
+    scale = math.sqrt(p * (1 - p) * q * (1 - q))
+    return (min(p, q) - p * q) / scale if scale else 0.0
 
 
 def share(hits: float, sample: int, population: int) -> Interval:

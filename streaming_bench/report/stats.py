@@ -2,7 +2,8 @@
 
 The interval of a quantile comes from order statistics: it is valid for every distribution, and open if the sample is
 too small. The interval of a ratio is a bootstrap over whole blocks of requests, so that a slow minute, in which
-neighbours are alike, counts as one observation. No units: results have the unit of the input.
+neighbours are alike, counts as one observation. The interval over seeds is Student's. No units: results have the unit
+of the input.
 """
 
 import math
@@ -11,6 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gateway.proof.intervals import student_t
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 _LEVEL: Final = 0.95
@@ -62,6 +65,34 @@ def _ranks(count: int, share: float) -> tuple[int, int]:
     below = np.cumsum(np.exp(logs[count] - logs - logs[::-1] + odds))  # P(at most this many values below)
     tail = (1 - _LEVEL) / 2
     return int(np.searchsorted(below, tail)), int(np.searchsorted(below, 1 - tail)) + 1
+
+
+def mean(values: Sequence[float]) -> Estimate:
+    """Return the mean of independent values with Student's interval, which is open for fewer than two."""
+    count = len(values)
+    value = sum(values) / count if count else math.nan
+    if count < 2:
+        return Estimate(value, -math.inf, math.inf)
+    half = student_t(count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count)
+    return Estimate(value, value - half, value + half)
+
+
+def geometric_mean(values: Sequence[float]) -> Estimate:
+    """Return the geometric mean of independent positive values with Student's interval of their logarithms."""
+    found = mean([math.log(value) for value in values])
+    return Estimate(*(math.exp(each) if each < math.inf else math.inf for each in found))
+
+
+def ratio_of_sums(counts: Sequence[float], bases: Sequence[float]) -> Estimate:
+    """Return the ratio of the sums of paired counts, with the interval of its linear approximation.
+
+    If all bases are 0, the result is 1 more than the mean count: a ratio would be infinite after a single event.
+    """
+    if not any(bases):
+        return Estimate(*(1.0 + each for each in mean(counts)))
+    value, base = sum(counts) / sum(bases), sum(bases) / len(bases)
+    error = mean([count - value * each for count, each in zip(counts, bases, strict=True)])
+    return Estimate(value, value + error.low / base, value + error.high / base)
 
 
 class Blocks(NamedTuple):

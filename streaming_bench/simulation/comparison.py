@@ -10,16 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from typing import Final
 
 from msgspec import structs
 
 from gateway.events import Listener
+from streaming_bench.errors import BenchError
 from streaming_bench.progress import Progress, of_run, quiet
 from streaming_bench.simulation import summary
 from streaming_bench.simulation.engine_replicas import ServerDraws
 from streaming_bench.simulation.fleet import FleetPlan
 from streaming_bench.simulation.law_replicas import LawDraws
-from streaming_bench.simulation.policies import PolicySettings
+from streaming_bench.simulation.policies import PLACEBO, PolicySettings
 from streaming_bench.simulation.provider_quota import LimitHeaders
 from streaming_bench.simulation.runner import ArrivalPlan, Begun, Conditions, SimulatedRun, ignore, no_start, run
 from streaming_bench.simulation.sampled_replicas import TtftDraws
@@ -29,6 +31,8 @@ from streaming_bench.simulation.tier_replicas import TierDraws
 from streaming_bench.simulation.world import arrivals_s
 from ttft_gateway.hedging.parameters import DEFAULTS, Prefer
 from ttft_gateway.routing.strategies import Routing
+
+_PLACEBO_SEEDS: Final = 1_000_000  # no seed of a comparison is as high
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,22 @@ def compare(
 
     Returns:
         `rows`, one per policy, and a `manifest`.
+
+    Raises:
+        BenchError: No request of a run is counted.
+    """
+    found = figures_of(scenario, plan, progress, listener)
+    rows = [summary.row(policy, seeds, found.get("off")) for policy, seeds in found.items()]
+    return {"rows": rows, "manifest": _manifest(scenario, plan)}
+
+
+def figures_of(
+    scenario: Scenario, plan: ComparisonPlan, progress: Progress = quiet, listener: Listener = ignore
+) -> dict[str, dict[str, list[SimulatedFigures]]]:
+    """Return the figures of each seed, by policy and subset, from the arguments of `compare`.
+
+    Raises:
+        BenchError: No request of a run is counted.
     """
     parts = [replace(part, slo_s=plan.slo_s or math.inf) for part in subsets(scenario)]
     found: dict[str, dict[str, list[SimulatedFigures]]] = {p: {s.name: [] for s in parts} for p in plan.policies}
@@ -98,9 +118,13 @@ def compare(
         run = samples.run(policy, reported, listener=listener)
         for subset in parts:
             found[policy][subset.name].append(summary.figures(run, subset))
+        if not found[policy][parts[0].name][-1]["requests"]:
+            raise BenchError(
+                f"{scenario.name}: none of {scenario.requests:,} requests is counted, the first {parts[0].start_s:g} s"
+                " are not; write a larger number after --requests"
+            )
     progress("done", 1.0)
-    rows = [summary.row(policy, seeds, found.get("off")) for policy, seeds in found.items()]
-    return {"rows": rows, "manifest": _manifest(scenario, plan)}
+    return found
 
 
 class SeedSamples:
@@ -155,7 +179,8 @@ class SeedSamples:
             begun=begun,
         )
         make_world = partial(self.draws.world, scenario, held=self._plan.held)
-        return run(policy, settings, self._arrivals, make_world, self.seed, progress, conditions)
+        policy, seed = ("off", self.seed + _PLACEBO_SEEDS) if policy == PLACEBO else (policy, self.seed)
+        return run(policy, settings, self._arrivals, make_world, seed, progress, conditions)
 
 
 def policy_settings(scenario: Scenario, plan: ComparisonPlan) -> PolicySettings:

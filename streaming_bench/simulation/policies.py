@@ -25,7 +25,8 @@ from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
-POLICY_NAMES: Final = ("adaptive", "quantile", "ttfb", "static", "library", "fan_out", "shadow", "off")
+PLACEBO: Final = "placebo"  # `off` with other random numbers of the gateway: the noise of a comparison with `off`
+POLICY_NAMES: Final = ("adaptive", "quantile", "ttfb", "static", "library", "fan_out", "shadow", "off", PLACEBO)
 
 UNLIMITED_BUDGET: Final = 10.0  # never binds, not even when all replicas are slow and credit accrues slowly
 

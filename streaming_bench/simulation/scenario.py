@@ -7,6 +7,7 @@ line.
 Units: seconds, tokens, shares as fractions of 1; in the file every quantity carries its unit ("5ms", "4%").
 """
 
+import enum
 import hashlib
 import math
 import re
@@ -17,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 from msgspec.structs import replace
 
 from gateway.simulated.quantities import UnitError, duration
+from streaming_bench.report.stats import Estimate, mean, ratio_of_sums
 from streaming_bench.simulation.engine_scenario import Serving
 from streaming_bench.simulation.law_scenario import Clients, Day, Pulse, TtftLaw
 from streaming_bench.simulation.tier_scenario import Tiers
@@ -35,6 +37,7 @@ from streaming_bench.simulation.toml_section import (
 
 FOLDER: Final = Path(__file__).parents[1] / "scenarios"
 _FORM: Final = re.compile(r"(?:(?P<part>[\w -]+): )?(?P<figure>\w+) <= (?P<value>\d+(?:\.\d+)?)(?P<unit>x|%|ms)")
+_DIGITS: Final = {"x": 3, "%": 2, "ms": 0}
 
 
 class Span(NamedTuple):
@@ -194,18 +197,25 @@ class Arrivals(Section, frozen=True):
         return pulse * (1.0 if self.day is None else self.day.factor(now_s))
 
 
+class BoundState(enum.Enum):
+    """Outcome of a bound; the value is for display."""
+
+    HOLDS = "holds"  # the 95 % interval is within it
+    FAILS = "fails"  # the interval is above it
+    OPEN = "open"  # the interval contains it
+
+
 class Check(NamedTuple):
     """Outcome of one bound.
 
     Attributes:
         bound: text of the bound.
-        measured: the figure with its unit.
-        holds: True if the figure is within the bound.
+        measured: the figure with its unit and its interval.
     """
 
     bound: str
     measured: str
-    holds: bool
+    verdict: BoundState
 
 
 class Wanted:
@@ -215,29 +225,34 @@ class Wanted:
         text: a figure and its bound, such as "p99 <= 0.30x", "mean <= 650ms" or "short prompts: p99 <= 0.30x". `x` is
             the ratio to hedging off on the same samples: of latencies the geometric mean of the seeds, of counts the
             ratio of the sums.
-        worst: True to compare the ratio of the worst seed.
     """
 
-    def __init__(self, text: str, *, worst: bool = False) -> None:
+    def __init__(self, text: str) -> None:
         match = _FORM.fullmatch(text)
         if match is None:
             raise UnitError(f"{text!r} is not a bound; write a figure and a value, such as 'hedges <= 3%'")
         self._part, self._figure, value, self._unit = match.group("part", "figure", "value", "unit")
         self._max = float(value)
-        self._ratios = "to_off_max" if worst else "to_off"
-        self._text = f"{text} on each seed" if worst else text
+        self._text = text
 
     def check(self, row: Mapping[str, Any], off: Mapping[str, Any]) -> Check:
         """Compare a policy's row with the bound."""
         if self._part is not None:
             row, off = row["parts"][self._part], off["parts"][self._part]
-        figure, ratios = self._figure, row[self._ratios]
-        if self._unit == "x":
-            measured = ratios[figure] if figure in ratios else _ratio(row[figure], off[figure])
-        else:
-            measured = row[figure] * (100.0 if self._unit == "%" else 1.0)
-        digits = {"x": 3, "%": 2, "ms": 0}[self._unit]
-        return Check(self._text, f"{measured:,.{digits}f}{self._unit}", bool(measured <= self._max))
+        found = self._estimate(row, off)
+        verdict = BoundState.HOLDS if found.high <= self._max else BoundState.OPEN
+        if found.low > self._max:
+            verdict = BoundState.FAILS
+        value, low, high = (f"{each:,.{_DIGITS[self._unit]}f}" for each in found)
+        return Check(self._text, f"{value}{self._unit} [{low}, {high}]", verdict)
+
+    def _estimate(self, row: Mapping[str, Any], off: Mapping[str, Any]) -> Estimate:
+        figure = self._figure
+        if self._unit != "x":
+            return mean([each[figure] * (100.0 if self._unit == "%" else 1.0) for each in row["seeds"]])
+        if figure in row["to_off"]:
+            return Estimate(**row["to_off"][figure])
+        return ratio_of_sums(*([each[figure] for each in seeds["seeds"]] for seeds in (row, off)))
 
 
 class Bounds(Quantity, tuple[Wanted, ...]):
@@ -382,7 +397,3 @@ def with_load(scenario: Scenario, factor: float) -> Scenario:
     else:
         scaled = replace(arrivals, concurrency=max(1, round(factor * (arrivals.concurrency or 1))))
     return replace(scenario, arrivals=scaled)
-
-
-def _ratio(count: float, base: float) -> float:
-    return count / base if base else 1.0 + count

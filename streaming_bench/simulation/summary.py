@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming_bench.report.grid import Grid, percent, short
+from streaming_bench.report.stats import geometric_mean
 from streaming_bench.simulation.runner import SimulatedRun
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
@@ -125,20 +126,24 @@ def row(
     """Return one policy's row.
 
     Args:
-        seeds: the seeds' figures by the name of the subset; the first subset is the row itself.
+        seeds: the seeds' figures by the name of the subset; the first subset, which has requests, is the row itself.
         off: the same figures of `off`; None if `off` was not run.
+
+    Returns:
+        Means over the seeds; `seeds`, the figures of each; `to_off`, ratios with 95 % intervals; and `parts`, the same
+        of the other subsets.
     """
     parts: dict[str, dict[str, object]] = {}
     for name, found in seeds.items():
         if any(not each["requests"] for each in found):
             continue  # the run ends before this subset begins
         parts[name] = {key: float(np.mean([each[key] for each in found])) for key in found[0]}
+        parts[name]["seeds"] = found
         if off is not None:
             pairs = list(zip(found, off[name], strict=True))
             parts[name]["to_off"] = {
-                key: float(np.exp(np.mean(np.log([one[key] / base[key] for one, base in pairs])))) for key in LATENCIES
+                key: geometric_mean([one[key] / base[key] for one, base in pairs])._asdict() for key in LATENCIES
             }
-            parts[name]["to_off_max"] = {key: max(one[key] / base[key] for one, base in pairs) for key in LATENCIES}
     first, *others = parts
     return {"policy": policy, **parts[first], "parts": {name: parts[name] for name in others}}
 
@@ -160,7 +165,7 @@ def table(rows: Sequence[Mapping[str, object]], part: str | None = None) -> Grid
         cells.append([str(row["policy"]), *(_cell(key, body[key]) for key in titles)])
         if row["policy"] != "off" and "to_off" in body:
             ratios = _mapping(body["to_off"])
-            cells.append(["", *(f"{ratios[key]:.2f}x" if key in ratios else "" for key in titles)])
+            cells.append(["", *(f"{_mapping(ratios[key])['value']:.2f}x" if key in ratios else "" for key in titles)])
     return Grid(["policy", *(title or key for key, title in titles.items())], cells)
 
 

@@ -187,6 +187,10 @@ def test_report() -> None:
         (["--blocks", "7"], "--blocks 7 is odd; write an even number, because blocks are balanced in pairs"),
         (["--blocks", "4"], "4 is out of range; write a whole number from 6 to 1000"),
         (["--length", "10"], "10 is not a duration of at most 2h; write for example 90s or 10m"),
+        (
+            ["--length", "5s"],
+            "--length 5s is shorter than the 60 s that the pool remembers of the block before; write at least 60s",
+        ),
         (["--length", "3h"], "3h is not a duration of at most 2h"),
         (["--length", "1m", "--washout", "40s"], "--washout is longer than half of --length; write a shorter one"),
         (["--admin", "gateway:8081"], "it must begin with http:// or https://"),

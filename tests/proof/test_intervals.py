@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gateway.proof.intervals import Interval, exactly, mean, share, total
+from gateway.proof.intervals import Interval, correlation_max, exactly, mean, share, split_difference, total
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,17 @@ def test_mean() -> None:
 def test_sum() -> None:
     """Errors of independent parts add up as their squares, on each side."""
     assert total([Interval(1.0, 0.7, 1.4), Interval(2.0, 1.6, 2.3)]) == pytest.approx((3.0, 2.5, 3.5))
-    assert total([exactly(1.0), Interval(2.0, 1.0, 5.0).negated()]) == pytest.approx((-1.0, -4.0, 0.0))
+    assert total([exactly(1.0), Interval(-2.0, -5.0, -1.0)]) == pytest.approx((-1.0, -4.0, 0.0))
+
+
+@pytest.mark.parametrize(("correlation", "low", "high"), [(0.0, -5.0, 10.0), (1.0, -7.0, 14.0)])
+def test_the_errors_of_a_split_add_up(correlation: float, low: float, high: float) -> None:
+    """The ends of 3 and 4, and of 6 and 8: their sums at a correlation of 1, the roots of their squares at 0."""
+    one, other = Interval(20.0, 17.0, 26.0), Interval(20.0, 12.0, 24.0)
+    assert split_difference(one, other, correlation) == pytest.approx((0.0, low, high))
+
+
+@pytest.mark.parametrize(("p", "q", "highest"), [(0.3, 0.3, 1.0), (0.5, 0.2, 0.5), (0.0, 0.5, 0.0), (1.0, 0.5, 0.0)])
+def test_the_largest_correlation_of_two_events(p: float, q: float, highest: float) -> None:
+    """It is 1 for events of the same probability, and 0 if one of them is certain."""
+    assert correlation_max(p, q) == pytest.approx(highest)

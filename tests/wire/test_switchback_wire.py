@@ -9,6 +9,7 @@ import pytest
 
 from gateway.__main__ import main
 from gateway.cli.parser import ExitCode
+from gateway.cli.switchback import command
 from raw_http import ASK, CHAT
 from served import gateway, replicas
 
@@ -54,8 +55,11 @@ def test_requests_count_in_the_block_of_their_arrival(tmp_path: Path, workers: i
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid_value")
 
 
-def test_a_gateway_is_switched_and_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gateway_is_switched_and_restored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Six short blocks under traffic: the log has the switches, the report the requests; hedging is off again."""
+    monkeypatch.setattr(command, "LENGTH_S_MIN", 0.0)
     with replicas(a=_QUICK, b=_QUICK) as urls, gateway(_config(urls), tmp_path) as served:
         httpx.post(served.admin_url + "/admin/hedging", json={"on": False})
         ending = threading.Event()

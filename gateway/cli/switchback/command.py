@@ -18,8 +18,12 @@ from gateway.cli.parser import ExitCode
 from gateway.cli.switchback.experiment import AdminGateway, BlockPlan, Experiment
 from gateway.cli.terminal import fail
 from gateway.proof.switchback import PAIRS_MIN, Contrast, TotalEffect, random_order, total_effect
+from ttft_gateway.estimation.window import REACH_S
 
 _WASHOUT_SHARE = 0.05  # of a block
+# The pool's memory of TTFTs: in a shorter block its choices follow what the block before has shown, so that both states
+# are alike. In simulation with queues, blocks of 7 s found a quarter of the effect.
+LENGTH_S_MIN = REACH_S
 
 
 def switchback(arguments: argparse.Namespace) -> ExitCode:
@@ -27,6 +31,12 @@ def switchback(arguments: argparse.Namespace) -> ExitCode:
     washout_s = _WASHOUT_SHARE * arguments.length if arguments.washout is None else arguments.washout
     if arguments.blocks % 2:
         fail(f"--blocks {arguments.blocks} is odd; write an even number, because blocks are balanced in pairs")
+        return ExitCode.USAGE
+    if arguments.length < LENGTH_S_MIN:
+        fail(
+            f"--length {arguments.length:g}s is shorter than the {LENGTH_S_MIN:g} s that the pool remembers of the"
+            f" block before; write at least {LENGTH_S_MIN:g}s"
+        )
         return ExitCode.USAGE
     if washout_s > arguments.length / 2:
         fail("--washout is longer than half of --length; write a shorter one")

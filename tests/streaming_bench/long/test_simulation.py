@@ -46,7 +46,7 @@ def test_policies_meet_the_same_samples() -> None:
     assert found["static"]["hedges"] == 0
     for key in ("p50", "p90", "p95", "p99", "p999", "mean"):
         assert found["static"][key] == found["off"][key]
-        assert found["static"]["to_off"][key] == pytest.approx(1.0)
+        assert found["static"]["to_off"][key]["value"] == pytest.approx(1.0)
 
 
 def test_the_budget_holds() -> None:
@@ -85,8 +85,8 @@ def test_correlated_misses_do_no_harm() -> None:
     """With fully correlated misses hedges rarely win, and no latency increases."""
     found = rows("W2", requests=4_000, correlation=1.0, budget=0.2)["adaptive"]
     assert found["win_rate"] < 0.35
-    assert found["to_off"]["p99"] <= 1.02
-    assert found["to_off"]["mean"] <= 1.0
+    assert found["to_off"]["p99"]["value"] <= 1.02
+    assert found["to_off"]["mean"]["value"] <= 1.0
 
 
 def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
