@@ -77,6 +77,10 @@ def as_text(report: ProofReport) -> str:
         f"hedges: {report.hedges:,}; their cost: {_cost(report)}",
         f"measured: {beaten}, {held}; {report.unmeasured:,} beaten without a measurement",
     ]
+    if report.bill is not None:
+        bill = report.bill
+        saved = f"{bill.saved.value:g} ({bill.saved.low:g} to {bill.saved.high:g}), {bill.saved_share:.1%}"
+        lines.append(f"bill: {bill.cost:g} instead of {bill.usual:g} on the usual tier; saved {saved}")
     if report.missing is not None:
         lines.append(f"more data: {report.missing}")
     return "\n".join(lines)

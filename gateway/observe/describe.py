@@ -26,6 +26,7 @@ from ttft_gateway.hedging.budget import BudgetUnit
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.plan import Plan, Survival
 from ttft_gateway.limits.budget import CreditBudget
+from ttft_gateway.pool.bills import Bills
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
@@ -168,6 +169,21 @@ def _never_hedged(pool: Pool, replica: Replica) -> str | None:
     return None if reason is None else reason.value
 
 
+def _describe_bills(bills: Bills) -> dict[str, object]:
+    """Describe the course of the last request, and the ways of the primaries."""
+    course = bills.course
+    known = None
+    if course is not None:
+        known = {
+            "first": course.first,
+            "backup": course.backup,
+            "after_ms": None if course.delay_s == math.inf else round(1000 * course.delay_s),
+            "bill": round(course.bill, 4),
+            "missed": round(course.missed, 4),
+        }
+    return {"leader": bills.leader, "changes": bills.changes, "course": known}
+
+
 def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict[str, object]:
     settings, learning = pool.settings, pool.learning
     b, s, c = learning.predictor.coefficients
@@ -185,6 +201,7 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
                 else {"prompt_tokens": _budget(pool.budget.cost, 1)}
             ),
         },
+        **({} if pool.bills is None else {"bill": _describe_bills(pool.bills)}),
         "predictor": {
             "usual_prompt_tokens": round(learning.predictor.usual_tokens),
             "base_ms": round(1000 * b, 3),

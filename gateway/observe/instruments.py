@@ -271,6 +271,8 @@ class Instruments:
         tokens, cost = "Tokens that are, or may be, billed", "Cost of the billed tokens, on replicas with prices"
         self.billed = _counter("ttft_gateway_billed_tokens", tokens, *billed, "token", from_zero=True)
         self.cost = _counter("ttft_gateway_cost", cost, *billed, from_zero=True)
+        usual = "Cost of the answers on the usual tier of their provider, on replicas with tiers"
+        self.usual_cost = _counter("ttft_gateway_usual_cost", usual, MODEL, from_zero=True)
         self._add_of_the_gateway()
 
     def _add_of_the_gateway(self) -> None:

@@ -252,6 +252,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     ttft_target_ms: float | None = None
     shadow: ShadowLine | None = None
     limit: Limit | None = None
+    usual_cost: float | None = None
 
 
 def _request_line(event: RequestEnded, time: datetime, worker: int | None) -> RequestLine:
@@ -303,6 +304,7 @@ def _request_line(event: RequestEnded, time: datetime, worker: int | None) -> Re
         None if event.ttft_target_s is None else _in_ms(event.ttft_target_s),
         None if event.shadow is None else _shadow_line(event, event.shadow),
         event.limit,
+        event.usual_cost,
     )
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gateway.config.settings import Settings
+from gateway.config.settings import HedgeSettings, Settings
 from gateway.events import AttemptReport, Event, Listener, RequestEnded, Role
 from gateway.observe.instruments import MODEL
 from gateway.observe.process import ProcessValue
@@ -27,6 +27,7 @@ from ttft_gateway.apis.base import Api
 from ttft_gateway.hedging.charges import Disposition
 from ttft_gateway.hedging.measure import Instrument, Shadow
 from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.limits.prices import money
 
 HOURS: Final = 24
 BLOCKS_MAX: Final = 8
@@ -48,11 +49,13 @@ class Goal(NamedTuple):
         slo_s: TTFT above which a request is a miss.
         limit_s: TTFT timeout, at which TTFTs are restricted.
         is_shadow: True if the model's policy is `shadow`.
+        is_measured: False if only its bill is of interest, because it prefers a low one.
     """
 
     slo_s: float
     limit_s: float
     is_shadow: bool = False
+    is_measured: bool = True
 
     def tally(self) -> Tally:
         """Return counts of no request."""
@@ -134,7 +137,7 @@ class ProofCounts:
             counted.add(event)
             if event.at_s >= counted.line_s:
                 counted.line_s = event.at_s + _HOUR_S
-                if not counted.goal.is_shadow:
+                if counted.goal.is_measured and not counted.goal.is_shadow:
                     self._emit(_line(event.at_s, report(event.model, counted.tally(None))))
 
     def tallies(self, hours: int | None = None) -> dict[str, Tally]:
@@ -202,18 +205,24 @@ def every_goal(settings: Settings) -> dict[str, Goal]:
 
 
 def goals(settings: Settings) -> dict[str, Goal]:
-    """Return the SLO and the limit of each model with measured hedging, or with the policy `shadow`."""
+    """Return the SLO and the limit of each model with measured hedging, the policy `shadow`, or `prefer: cost`."""
     every, hedging = every_goal(settings), {model.name: settings.hedge_of(model) for model in settings.models}
     return {
-        name: every[name]._replace(is_shadow=hedge.policy == "shadow")
+        name: every[name]._replace(is_shadow=hedge.policy == "shadow", is_measured=_is_measured(hedge))
         for name, hedge in hedging.items()
-        if hedge.measure.losers or hedge.measure.holdout or hedge.policy == "shadow"
+        if _is_measured(hedge) or hedge.prefer == "cost"
     }
+
+
+def _is_measured(hedge: HedgeSettings) -> bool:
+    return bool(hedge.measure.losers or hedge.measure.holdout) or hedge.policy == "shadow"
 
 
 def count_request(event: RequestEnded, tally: Tally) -> None:
     """Add one request to the counts, if its TTFT depends on hedging."""
     attempts = event.attempts
+    if event.usual_cost is not None:
+        tally.add_bill(money(sum(each.charge.cost or 0.0 for each in attempts)), event.usual_cost)
     is_plain = event.measured is None and event.shadow is None
     if len(attempts) == 1 and is_plain and event.status == _OK and event.api in _TIMED:  # most requests
         ttft_s = event.ttft_s if event.work_s is None else event.work_s

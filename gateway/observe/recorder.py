@@ -173,6 +173,8 @@ class Recorder:
                 self._on_troubled_request(event)
             if len(event.attempts) > 1:
                 self._on_hedges(event)
+            if event.usual_cost is not None:
+                self._instruments.usual_cost.at(model).value += event.usual_cost
         self._usage.requests[key_name, model] += len(events)
         self._key_series(key_name, status_class).value += len(events)
 

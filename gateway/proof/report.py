@@ -7,6 +7,7 @@ import math
 
 import msgspec
 
+from gateway.proof.bill import BillSums
 from gateway.proof.effect import DirectEffect, Effect, direct_effect
 from gateway.proof.intervals import Interval
 from gateway.proof.tally import Group, Tally
@@ -37,6 +38,22 @@ class Figure(msgspec.Struct, frozen=True, rename={"with_": "with"}):
     saved: Range | None
 
 
+class BillReport(msgspec.Struct, frozen=True):
+    """The bill of a model with tiers.
+
+    Attributes:
+        cost: bill of all attempts.
+        usual: bill of the same answers on the usual tier.
+        saved: the difference; the interval is for as many further requests.
+        saved_share: the difference as a share of `usual`.
+    """
+
+    cost: float
+    usual: float
+    saved: Range
+    saved_share: float
+
+
 class ProofReport(msgspec.Struct, frozen=True):
     """The direct effect of hedging on the requests of one model.
 
@@ -57,6 +74,7 @@ class ProofReport(msgspec.Struct, frozen=True):
         mean_ms: mean of the TTFTs, restricted at `limit_ms`.
         tokens, cost: tokens and money billed for attempts that lost; the money is None without prices.
         cost_per_avoided_miss: money for each avoided miss; None without prices or without an avoided miss.
+        bill: bill of all requests, where the model has tiers; None without tiers.
     """
 
     model: str
@@ -80,6 +98,7 @@ class ProofReport(msgspec.Struct, frozen=True):
     cost: float | None
     cost_per_avoided_miss: float | None
     effect: str = "direct"
+    bill: BillReport | None = None
 
 
 def report(model: str, tally: Tally) -> ProofReport:
@@ -110,7 +129,14 @@ def report(model: str, tally: Tally) -> ProofReport:
         tally.tokens,
         None if tally.cost is None else round(tally.cost, 6),
         per_miss,
+        bill=None if tally.bill is None or tally.bill.usual <= 0.0 else _bill(tally.bill),
     )
+
+
+def _bill(sums: BillSums) -> BillReport:
+    cost, usual, saved = (float(f"{each:.4g}") for each in (sums.cost, sums.usual, sums.usual - sums.cost))
+    found = _range(sums.saved, 1.0) or Range(saved, saved, saved)
+    return BillReport(cost, usual, found, round(1.0 - sums.cost / sums.usual, 4))
 
 
 def _figure(effect: Effect, unit: float) -> Figure:

@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.proof.bill import BillSums
 from ttft_gateway.apis.base import FastEnum
 
 BIN_WIDTH: Final = math.log(1.0025)
@@ -129,6 +130,7 @@ class Tally(msgspec.Struct, gc=False):
         tokens: tokens billed for attempts that lost.
         cost: money for them; None if no replica has prices.
         shadow: requests that would have been hedged; None if the policy is not `shadow`.
+        bill: bills of the requests, where the model has tiers; None without tiers.
     """
 
     slo_s: float
@@ -141,6 +143,7 @@ class Tally(msgspec.Struct, gc=False):
     tokens: int = 0
     cost: float | None = None
     shadow: ShadowTimes | None = None
+    bill: BillSums | None = None
 
     def times(self, group: Group) -> GroupTimes:
         """Return the TTFTs of a group."""
@@ -169,6 +172,12 @@ class Tally(msgspec.Struct, gc=False):
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
 
+    def add_bill(self, cost: float, usual: float) -> None:
+        """Add the bill of a request, and of its answer on the usual tier."""
+        if self.bill is None:
+            self.bill = BillSums()
+        self.bill.add(cost, usual)
+
     def merge(self, other: "Tally") -> None:
         """Add the counts of another span or gateway with the same `slo_s` and `limit_s`; the longer `span_s` stays."""
         self.span_s = max(self.span_s, other.span_s)
@@ -181,6 +190,9 @@ class Tally(msgspec.Struct, gc=False):
         if other.shadow is not None:
             self.shadow = self.shadow or ShadowTimes()
             self.shadow.merge(other.shadow)
+        if other.bill is not None:
+            self.bill = self.bill or BillSums()
+            self.bill.merge(other.bill)
 
     @property
     def requests(self) -> int:

@@ -197,7 +197,7 @@ def policy_settings(scenario: Scenario, plan: ComparisonPlan) -> PolicySettings:
         prefer=plan.prefer,
         ttft_target_s=plan.ttft_target_s,
     )
-    if scenario.tiers is not None:
+    if scenario.tiers is not None and plan.prefer is DEFAULTS.prefer:
         target_s = plan.ttft_target_s or scenario.tiers.target_s
         settings = structs.replace(settings, prefer=Prefer.COST, ttft_target_s=target_s)
     return PolicySettings(settings, plan.library_rps or scenario.reference.library_rps)

@@ -31,6 +31,7 @@ from streaming_bench.simulation.policies import PolicySettings, make_pool
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from streaming_bench.simulation.world import World, call_of
 from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.parameters import Prefer
 from ttft_gateway.hedging.plan import Plan
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.limits.prices import TierPrices
@@ -216,6 +217,7 @@ def run(
 
 def _new_pool(policy: str, settings: PolicySettings, world: World, ledgers: Mapping[str, Ledger]) -> Pool:
     """Return a pool that has learned nothing, over the replicas of a world."""
+    is_by_bill = settings.hedging.prefer is Prefer.COST
     ways: Sequence[TierPrices | None] = world.ways or [None] * len(world.endpoints)
     replicas = [
         Replica(
@@ -224,6 +226,7 @@ def _new_pool(policy: str, settings: PolicySettings, world: World, ledgers: Mapp
             quota,
             prices=None if way is None else way.billed(None),
             tiers=way,
+            backup_only=way is not None and not is_by_bill and way.billed(None).prompt > way.usual.prompt,
             read_limits=None if world.limits is None else world.limits.read,
             counts_max_tokens=True,  # the simulated providers do
             batches=world.batches,

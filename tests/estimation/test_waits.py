@@ -1,10 +1,12 @@
 """The last waits of a way: the probability of a longer one, with waits that were given up, and refusals."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttft_gateway.estimation.waits import IN_USE, RECENT, WaitCurve, Waits
+from ttft_gateway.estimation.waits import RECENT, WaitCurve, Waits
 
 WAITS = st.lists(st.tuples(st.floats(0.0, 100.0), st.booleans()), max_size=60)
 
@@ -32,17 +34,32 @@ def test_a_curve_falls_and_stays_above_zero(waits: list[tuple[float, bool]], one
     assert 1.0 >= curve.longer(shorter_s) >= curve.longer(longer_s) > 0.0
 
 
-def test_new_waits_replace_old_ones() -> None:
-    """After a change, the recent waits show the new times first, and old waits can be forgotten."""
-    waits = Waits()
-    for _ in range(1_000):
-        waits.add(10.0, 0.0, is_end=True)
-    for _ in range(RECENT):
-        waits.add(0.1, 1.0, is_end=True)
-    assert waits.curve(RECENT).longer(1.0) < 0.02
-    assert waits.curve(IN_USE).longer(1.0) == pytest.approx(0.75, abs=0.01)
+def usual(rng: random.Random) -> float:
+    """A wait of about a second."""
+    return rng.lognormvariate(0.0, 0.5)
+
+
+def test_recent_waits_are_a_part_of_all() -> None:
+    """A slow drift shows in the recent waits first, and old waits can be forgotten."""
+    waits, rng = Waits(), random.Random(1)
+    for index in range(400):
+        waits.add(usual(rng) * (1.0 + index / 400), 0.0, is_end=True)
+    assert waits.curve(RECENT).longer(1.5) > waits.curve().longer(1.5) + 0.1
     waits.forget_old()
-    assert waits.curve().longer(1.0) < 0.02
+    assert waits.curve().longer(1.5) == waits.curve(RECENT).longer(1.5)
+
+
+@pytest.mark.parametrize("factor", [5.0, 0.2])
+def test_a_change_is_noticed_within_a_dozen_waits(factor: float) -> None:
+    """After a jump up or down the earlier waits are forgotten; without a jump, in thousands of waits they are not."""
+    waits, rng = Waits(), random.Random(2)
+    for _ in range(3_000):
+        waits.add(usual(rng), 0.0, is_end=True)
+    before = waits.curve().longer(1.0)
+    assert before == pytest.approx(0.5, abs=0.08)
+    for _ in range(14):
+        waits.add(factor * usual(rng), 0.0, is_end=factor < 1.0)
+    assert abs(waits.curve().longer(1.0) - (1.0 if factor > 1.0 else 0.0)) < 0.35
 
 
 def test_refusals_are_counted_apart() -> None:

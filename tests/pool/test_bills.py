@@ -190,14 +190,17 @@ def test_what_cannot_be_backed_up_goes_the_usual_way(facts: RequestFacts, *, is_
 
 
 def test_nothing_is_hedged_without_money() -> None:
-    """A backup is denied with the missing sum while the account has no credit."""
+    """A backup is denied with the missing sum while the account has no credit, but not of a cheap way."""
     pool = tiers()
-    attempt = Seen(pool.replicas[0], 0.0)
-    pool.on_sent(attempt, FACTS, None, is_first=True)
-    decided = pool.decide(FACTS, attempt, [attempt], [pool.replicas[0]], 2.0, 0.0)
-    assert isinstance(decided, Denied)
-    assert decided.reason is Denial.BUDGET
-    assert "the bill is at its budget" in decided.why
+    decided = []
+    for replica in pool.replicas[:2]:
+        attempt = Seen(replica, 0.0)
+        pool.on_sent(attempt, FACTS, None, is_first=True)
+        decided.append(pool.decide(FACTS, attempt, [attempt], [replica], 2.0, 0.0))
+    assert isinstance(decided[0], Hedge)  # its backup was charged when it was sent
+    assert isinstance(decided[1], Denied)
+    assert decided[1].reason is Denial.BUDGET
+    assert "the bill is at its budget" in decided[1].why
 
 
 def test_a_reload_keeps_what_was_learned() -> None:

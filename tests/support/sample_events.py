@@ -111,6 +111,7 @@ PASSED = RequestPassed(0.0, "r-3", "team-a", "llama", "files", "POST", 502, "ups
 EVENTS: tuple[Event, ...] = (  # every counter and histogram changes with at least one of these
     REQUEST,
     WORKED,
+    replace(REQUEST, usual_cost=0.03),
     HEDGED,
     replace(HEDGED, attempts=(replace(LOSER, empty=True), BACKUP)),
     SHADOWED,

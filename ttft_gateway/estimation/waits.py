@@ -7,6 +7,7 @@ requests. Attempts that were refused at once are counted apart: they cost nothin
 Units: seconds.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
@@ -17,6 +18,10 @@ from typing import Final
 _LAST: Final = 480  # waits that are remembered: a tail of 2 % has a standard error of 0.6 points
 IN_USE: Final = 160  # the last of them, by which a way in use is judged: it is left after about half of them
 RECENT: Final = 40  # the same for a way that is not in use: the first to show that it has become better
+_CHANGE: Final = 12  # waits in a row, ...
+_OUTSIDE: Final = 8  # ... of which this number beyond the same end of the earlier waits is a change: by chance, of a
+_END: Final = 0.1  # tenth at each end, that happens in one of 300,000 dozens
+_ENDS_EVERY: Final = 20  # waits after which the ends are computed again
 _DOUBT: Final = 0.5  # of one wait without an end is assumed: after 160 short waits, 0.3 % of the next ones are longer
 
 
@@ -64,6 +69,9 @@ class Waits:
     def __init__(self) -> None:
         self._waits: deque[tuple[float, bool]] = deque(maxlen=_LAST)
         self._refused: deque[bool] = deque(maxlen=_LAST)
+        self._outside: deque[int] = deque(maxlen=_CHANGE)  # 1 above the upper end, -1 below the lower one
+        self._ends_s = (0.0, math.inf)
+        self._ends_due = _ENDS_EVERY
         self._curves: dict[int, WaitCurve] = {}  # by number of waits
         self.added = self.seen = 0
         self.added_s = 0.0
@@ -73,11 +81,31 @@ class Waits:
         self._waits.append((wait_s, is_end))
         self._curves.clear()
         self.seen += 1
+        self._watch(wait_s, is_end=is_end)
         self._count(now_s, refused=False)
 
     def add_refusal(self, now_s: float) -> None:
         """Add an attempt that ended at once, without a bill."""
         self._count(now_s, refused=True)
+
+    def _watch(self, wait_s: float, *, is_end: bool) -> None:
+        """Forget the earlier waits if the last ones show that they belong to another time."""
+        low_s, high_s = self._ends_s
+        self._outside.append(1 if wait_s > high_s else -1 if wait_s < low_s and is_end else 0)
+        if max(self._outside.count(1), self._outside.count(-1)) >= _OUTSIDE:
+            self._keep(_CHANGE)
+        if self.seen >= self._ends_due:
+            curve = self.curve()
+            self._ends_s = curve.quantile_s(_END), curve.quantile_s(1.0 - _END)
+            self._ends_due = self.seen + _ENDS_EVERY
+
+    def _keep(self, last: int) -> None:
+        """Keep only the last waits and refusals."""
+        self._waits = deque(list(self._waits)[-last:], _LAST)
+        self._refused = deque(list(self._refused)[-last:], _LAST)
+        self._curves.clear()
+        self._outside.clear()
+        self._ends_s, self._ends_due = (0.0, math.inf), self.seen + _ENDS_EVERY
 
     def _count(self, now_s: float, *, refused: bool) -> None:
         self._refused.append(refused)
@@ -98,6 +126,4 @@ class Waits:
 
     def forget_old(self) -> None:
         """Forget all waits but the recent ones: they belong to a time that is over."""
-        self._waits = deque(list(self._waits)[-RECENT:], _LAST)
-        self._refused = deque(list(self._refused)[-RECENT:], _LAST)
-        self._curves.clear()
+        self._keep(RECENT)

@@ -117,8 +117,8 @@ def courses(ways: Sequence[Way], target_s: float, missed_max: float, delay_s_min
     for first in ways:
         others = [way for way in ways if way is not first]
         pairs = [course_with(first, way, target_s, missed_max, delay_s_min) for way in others if way.is_backup]
-        pairs = [pair for pair in pairs if pair.in_time] or pairs
-        found[first.name] = cheapest(pairs or [course_alone(first, target_s, others)], missed_max)
+        in_time = [pair for pair in pairs if pair.in_time]
+        found[first.name] = cheapest(in_time or [course_alone(first, target_s, others), *pairs], missed_max)
     return found
 
 

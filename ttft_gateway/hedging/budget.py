@@ -37,16 +37,19 @@ class HedgeBudget:
         share: hedges as a fraction of the traffic.
         unit: unit of the second budget. `COST` needs prices for every replica; a replica without prices counts as free.
         saved: hedges that can be paid at the first request.
+        cost: the second budget, None for one like the first.
 
     Attributes:
         requests: budget of requests.
         cost: budget of prompt tokens or money.
     """
 
-    def __init__(self, share: float, unit: BudgetUnit, saved: float = SAVED_COSTS) -> None:
+    def __init__(
+        self, share: float, unit: BudgetUnit, saved: float = SAVED_COSTS, cost: CreditBudget | None = None
+    ) -> None:
         self.unit = unit
         self.requests = CreditBudget(share, saved)
-        self.cost = CreditBudget(share, saved)
+        self.cost = cost or CreditBudget(share, saved)
 
     def earn_sent(self, replica: Replica, prompt_tokens: float, uncached: float, now_s: float, scale: float) -> None:
         """Credit a sent request that may be hedged; `scale` (0 to 1) slows the earning."""

@@ -59,18 +59,20 @@ class CreditBudget:
         share: fraction of the traffic's weight that may be spent, 0.1 for ten per cent; 0 grants no hedge.
         saved: credits at the first request, as a multiple of its cost. More than half of the cap is lost after some
             seconds without the traffic that would earn it.
+        accrual_s: time of which the earnings are part of the cap.
 
     Attributes:
         processes: number of processes that share the bucket.
     """
 
-    def __init__(self, share: float, saved: float = SAVED_COSTS) -> None:
+    def __init__(self, share: float, saved: float = SAVED_COSTS, accrual_s: float = _CAP_ACCRUAL_S) -> None:
         self.share = share
+        self._accrual_s = accrual_s
         self._saved = saved
         self._credit = 0.0  # unused while the bucket is full
         self._is_full = False
         self._cost_mean = 0.0
-        self._accrual = 0.0  # earnings decaying with 6 s: in steady traffic, 6 s of accrual
+        self._accrual = 0.0  # decaying earnings: in steady traffic, the earnings of `accrual_s`
         self._now_s = 0.0
         self._others = NO_CREDIT  # part of the credits that other processes have, as of _put_s
         self._put_s = 0.0
@@ -110,7 +112,7 @@ class CreditBudget:
             self._adapt(cost)
         if now_s < self._now_s:
             now_s = self._now_s
-        self._accrual = accrual = self._accrual * exp((self._now_s - now_s) / _CAP_ACCRUAL_S) + earned
+        self._accrual = accrual = self._accrual * exp((self._now_s - now_s) / self._accrual_s) + earned
         self._now_s = now_s
         if self._is_full:
             return
@@ -180,11 +182,11 @@ class CreditBudget:
     def _fade(self, now_s: float) -> None:
         self._credit, self._is_full = self.credit, False
         if now_s > self._now_s:
-            self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
+            self._accrual *= exp((self._now_s - now_s) / self._accrual_s)
             self._now_s = now_s
 
     def _own_accrual(self) -> float:
-        return max(0.0, self._accrual - self._others.accrual * exp((self._put_s - self._now_s) / _CAP_ACCRUAL_S))
+        return max(0.0, self._accrual - self._others.accrual * exp((self._put_s - self._now_s) / self._accrual_s))
 
     def _clipped(self, credit: float, cap: float) -> float:
         own_cap = _CAP_COSTS * self._cost_mean / self.processes + self._own_accrual()

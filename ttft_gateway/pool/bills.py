@@ -26,9 +26,13 @@ from ttft_gateway.pool.learning import Learning
 from ttft_gateway.routing.replicas import Replica
 from ttft_gateway.routing.strategies import least_in_flight
 
+ACCOUNT_S: Final = 600.0
+"""Time of which the earnings can be saved: a brown-out is shorter, and is paid by the calm before it."""
+
 _WARM: Final = 20  # waits before a way is used
 _LEARN_EVERY: Final = 10  # requests, one of which goes to a cheaper way that is not known
 _PROBE_EVERY: Final = 50  # the same for a known one: 2 % of the requests find a better time in a minute or two
+_RETURN_EVERY: Final = 8  # the same for the usual way while a dear one is in use, which costs more than these probes
 _STAY: Final = 0.95  # of the bill in use, below which another way is taken: less is noise of 160 waits
 _MISSED_SHARE: Final = 0.7  # of the misses that the target permits; the rest is for changes that are not learned yet
 _LEAVE_MISSED: Final = 1.5  # times the permitted share, above which a way in use is left
@@ -149,7 +153,8 @@ class Bills:
         if not has_room:
             return Denied(Denial.QUOTA, again_s, f"the quota of {backup.name} has no room for a backup")
         excess = self.excess(backup.name, facts, is_backup=True)
-        if not self.budget.cost.affords(now_s, excess):
+        is_paid = self._whole(late.name) < self._whole(self._usual)  # it went there because a backup could save it
+        if not is_paid and not self.budget.cost.affords(now_s, excess):
             credit = self.budget.cost.credit
             why = (
                 f"the bill is at its budget: {credit:.3g} is left, and a backup at {backup.name} may cost {excess:.3g}"
@@ -167,8 +172,10 @@ class Bills:
         return more + prices.cost(prompt, 0.0, 0.0) if is_backup else more
 
     def book(self, forecast: Forecast, name: str, facts: RequestFacts) -> None:
-        """Charge the extra cost of an attempt that is sent."""
+        """Charge the extra cost of an attempt that is sent; at a cheap way, the cost of a backup in advance."""
         forecast.booked = self.excess(name, facts, is_backup=forecast.tickets is not None)
+        if forecast.tickets is None and self._whole(name) < self._whole(self._usual):
+            forecast.booked = self.excess(self._usual, facts, is_backup=True)
         if forecast.booked:
             self.budget.cost.spend(forecast.booked)
 
@@ -279,9 +286,11 @@ class Bills:
 
     def _probe(self, table: Mapping[str, Course], by_name: Mapping[str, Replica], taken: Course) -> Replica | None:
         """Return a cheaper way that is due for a request; None if there is none."""
-        price = self._whole(taken.first)
+        price, usual = self._whole(taken.first), self._whole(self._usual)
         for name, replica in by_name.items():
             every = _PROBE_EVERY if self._is_known(name) else _LEARN_EVERY
+            if self._whole(name) == usual:
+                every = _RETURN_EVERY
             course = table.get(name)
             if course is not None and course.backup and self._whole(name) < price and self._since[name] >= every:
                 return replica

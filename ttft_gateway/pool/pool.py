@@ -35,8 +35,9 @@ from ttft_gateway.hedging.outcomes import (
 from ttft_gateway.hedging.parameters import HedgeParameters, Prefer
 from ttft_gateway.hedging.plan import FirstEvent, Policy
 from ttft_gateway.hedging.possible import EXPLANATIONS, never_hedged, target_of
+from ttft_gateway.limits.budget import CreditBudget
 from ttft_gateway.limits.ledger import Ledger
-from ttft_gateway.pool.bills import Bills
+from ttft_gateway.pool.bills import ACCOUNT_S, Bills
 from ttft_gateway.pool.learning import Learning
 from ttft_gateway.pool.loads import Loads, ReplicaLoad
 from ttft_gateway.pool.picker import Picker
@@ -82,7 +83,8 @@ class Pool:
         by_bill = settings.prefer is Prefer.COST
         self.budget = HedgeBudget(settings.budget, settings.budget_unit, settings.saved_hedges)
         if by_bill:  # the bill limits hedges, not their number
-            self.budget = HedgeBudget(1.0, BudgetUnit.COST, settings.saved_hedges)
+            account = CreditBudget(1.0, settings.saved_hedges, ACCOUNT_S)
+            self.budget = HedgeBudget(1.0, BudgetUnit.COST, settings.saved_hedges, account)
         self.first_token = FirstTokenChoice(settings.first_token)
         loads = None if previous is None else previous.loads
         new = [replica.name for replica in replicas if loads is None or replica not in loads.of]

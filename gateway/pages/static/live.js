@@ -126,6 +126,11 @@ function showProof(models) {
   setText(byId("proof-note"), proof.enough
     ? `Direct effect on ${count(proof.requests)} requests in ${count(proof.hours)} h; 95 % intervals in brackets.`
     : `Not enough data yet: ${proof.missing ?? ""}`);
+  if (proof.bill) {
+    const { cost, usual, saved, saved_share } = proof.bill;
+    const range = `${count(saved.low)} to ${count(saved.high)}`;
+    setText(byId("proof-note"), `Bill: ${count(cost)} instead of ${count(usual)} on the usual tier, ${count(100 * saved_share)} % saved (${range}). ${byId("proof-note").textContent}`);
+  }
   const figures = [["p95", "p95_ms", milliseconds], ["p99", "p99_ms", milliseconds], ["Mean, cut at the limit", "mean_ms", milliseconds], [`Slower than ${milliseconds(proof.slo_ms)}`, "misses", count]];
   const shown = (part, form) => (part ? `${form(part.value)} (${form(part.low)} to ${form(part.high)})` : "–");
   fillTable(byId("proof-rows"), figures.filter(([, field]) => proof[field]).map(([name, field, form]) => [
