@@ -57,7 +57,7 @@ class Completion(msgspec.Struct, frozen=True):
         ident: id of the completion.
         model: the request's model name.
         choices: at least one.
-        usage: token counts.
+        usage: token counts, with the tier that the answer states.
     """
 
     ident: str

@@ -69,6 +69,24 @@ class Episode(NamedTuple):
         return 0 <= within < self.length_s
 
 
+class SimulatedTier(NamedTuple):
+    """The answers to requests that ask for one tier.
+
+    Attributes:
+        text: the text it was parsed from.
+        name: its name in `service_tier`.
+        ttft: time to first content.
+        refused: share of the requests that get a 429.
+        served_as: tier that answers state.
+    """
+
+    text: str
+    name: str
+    ttft: Distribution
+    refused: float
+    served_as: str
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The behaviour of a replica.
@@ -97,6 +115,7 @@ class Profile:
         extra_headers: "name: value", sent with every response.
         models: models listed by /v1/models; requests may name any model.
         continues: True if `continue_final_message` is supported; else it gets a 400.
+        tiers: tiers with a ttft of their own; other requests have the profile's.
         faults: fault rules.
     """
 
@@ -123,6 +142,7 @@ class Profile:
     extra_headers: tuple[str, ...] = ()
     models: tuple[str, ...] = ("simulated",)
     continues: bool = True
+    tiers: tuple[SimulatedTier, ...] = ()
     faults: tuple[FaultRule, ...] = ()
 
     @property
@@ -177,7 +197,7 @@ def _same(value: object) -> object:
     return value
 
 
-def _text_of(value: Distribution | Stall | Episode | FaultRule | None) -> str:
+def _text_of(value: Distribution | Stall | Episode | SimulatedTier | FaultRule | None) -> str:
     return "off" if value is None else value.text
 
 
@@ -251,6 +271,14 @@ def _episode(value: object) -> Episode:
     return Episode(str(value), float(factor), duration(start), duration(length), every_s)
 
 
+def _tier(value: object) -> SimulatedTier:
+    match = re.fullmatch(r"([\w-]+): (.+?)(?:, (\S+) refused)?(?:, served as ([\w-]+))?", str(value))
+    if match is None:
+        raise UnitError(f"{value!r} is not a tier; write 'flex: lognormal:1s,0.3s, 3% refused, served as default'")
+    name, ttft, refused, served = match.groups()
+    return SimulatedTier(str(value), name, distribution(ttft), share(refused) if refused else 0.0, served or name)
+
+
 _LIST_MAX = 100
 _TOKENS_MAX = 100_000
 _PER_MIN_MAX = 1_000_000_000
@@ -279,6 +307,7 @@ KEYS: dict[str, ProfileKey] = {
     "extra_headers": _list("'name: value', sent with every response", _header, _same),
     "models": _list("models listed by /v1/models", _line, _same),
     "continues": ProfileKey("support of continue_final_message: true, false", _flag, _same),
+    "tiers": _list("tiers by service_tier: 'flex: pareto:1s,1.2, 3% refused, served as default'", _tier, _text_of),
     "faults": _list("fault rules: NAME[:ARG] [once | always | first N | P%]", parse_rule, _text_of),
 }
 """All keys of the text form, which are the attributes of `Profile`."""

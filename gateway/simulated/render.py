@@ -90,7 +90,8 @@ def error_body(message: str, kind: str, code: str | None, param: str | None = No
 def _envelope(api: Api, completion: Completion, *, chunk: bool) -> bytes:
     chat = "chat.completion.chunk" if chunk else "chat.completion"
     kind = chat if api is Api.CHAT else "text_completion"
-    return _encode({"id": completion.ident, "object": kind, "created": CREATED_S, "model": completion.model})
+    tier = {} if completion.usage.tier is None else {"service_tier": completion.usage.tier}
+    return _encode({"id": completion.ident, "object": kind, "created": CREATED_S, "model": completion.model, **tier})
 
 
 def _preamble(api: Api, completion: Completion, options: RenderOptions, head: bytes, tail: bytes) -> Iterator[Event]:

@@ -17,7 +17,7 @@ from gateway.simulated.completion import Completion, TextGenerator
 from gateway.simulated.engine import PrefixCache, Slots
 from gateway.simulated.faults import ConnectionAction, InjectedFault
 from gateway.simulated.messages import message_events, parse_messages_request, whole_message, with_message_errors
-from gateway.simulated.profile import Profile
+from gateway.simulated.profile import Profile, SimulatedTier
 from gateway.simulated.rate_limiter import LIMIT_HEADERS, RateLimiter, rate_limited
 from gateway.simulated.render import Event, RenderOptions, stream, whole
 from gateway.simulated.request import ParsedRequest, RequestError, StreamOptions, parse_request
@@ -47,12 +47,20 @@ class RawRequest(NamedTuple):
     streamed: bool = False
 
 
+_UNAVAILABLE = ErrorFields(429, "rate_limit_error", "resource_unavailable", "Resource unavailable")
+
+
 class _Prepared(NamedTuple):
-    """A response without times, cached if it is repeatable; its document is None for a stream."""
+    """A response without times, cached if it is repeatable; its document is None for a stream.
+
+    Attributes:
+        tier: the tier that was asked for, None for none that the profile has.
+    """
 
     completion: Completion
     events: list[Event]
     document: Frame | None
+    tier: SimulatedTier | None = None
 
 
 class SimulatedReplica:
@@ -159,8 +167,11 @@ class SimulatedReplica:
         wait_s = self._limiter.take((usage.prompt_tokens or 0) + (usage.completion_tokens or 0), now_s)
         if wait_s:
             return rate_limited(profile.provider, wait_s, wall_s, self._limiter.status())
+        tier = prepared.tier
+        if tier is not None and self._rng.random() < tier.refused:
+            return error_script(_UNAVAILABLE)
         factor = self._slowness(now_s)
-        ttft_s = factor * self._ttft(number)
+        ttft_s = factor * (self._ttft(number) if tier is None else tier.ttft.draw(self._rng, number))
         if profile.prefill_per_1k is not None:
             uncached = (usage.prompt_tokens or 0) - (usage.cached_tokens or 0)
             ttft_s += factor * profile.prefill_per_1k.draw(self._rng, number) * uncached / 1000
@@ -180,12 +191,15 @@ class SimulatedReplica:
             raise RequestError("continue_final_message is unsupported; remove it", "continue_final_message")
         cached = 0 if self._cache is None else self._cache.use(bytes(parsed.text))
         completion = self._generator.generate(chat_api, parsed, self._rng, profile.lengths, cached)
+        tier = next((each for each in profile.tiers if each.name == parsed.service_tier), None)
+        if tier is not None:
+            completion = replace(completion, usage=replace(completion.usage, tier=tier.served_as))
         for fault, args in faults:
             if fault.on_request is not None:
                 parsed = fault.on_request(parsed)
             if fault.on_completion is not None:
                 completion = fault.on_completion(completion, args)
-        prepared = self._rendered(request, chat_api, parsed, completion)
+        prepared = self._rendered(request, chat_api, parsed, completion)._replace(tier=tier)
         small = len(body) <= _PREPARED_BYTES_MAX and len(prepared.events) <= _PREPARED_EVENTS_MAX
         if parsed.fixed and small and not faults and self._cache is None:
             if len(self._prepared) == _PREPARED_MAX:

@@ -81,6 +81,7 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     logprobs: bool | int | None = None
     top_logprobs: int | None = None
     continue_final_message: bool | None = False
+    service_tier: str | None = None
 
     @property
     def text(self) -> msgspec.Raw:

@@ -33,6 +33,7 @@ EVERYTHING: dict[str, object] = {
     "extra_headers": ["set-cookie: a=b"],
     "models": ["llama", "qwen"],
     "continues": False,
+    "tiers": ["flex: 20ms | 10% pareto:1s,1.2, 3% refused", "priority: 5ms, served as default", "default: 10ms"],
     "faults": ["429:azure,2s once", "crlf+split:7 5%", "cut_fin:40 first 3"],
 }
 
@@ -71,6 +72,8 @@ MISTAKES: list[dict[str, object]] = [  # each has one wrong key
     {"extra_headers": ["a: b\r\nc: d"]},
     {"extra_headers": ["Set-Cookie=x"]},
     {"continues": 2},
+    {"tiers": ["flex 20ms"]},
+    {"tiers": ["flex: 20"]},
     {"faults": ["sulk"]},
     {"faults": ["500 sometimes"]},
     {"faults": ["500:azure"]},
