@@ -4,7 +4,8 @@ Every request earns a share of a backup. A backup of any model, host or method t
 of hosts adds no more than an outage of one. A program may end after a few requests. So the first fraction of a backup
 is drawn at random, and in the mean over many short processes exactly the share is sent. Each of the first requests that
 is answered in time lends half of its share in addition, up to twelve backups: a program that works well can hedge
-its first stragglers, and an outage, in which nothing is answered in time, is lent nothing.
+its first stragglers. An outage is lent nothing, also if half of its requests are answered in time: requests lend
+while at least three quarters of all that were sent are answered in time.
 
 Units: backups, prompt tokens; now_s in seconds.
 """
@@ -22,7 +23,8 @@ from ttft_gateway.hedging.contract import HedgeTickets
 from ttft_gateway.hedging.parameters import DEFAULTS
 from ttft_gateway.limits.budget import Ticket
 
-_LENT_SHARE: Final = 0.5  # of what a request earns; with half of the requests late, 2.5 points beyond ten per cent
+_LENT_SHARE: Final = 0.5  # of what a request earns
+_IN_TIME_MIN: Final = 3  # requests answered in time for each other one, late or not yet answered; a usual tail has nine
 _LENT_MAX: Final = 12.0  # backups
 
 
@@ -72,6 +74,7 @@ class ClientCredits(HedgeBudget):
         drawn: fraction of a backup that can be paid at the first request.
 
     Attributes:
+        begun: requests that were sent and may be hedged, while it lends.
         is_lending: True until as much was lent as may be.
     """
 
@@ -79,10 +82,15 @@ class ClientCredits(HedgeBudget):
         super().__init__(share, BudgetUnit.TOKENS, drawn)
         self._share = share
         self._lent = 0.0
+        self._in_time = 0  # requests while it lends
+        self.begun = 0
         self.is_lending = True
 
     def lend(self, prompt_tokens: float) -> None:
-        """Lend a part of what a request has earned, because it was answered in time."""
+        """Lend a part of what a request has earned, because it was answered in time, unless too many are late."""
+        self._in_time += 1
+        if self._in_time < _IN_TIME_MIN * (self.begun - self._in_time):
+            return
         lent = _LENT_SHARE * self._share
         self.requests.spend(-lent)
         self.cost.spend(-lent * prompt_tokens)

@@ -307,6 +307,8 @@ class ClientRace:
                 pool.on_sent(attempt, facts, None, is_first=True)
                 delay_s = None
             self.deadline_s = now_s + limit_s
+            if hedger.credits.is_lending and facts.hedge_off is None:
+                hedger.credits.begun += 1
             if facts.hedge_off is None and pool.max_hedges > 0 and not pool.is_single:
                 delay_s = pool.delay_s(attempt, facts) if delay_s is None else delay_s
                 if delay_s == hedger.cold_s:
