@@ -7,6 +7,8 @@ in the table: milliseconds and megabytes. The parts of ON_REQUEST run only when 
 prometheus, and `rolling` haproxy (Debian: apt install redis-server prometheus haproxy).
 """
 
+import contextlib
+import os
 import signal
 import sys
 import tempfile
@@ -44,6 +46,7 @@ from silence_scenarios import nginx_program, silent
 from stopping_scenarios import demo_ended, ended_by_the_second
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
 from streaming_bench.simulation.provider_quota import LimitHeaders
+from token_scenarios import PER_S, tokens
 from ttft_gateway.hedging.charges import Disposition
 from unread_scenarios import READERS, UNREAD_BYTES_MAX, unread
 from worker_scenarios import broken_by, killed, spread, usage
@@ -445,8 +448,38 @@ PARTS = (
     workers,
     redis,
 )
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """Discard what a gateway in this process logs."""
+    kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nothing)
+
+
+def credentials() -> Iterator[Line]:
+    """Tokens that end every two seconds for a minute, and a source of tokens that is in trouble."""
+    cases = (
+        ("tokens of 2 s", 2, 60.0, ""),
+        *((f"source is {each}", 30, 20.0, each) for each in ("down", "slow", "garbage")),
+    )
+    for name, lifetime_s, for_s, trouble in cases:
+        with tempfile.TemporaryDirectory() as folder, _without_log():
+            found = run_real(tokens(Path(folder), lifetime_s=lifetime_s, for_s=for_s, trouble=trouble))
+        failed = round(for_s * PER_S) - found.statuses[200]
+        yield Line(f"{name}: failed requests", "0", f"{failed}, {found.issued} tokens", failed == 0)
+        yield Line(f"{name}: outputs with a token", "0", str(found.leaks), found.leaks == 0)
+
+
 ON_REQUEST = (
     blame,
+    credentials,
     deadlines,
     faults,
     hosts,

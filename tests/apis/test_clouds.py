@@ -111,7 +111,9 @@ def test_the_header_of_the_key_follows_the_route() -> None:
         "vertex": (Auth.BEARER, (), "vertex-2023-10-16"),
         "foundry": (Auth.X_API_KEY, version, None),
     }
+    assert {facts.prefills for facts in claude.values()} == {CATALOG["anthropic"].prefills}  # recovery continues
     other = kind_at("foundry", f"{FOUNDRY}/openai/v1", "gpt-5")
+    assert not other.prefills
     assert (other.auth, other.headers, other.limits) == (Auth.API_KEY, (), CATALOG["azure"].limits)
 
 

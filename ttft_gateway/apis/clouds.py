@@ -18,6 +18,8 @@ Sources, read on 28 November 2026:
   `us` and `eu`.
 - Foundry: platform.claude.com, page claude-in-microsoft-foundry; AnthropicFoundry of anthropic 2.14.0, which sends a
   key as `x-api-key`. Claude has no OpenAI-compatible route there: theopenco/llmgateway#3233.
+- Continuations of Claude's answers: the clouds have the Messages API, which continues a last turn of the assistant:
+  docs.aws.amazon.com/bedrock, page model-parameters-anthropic-claude-messages. A model that rejects this gets a replay.
 - Azure OpenAI: learn.microsoft.com/azure/ai-services/openai, page api-version-lifecycle (/openai/v1).
 """
 
@@ -106,10 +108,11 @@ def kind_at(name: str, base_url: str, model: str) -> Kind:
     if name not in ("bedrock", "vertex", "foundry"):
         return kind
     if path.endswith(_CLAUDE_ROUTES):
+        kind = replace(kind, apis=_MESSAGES, prefills=CATALOG["anthropic"].prefills)
         if name == "vertex":
-            return replace(kind, apis=_MESSAGES, body_version=_VERTEX_VERSION)
+            return replace(kind, body_version=_VERTEX_VERSION)
         auth = Auth.X_API_KEY if name == "foundry" else kind.auth
-        return replace(kind, apis=_MESSAGES, auth=auth, headers=_VERSION_HEADER)
+        return replace(kind, auth=auth, headers=_VERSION_HEADER)
     if name == "bedrock":
         return _openai_at_bedrock(kind, base_url, _family(model))
     if name == "foundry":  # the service of Azure OpenAI
