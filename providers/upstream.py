@@ -5,7 +5,7 @@ bytes.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -31,6 +31,25 @@ from ttft_gateway.apis.upload import Upload
 _encode = msgspec.json.Encoder().encode
 _ACCEPTED = {True: b"text/event-stream", False: b"application/json"}
 """The content types of a stream and of a whole answer."""
+
+
+class _Served(dict[Api, tuple[WireProtocol, dict[bool, bytes]]]):
+    """The protocol of each API, with the heads of its requests for streams and whole answers; made when first used.
+
+    Most replicas use one API of a dozen, and a configuration may have thousands of replicas.
+    """
+
+    def __init__(
+        self, protocols: Mapping[Api, WireProtocol], heads: Callable[[Api, WireProtocol], dict[bool, bytes]]
+    ) -> None:
+        super().__init__()
+        self._protocols = protocols
+        self._heads = heads
+
+    def __missing__(self, api: Api) -> tuple[WireProtocol, dict[bool, bytes]]:
+        protocol = self._protocols[api]
+        served = self[api] = protocol, self._heads(api, protocol)
+        return served
 
 
 class HttpEndpoint:
@@ -65,30 +84,28 @@ class HttpEndpoint:
         self._path, self._query, self._lines, self._token = path.encode(), query.encode(), lines, b""
         lines += b"content-type: application/json\r\naccept-encoding: identity\r\n"  # request no compression
 
-        def heads(api: Api, protocol: WireProtocol, token: bytes = b"") -> dict[bool, bytes]:
+        def heads(api: Api, protocol: WireProtocol) -> dict[bool, bytes]:
             # engines serve `/tokenize` next to `/v1`, not below it
             base = path.removesuffix("/v1") if api is Api.TOKENIZE else path
             return {
                 stream: b"POST %s HTTP/1.1\r\n%b%baccept: %b\r\n"
-                % (f"{base}{protocol.path(api, model, stream=stream)}{query}".encode(), lines, token, accepted)
+                % (f"{base}{protocol.path(api, model, stream=stream)}{query}".encode(), lines, self._token, accepted)
                 for stream, accepted in _ACCEPTED.items()
             }
 
         self._heads = heads
-        self._served = {api: (protocol, heads(api, protocol)) for api, protocol in protocols.items()}
-        self._continuing: dict[Api, tuple[WireProtocol, dict[bool, bytes]]] = {}
+        self._served = _Served(protocols, heads)
+        self._continuing = _Served({}, heads)
 
     def continue_with(self, protocols: Mapping[Api, WireProtocol]) -> None:
         """Set the wire protocol for each client API in which the replica continues an answer."""
-        self._continuing = {api: (protocol, self._heads(api, protocol)) for api, protocol in protocols.items()}
+        self._continuing = _Served(protocols, self._heads)
 
     def use_token(self, name: bytes, value: bytes) -> None:
         """Send a header with another token from now on; requests under way keep the one that they were sent with."""
-        line = self._token = b"%b: %b\r\n" % (name, value)
-        self._served, self._continuing = (
-            {api: (protocol, self._heads(api, protocol, line)) for api, (protocol, _) in served.items()}
-            for served in (self._served, self._continuing)
-        )
+        self._token = b"%b: %b\r\n" % (name, value)
+        for served in (self._served, self._continuing):
+            served.clear()  # heads with the other token
 
     def open(self, call: Call, sink: Sink) -> Stream:
         """Send the call; see `Endpoint.open`."""

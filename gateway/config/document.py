@@ -6,6 +6,7 @@ of models and replicas in data that are not validated yet. Lines and columns cou
 is never quoted in a message.
 """
 
+import contextlib
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -110,7 +111,12 @@ class _Loader(yaml.SafeLoader):
     """Loader with the resolvers below instead of the resolvers of YAML 1.1."""
 
 
+class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same in C, twenty times as fast, with other messages for errors; PyYAML may be built without it."""
+
+
 _Loader.yaml_implicit_resolvers = {}
+_FastLoader.yaml_implicit_resolvers = {}
 
 _TAG = "tag:yaml.org,2002:"
 for _tag, _pattern in (
@@ -119,16 +125,17 @@ for _tag, _pattern in (
     ("int", r"[-+]?[0-9]{1,18}"),
     ("float", r"[-+]?(\.[0-9]+|[0-9]{1,18}\.[0-9]*|[0-9]{1,18}(?=[eE]))([eE][-+]?[0-9]{1,3})?"),
 ):
-    _Loader.add_implicit_resolver(_TAG + _tag, re.compile(f"^(?:{_pattern})$"), None)
+    for _loader in (_Loader, _FastLoader):
+        _loader.add_implicit_resolver(_TAG + _tag, re.compile(f"^(?:{_pattern})$"), None)
 
 
 def read_yaml(text: str, env: Mapping[str, str]) -> Document:
     """Parse a file; each problem is added to the faults of the document."""
     hidden = _REFERENCE.sub("$\ue000\\1\ue001", text)
     try:
-        if unsupported := _unsupported(yaml.parse(hidden, _Loader)):
-            return unsupported
-        root = yaml.compose(hidden, _Loader)
+        root = _composed(hidden)
+        if isinstance(root, Document):
+            return root
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         return _not_yaml(error.problem, Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1))
@@ -139,6 +146,22 @@ def read_yaml(text: str, env: Mapping[str, str]) -> Document:
     builder = _Builder(env)
     builder.positions[()] = _position(root)
     return Document(builder.build(root, ()), builder.positions, builder.references, builder.faults)
+
+
+def _composed(text: str) -> yaml.Node | Document | None:
+    """Return the root of a text; None if it is empty, a document with a fault if it uses unsupported YAML.
+
+    Raises:
+        YAMLError: it is not YAML.
+    """
+    if "\t" not in text:  # which the fast one accepts within plain values
+        with contextlib.suppress(yaml.YAMLError):  # the other loader describes it
+            return _with(_FastLoader, text)
+    return _with(_Loader, text)
+
+
+def _with(loader: type[yaml.SafeLoader], text: str) -> yaml.Node | Document | None:
+    return _unsupported(yaml.parse(text, loader)) or yaml.compose(text, loader)
 
 
 def _unsupported(events: Iterable[yaml.Event]) -> Document | None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.config import document as document_module
 from gateway.config.document import Position, read_yaml
 
 
@@ -112,6 +113,17 @@ def test_no_text_makes_reading_raise(text: str) -> None:
     assert (
         document.data is not None or document.faults or not text.strip() or text.lstrip().startswith(("#", "%", "---"))
     )
+
+
+@settings(max_examples=300)
+@given(st.text(st.sampled_from("ab1-:{}[]&*!|>'\"%@`#$\t\n ,?\\~.\ue000\ue001é"), max_size=60))
+def test_both_parsers_read_the_same(text: str) -> None:
+    """The parser in C returns the data and positions of the one in Python, if that finds no fault."""
+    fast = read_yaml(text, {"a": "b"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document_module, "_FastLoader", document_module._Loader)
+        slow = read_yaml(text, {"a": "b"})
+    assert slow.faults or slow == fast
 
 
 def test_deep_nesting_is_a_fault() -> None:
