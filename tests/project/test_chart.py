@@ -117,6 +117,18 @@ def test_the_gateway_accepts_its_configuration(example: str, tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_fleet_is_counted_by_its_service(tmp_path: Path) -> None:
+    """`share.gateways` is a headless Service with all pods of the gateway, also those that are not ready."""
+    rows = objects(kept("valkey"))
+    share = settings_of(rows, tmp_path).share
+    assert share is not None
+    service = rows["Service", str(share.gateways)]["spec"]
+    labels = rows["Deployment", GATEWAY]["spec"]["template"]["metadata"]["labels"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True
+    assert service["selector"].items() <= labels.items()
+
+
 @examples
 def test_the_pod_follows_from_the_configuration(example: str, tmp_path: Path) -> None:
     """Ports, time to drain and memory equal the settings in force."""

@@ -49,6 +49,7 @@ share:
   ca_file: /etc/ttft-gateway-share/ca.crt
   {{- end }}
   fleet: {{ .fleet | quote }}
+  gateways: {{ printf "%s-peers" $.Release.Name | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
