@@ -46,6 +46,7 @@ from silence_scenarios import nginx_program, silent
 from stopping_scenarios import demo_ended, ended_by_the_second
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
 from streaming_bench.simulation.provider_quota import LimitHeaders
+from tier_scenarios import tiered
 from token_scenarios import PER_S, tokens
 from ttft_gateway.hedging.charges import Disposition
 from unread_scenarios import READERS, UNREAD_BYTES_MAX, unread
@@ -477,6 +478,16 @@ def credentials() -> Iterator[Line]:
         yield Line(f"{name}: outputs with a token", "0", str(found.leaks), found.leaks == 0)
 
 
+def tiers() -> Iterator[Line]:
+    """The bill of a provider with three tiers against the usual one, and the requests above the target."""
+    for law, bill_max in (("calm", 0.65), ("usual", 0.9), ("busy", 1.06)):  # 1,200 requests leave much noise
+        with _without_log():
+            found = run_real(tiered(law, 90.0))
+        yield Line(f"tiers, {law} cheap tier: bill", f"<= {bill_max}", f"{found.bill:.2f}", found.bill <= bill_max)
+        yield Line(f"tiers, {law} cheap tier: above the target", "<= 2%", f"{found.missed:.2%}", found.missed <= 0.02)
+        yield Line(f"tiers, {law} cheap tier: failed", "0", str(found.failed), found.failed == 0)
+
+
 ON_REQUEST = (
     blame,
     credentials,
@@ -492,6 +503,7 @@ ON_REQUEST = (
     rolling,
     sharing,
     silence,
+    tiers,
 )
 
 
