@@ -34,7 +34,7 @@ from gateway.traces import Trace
 from ttft_gateway.apis.base import Api, FastEnum, Usage
 from ttft_gateway.hedging.charges import Charge
 from ttft_gateway.hedging.measure import Measured, Shadow
-from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.outcomes import Denial, GuardCause, Outcome
 
 
 class Role(FastEnum):
@@ -44,6 +44,7 @@ class Role(FastEnum):
     BACKUP = "backup"  # a hedge: the primary is late
     FAILOVER = "failover"  # an earlier attempt failed
     RECOVERY = "recovery"  # the stream to the client broke
+    GUARD = "guard"  # the stream to the client was silent or slow
 
 
 class Result(FastEnum):
@@ -69,16 +70,18 @@ class RecoveryResult(enum.Enum):
     RECOVERED = "recovered"  # the stream to the client continued
     DIVERGED = "diverged"  # the other replica's answer differed
     FAILED = "failed"  # the other replica failed too
+    LOST = "lost"  # the stream that was silent or slow went on first
     ABANDONED = "abandoned"  # the client disconnected before it continued, or the gateway stopped
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, gc=False):
-    """One attempt to continue a broken stream.
+    """One attempt to continue a stream that is broken, silent or slow.
 
     Attributes:
         tokens: approximate number of tokens that the client had received.
         gap_s: time from the last event before the break until the stream continued, or the attempt ended.
         tokens_again: approximate number of prompt and answer tokens requested, and paid, a second time.
+        guard: reason for which it was sent beside an open stream; None: the stream was broken.
     """
 
     kind: RecoveryKind
@@ -87,6 +90,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, gc=False):
     tokens: int
     gap_s: float
     tokens_again: int
+    guard: GuardCause | None = None
 
 
 class AttemptReport(msgspec.Struct, frozen=True, gc=False):

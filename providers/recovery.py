@@ -27,6 +27,10 @@ class Joiner(Protocol):
     def restarted(self) -> bool:
         """The client gets the second stream from its beginning: it had nothing but thinking."""
 
+    @property
+    def repeated(self) -> bool:
+        """The second stream was to continue the client's text, and has begun it anew: its server ignores the text."""
+
     def feed(self, raw: bytes) -> bytes | None:
         """Take whole events as an attempt would forward them.
 

@@ -57,6 +57,7 @@ from ttft_gateway.requests.passed import Family
 # The names of the enums of the core; tests/config/test_settings.py holds the sets equal.
 WhenAwayName = Literal["share", "alone", "refuse"]
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
+GuardName = Literal["auto", "off"]
 PreferName = Literal["first_token", "balanced", "answer", "cost"]
 Policy = Literal["adaptive", "quantile", "static", "shadow", "off"]
 BudgetUnitName = Literal["tokens", "cost"]
@@ -436,6 +437,8 @@ class HedgeSettings(Section):
     """Strategy that chooses the first replica of a request."""
     prefer: PreferName = "balanced"
     """Quantity that the choice of a replica keeps low: time to the first token or to the end, both, or the bill."""
+    guard: GuardName = "auto"
+    """Attempts that continue an answer beside its stream while the stream is silent or slow."""
     measure: MeasureSettings = Field(default=MeasureSettings(), examples=["{losers: 1%, holdout: 1%}"])
     """Measurement of what hedging saves; off by default."""
 

@@ -251,6 +251,9 @@ class Instruments:
         self.recoveries = _counter(
             "ttft_gateway_recoveries", "Attempts to continue a broken stream", MODEL, "kind", "result"
         )
+        self.guards = _counter(
+            "ttft_gateway_guards", "Attempts sent beside a stream that was silent or slow", MODEL, "cause", "result"
+        )
         self.attempts = _counter(
             "ttft_gateway_attempts", "Upstream attempts that have ended", *attempt, "role", "outcome"
         )

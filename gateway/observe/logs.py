@@ -58,7 +58,7 @@ from gateway.process_events import (
 from ttft_gateway.apis.base import Api, Usage
 from ttft_gateway.hedging.charges import Charge, Disposition, costs
 from ttft_gateway.hedging.measure import Measured, Shadow, ShadowReason
-from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.outcomes import Denial, GuardCause, Outcome
 
 Level = Literal["info", "warning", "error"]
 
@@ -184,8 +184,8 @@ class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
     charge: Charge | None = None
 
 
-class RecoveryLine(msgspec.Struct, gc=False):
-    """One attempt to continue a broken stream, in a request's line."""
+class RecoveryLine(msgspec.Struct, omit_defaults=True, gc=False):
+    """One attempt to continue a stream that is broken, silent or slow, in a request's line."""
 
     kind: RecoveryKind
     result: RecoveryResult
@@ -193,6 +193,7 @@ class RecoveryLine(msgspec.Struct, gc=False):
     after_tokens: int
     gap_ms: float | None
     tokens_again: int
+    guard: GuardCause | None = None
 
 
 class ShadowLine(msgspec.Struct, omit_defaults=True, gc=False):
@@ -354,6 +355,7 @@ def _recovery_line(recovery: RecoveryReport) -> RecoveryLine:
         recovery.tokens,
         _in_ms(recovery.gap_s),
         recovery.tokens_again,
+        recovery.guard,
     )
 
 
@@ -441,7 +443,8 @@ def _withheld_parts(line: RequestLine) -> Iterator[str]:
 
 def _recovery_text(recovery: RecoveryLine) -> str:
     recovered = f"{recovery.kind.value}:{recovery.result.value}"
-    return f"recovery={recovered} (after {recovery.after_tokens} tokens, gap {recovery.gap_ms:g}ms)"
+    name = "recovery" if recovery.guard is None else f"{recovery.guard.value}_guard"
+    return f"{name}={recovered} (after {recovery.after_tokens} tokens, gap {recovery.gap_ms:g}ms)"
 
 
 def _attempt_text(attempt: AttemptLine) -> str:

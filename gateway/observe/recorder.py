@@ -267,7 +267,10 @@ class Recorder:
         for reason in event.denials:
             instruments.denials.at(model, reason.value).value += 1
         for recovery in event.recoveries:
-            instruments.recoveries.at(model, recovery.kind.value, recovery.result.value).value += 1
+            if recovery.guard is None:
+                instruments.recoveries.at(model, recovery.kind.value, recovery.result.value).value += 1
+            else:
+                instruments.guards.at(model, recovery.guard.value, recovery.result.value).value += 1
         if event.queued_s:
             instruments.queue.at(model).observe(event.queued_s)
         instruments.malformed.at(model).value += event.malformed

@@ -17,19 +17,21 @@ from gateway.race.deadlines import AttemptDeadlines, Timeouts
 from gateway.race.sent_events import SentEvents
 from ttft_gateway.apis.base import Call, Frame, FrameKind, Headers, Phase, Stream, Usage
 from ttft_gateway.apis.errors import EmptyAnswer, ProtocolError, TimedOut, UpstreamError, shown_id
-from ttft_gateway.hedging.contract import Forecast
+from ttft_gateway.hedging.contract import Forecast, StreamWatch
 from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
 PREAMBLE_BYTES_MAX = 256 * 1024
+_LONG_GAP_S = 0.5  # between two events; shorter ones need no guard
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
 _REQUEST_ID_HEADERS = frozenset({b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id"})
 
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
 _FINISH, _DONE, _WORK, _PREAMBLE = FrameKind.FINISH, FrameKind.DONE, FrameKind.WORK, FrameKind.PREAMBLE
 _MALFORMED, _COMMENT = FrameKind.MALFORMED, FrameKind.COMMENT
-_THINKING = Phase.THINKING
+_RECOVERY, _GUARD = Role.RECOVERY, Role.GUARD
+_THINKING, _TEXT = Phase.THINKING, Phase.TEXT
 
 
 class AttemptListener(Protocol):
@@ -62,6 +64,7 @@ class Attempt:
         work_s: time of the first sign of work, None before.
         first_token_s: time of the event that is timed as the first token, content or a sign of work; None before.
         generated_s: time of the last event with generated output, or with a finish_reason.
+        phase: kind of the last output, or of the block that began after it; None for text.
         last_s: time of the last event.
         written_s: time of the last event with bytes for the client; some events have none after a translation.
         status: the upstream's HTTP status, None before headers.
@@ -77,6 +80,7 @@ class Attempt:
         retry_after_s: Retry-After of a 429 or 503, None if the response had none.
         transient: True if it failed with an error that may soon be over.
         is_paced: True if reading was paused for a slow client.
+        watch: state of its stream for guards; None for a short stream.
     """
 
     __slots__ = (
@@ -84,7 +88,6 @@ class Attempt:
         "_finished",
         "_held",
         "_loop",
-        "_phase",
         "_race",
         "_stream",
         "_write",
@@ -103,6 +106,7 @@ class Attempt:
         "last_s",
         "malformed",
         "outcome",
+        "phase",
         "pool",
         "reason",
         "refused",
@@ -116,6 +120,7 @@ class Attempt:
         "transient",
         "upstream_request_id",
         "usage",
+        "watch",
         "work_s",
         "written_s",
     )
@@ -155,6 +160,7 @@ class Attempt:
         self.outcome: Outcome | None = None
         self.forecast: Forecast | None = None
         self.is_measured = self.is_paced = self.transient = False
+        self.watch: StreamWatch | None = None
         self.deadlines = deadlines
         self.timeouts = timeouts
         self._finished = False  # a finish_reason was seen
@@ -163,7 +169,7 @@ class Attempt:
         self.sent_events: SentEvents | None = None
         self.generated_s = 0.0
         self._begun_s = 0.0  # time of the last event without output that begins a block of output
-        self._phase: Phase | None = None  # of the later of the events at `generated_s` and `_begun_s`, None for text
+        self.phase: Phase | None = None
         self._held = b""  # events held back
 
     def open(self, call: Call) -> None:
@@ -178,6 +184,22 @@ class Attempt:
             sent_events += held
         if held:
             write(held)
+
+    def divert(self, write: Callable[[bytes], None]) -> SentEvents | None:
+        """Write events elsewhere from now on, and record none; return the record, for `restore`."""
+        recorded, self.sent_events, self._write = self.sent_events, None, write
+        return recorded
+
+    def restore(self, write: Callable[[bytes], None], recorded: SentEvents | None, held: bytes) -> None:
+        """Write the diverted events that the client is to get, and forward again."""
+        self._held = held
+        self.forward(write, recorded)
+
+    def watched(self) -> StreamWatch:
+        """Return the state of its stream for guards, made at the first call after the first content."""
+        if self.watch is None:
+            self.watch = StreamWatch(self.content_s or self.last_s, 1)
+        return self.watch
 
     def measure_for(self, listener: AttemptListener) -> None:
         """Report to another listener from now on: the attempt has lost its race and is measured."""
@@ -206,7 +228,7 @@ class Attempt:
             return None
         if now_s < self._stall_due_s():
             return None
-        output, silence_s = (self._phase or Phase.TEXT).value, self._silence_s_max()
+        output, silence_s = (self.phase or Phase.TEXT).value, self._silence_s_max()
         return TimedOut(f"the upstream sent no {output} for {silence_s:g} s in the middle of its answer")
 
     def stall_check_s(self, now_s: float) -> float:
@@ -219,16 +241,16 @@ class Attempt:
 
         Only generated output, or the start of a block of it, ends a silence; while the model thinks, any event does.
         """
-        since_s = self.last_s if self._phase is _THINKING else self.output_s
+        since_s = self.last_s if self.phase is _THINKING else self.output_s
         return since_s + self._silence_s_max()
 
     def _silence_s_max(self) -> float:
         """Return the longest silence of the phase: thinking and tool calls may be silent for longer than text."""
         timeouts = self.timeouts
-        if self._phase is None:
+        if self.phase is None:
             return timeouts.stall_s
         return max(
-            timeouts.stall_s, timeouts.stall_thinking_s if self._phase is _THINKING else timeouts.stall_tool_call_s
+            timeouts.stall_s, timeouts.stall_thinking_s if self.phase is _THINKING else timeouts.stall_tool_call_s
         )
 
     def forgive(self, silence_s: float) -> None:
@@ -274,6 +296,11 @@ class Attempt:
         return max(self.generated_s, self._begun_s)
 
     @property
+    def carries_on(self) -> bool:
+        """True if it was sent to continue a stream of the client."""
+        return self.role is _RECOVERY or self.role is _GUARD
+
+    @property
     def live(self) -> bool:
         """True while it has not ended and content may still arrive for the client."""
         return self.outcome is None and not self.empty and not self.is_measured
@@ -295,8 +322,11 @@ class Attempt:
         if write is None or not raw:
             self._on_unforwarded(raw, events, phase)
             return
-        self.last_s = self.written_s = self.generated_s = self._loop.time()
-        self._phase = phase
+        now_s = self._loop.time()
+        if now_s - self.generated_s > _LONG_GAP_S:
+            self._note_gap(now_s)
+        self.last_s = self.written_s = self.generated_s = now_s
+        self.phase = phase
         self.events += events
         sent = self.sent_events
         if sent is not None:
@@ -335,6 +365,12 @@ class Attempt:
 
     # inside
 
+    def _note_gap(self, now_s: float) -> None:
+        """Record a long gap of the present phase, for guards."""
+        gaps_s, phase, gap_s = self.watched().gaps_s, self.phase or _TEXT, now_s - self.output_s
+        if gap_s > gaps_s.get(phase, _LONG_GAP_S):
+            gaps_s[phase] = gap_s
+
     def _send(self, raw: bytes) -> None:
         """Write bytes that are no content, and record them as `on_content` does."""
         assert self._write is not None
@@ -350,7 +386,7 @@ class Attempt:
         if self.outcome is not None:
             return
         now_s = self.last_s = self.generated_s = self._loop.time()
-        self._phase = phase
+        self.phase = phase
         self.events += events
         if self._write is None:
             self._held += raw
@@ -370,7 +406,7 @@ class Attempt:
             text = f"the upstream sent over {PREAMBLE_BYTES_MAX} bytes before any content"
             self._race.on_failed(self, ProtocolError(text))
         elif kind is _WORK:
-            self._begun_s, self._phase = now_s, frame.phase
+            self._begun_s, self.phase = now_s, frame.phase
             if self.work_s is None:
                 self.work_s = now_s
                 self._race.on_work(self)
@@ -380,7 +416,7 @@ class Attempt:
         kind = frame.kind
         if kind is _FINISH:
             self._finished = True
-            self.generated_s, self._phase = self.last_s, None
+            self.generated_s, self.phase = self.last_s, None
         elif kind is _REFUSAL:
             self.refused = True
             self.on_content(frame.raw, 1, None)
@@ -397,7 +433,7 @@ class Attempt:
             self._on_fault(frame)
             return
         if frame.phase is not None:  # the start of an empty text does not end the reasoning before it
-            self._begun_s, self._phase = self.last_s, frame.phase
+            self._begun_s, self.phase = self.last_s, frame.phase
         if frame.raw:
             self.written_s = self.last_s
             self._send(frame.raw)

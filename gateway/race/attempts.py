@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from gateway.errors import Limit
-from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, Role
+from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, RecoveryReport, Role
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.deadlines import attempt_deadlines, recovery_deadlines
@@ -67,6 +67,7 @@ class Attempts(msgspec.Struct, eq=False):
         limit: limit that the request has met, None if it has met none.
         loser: attempt that has lost and is read on to be measured, None if there is none.
         on_loser_ended: called after the end of `loser`; None while nothing waits for it.
+        lost_guards: reports of the guards that did not win, in order.
     """
 
     model: Model
@@ -86,6 +87,7 @@ class Attempts(msgspec.Struct, eq=False):
     limit: Limit | None = None
     loser: MeasuredLoser | None = None
     on_loser_ended: Callable[[], None] | None = None
+    lost_guards: tuple[RecoveryReport, ...] = ()
     _rejecting: tuple[tuple[Attempt, bool], ...] = ()  # with True for a rejection that most likely blames the request
     _plan: RetryPlan | None = None  # until `begin` cannot choose, or an attempt fails
     _now_s: float = 0.0  # time of the current decision
@@ -150,6 +152,11 @@ class Attempts(msgspec.Struct, eq=False):
         recovery.on_sent()
         reason = why_started(Role.RECOVERY, self.errors)
         return self._launch(racer, step.pool, step.replica, Role.RECOVERY, reason, recovery_call=recovery.recovery_call)
+
+    def guard(self, racer: AttemptListener, target: SendTo, recovery: Recovery, reason: str) -> Attempt:
+        """Send an attempt that continues a stream which is still open."""
+        call = recovery.recovery_call
+        return self._launch(racer, target.pool, target.replica, Role.GUARD, reason, recovery_call=call)
 
     def may_recover(self, winner: Attempt, recovery: Recovery | None, now_s: float) -> bool:
         """Return True if another attempt may carry on the stream of a winner that is still open."""
@@ -277,7 +284,7 @@ class Attempts(msgspec.Struct, eq=False):
         if attempt.replica.renew is not None and rejects_token(error):
             attempt.replica.renew(attempt.start_s)
             attempt.retry_after_s = _RENEWED_S
-        if outcome is Outcome.UNCLEAR_4XX and attempt.role is not Role.RECOVERY:  # which is another request
+        if outcome is Outcome.UNCLEAR_4XX and not attempt.carries_on:  # which is another request
             self._rejecting = (*self._rejecting, (attempt, classify(error).hint is RetryHint.CONFIRM))
         now_s, name, replica = self.runtime.loop.time(), self.model.name, attempt.replica.name
         self.runtime.emit(
@@ -293,7 +300,7 @@ class Attempts(msgspec.Struct, eq=False):
             error.retry_after_s = min(error.retry_after_s, COOL_DOWN_S_MAX)
         failure = classify(error)
         is_judged = failure.outcome is Outcome.UNCLEAR_4XX and attempt.replica.breaker.rejecting
-        if is_judged and attempt.role is not Role.RECOVERY:
+        if is_judged and not attempt.carries_on:
             error.judged = True
             again = attempt.pool.rejections(attempt.replica).on_rejected_again
             self.runtime.safely("outcome", again, None, self._digest(), self.caller.key_name)

@@ -1,27 +1,16 @@
 """One request's race: primary, timer, backup; first content wins, losers are cancelled, every outcome is reported.
 
 A state machine with three callers: its attempts (content, failure, end), its timer, and the client (slow, gone,
-drained), in one of these states:
-
-    RACING      attempts compete for the first token, or a retry waits for its time
-    WORKING     one attempt has shown a sign of work; its content is awaited, and no other attempt is started
-    STREAMING   one attempt has won; its events go to the client
-    RECOVERING  the winner's stream broke; another attempt is to continue the answer
-    MEASURING   the client has its answer; an attempt that lost is read until its first token, which is dropped
-    OVER        the request has ended, with an answer or with an error
-
-It enters a state only through the table `TRANSITIONS`, so a transition that is missing there cannot happen. The effect
-of a trigger is decided elsewhere: by pools for hedges, by `failures.next_step` for failed attempts, by `RetryPlan` and
-`Recovery` for the next replica. The race uses no sockets, no HTTP and no wire format. Its clock is the clock of the
-event loop, so the same code is the simulator on a virtual-time loop. No state of a race outlives its request, except
-while an attempt is measured.
+drained). `states.py` has its states and the table of the transitions, so a transition that is missing there cannot
+happen. The effect of a trigger is decided elsewhere: by pools for hedges, by `failures.next_step` for failed attempts,
+by `RetryPlan` and `Recovery` for the next replica, by `Guarding` for a stream that is silent or slow. The race uses no
+sockets, no HTTP and no wire format. Its clock is the clock of the event loop, so the same code is the simulator on a
+virtual-time loop. No state of a race outlives its request, except while an attempt is measured.
 
 Units: seconds of the loop's clock.
 """
 
-import enum
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -34,80 +23,24 @@ from gateway.race.attempts import Attempts
 from gateway.race.context import Caller, Client, Model, Runtime
 from gateway.race.deadlines import Due, Wakeup, request_deadlines
 from gateway.race.failures import NextStep, Standing, client_error, final_error, next_step, unusable
+from gateway.race.guard import Guard, Guarding
 from gateway.race.recovery import Recovery, recorded
 from gateway.race.report import ended, no_charge, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
+from gateway.race.states import TRANSITIONS, State, Trigger
 from ttft_gateway.apis.base import Call, Headers, Usage
 from ttft_gateway.apis.errors import Diverged, TimedOut, UpstreamError
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.pool.guards import LOOK_S
 
 _LATE_S: Final = 1.0  # a timer later than this: the process or the machine was stopped
 
 
-class State(enum.Enum):
-    """State of one request; the value is the name in drawings."""
-
-    __hash__ = object.__hash__  # a C function, unlike Enum's own; states are looked up for every request
-
-    RACING = "racing"
-    WORKING = "working"
-    STREAMING = "streaming"
-    RECOVERING = "recovering"
-    MEASURING = "measuring"
-    OVER = "over"
-
-
-class Trigger(enum.Enum):
-    """Cause of a transition; the value is the label in drawings."""
-
-    __hash__ = object.__hash__  # as above
-
-    FIRST_WORK = "sign of work, timed as the first token"
-    FIRST_CONTENT = "first content"
-    EMPTY = "complete without content, and no other attempt is left"
-    COMPLETE = "complete answer"
-    FAILED = "attempt failed"
-    DIVERGED = "answer differs from what the client has"
-    NOTHING_LEFT = "nothing left to try"
-    UNUSABLE = "answer cannot be sent"
-    TIMED_OUT = "total timeout"
-    CLIENT_GONE = "client disconnected"
-    MEASURED = "loser has ended"
-    DRAINED = "gateway stops"
-
-
 _RACING, _STREAMING, _OVER = State.RACING, State.STREAMING, State.OVER
 _FIRST_CONTENT, _COMPLETE, _FINISHED = Trigger.FIRST_CONTENT, Trigger.COMPLETE, Outcome.FINISHED
-ENDS: Final = (Trigger.UNUSABLE, Trigger.TIMED_OUT, Trigger.CLIENT_GONE, Trigger.DRAINED)
 _ENDED: Final = (State.MEASURING, State.OVER)  # for the client
 _MEASURED_AFTER: Final = (Trigger.COMPLETE, Trigger.CLIENT_GONE)  # ends after which an attempt is read on
-_UNANSWERED: Final = (State.RACING, State.WORKING, State.STREAMING, State.RECOVERING)
-
-TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
-    (State.RACING, Trigger.FIRST_WORK): (State.WORKING,),
-    (State.RACING, Trigger.FIRST_CONTENT): (State.STREAMING,),
-    (State.RACING, Trigger.EMPTY): (State.STREAMING,),
-    (State.RACING, Trigger.FAILED): (State.OVER,),  # the failure is the answer
-    (State.RACING, Trigger.NOTHING_LEFT): (State.OVER,),
-    (State.WORKING, Trigger.FIRST_CONTENT): (State.STREAMING,),
-    (State.WORKING, Trigger.EMPTY): (State.STREAMING,),
-    (State.WORKING, Trigger.FAILED): (State.RACING,),  # nothing had been sent to the client
-    (State.STREAMING, Trigger.COMPLETE): (State.OVER, State.MEASURING),
-    (State.STREAMING, Trigger.FAILED): (
-        State.RACING,  # nothing had been sent to the client
-        State.RECOVERING,
-        State.OVER,  # part of the answer was sent, and it cannot be continued
-    ),
-    (State.STREAMING, Trigger.DIVERGED): (State.RECOVERING,),
-    (State.RECOVERING, Trigger.FIRST_CONTENT): (State.STREAMING,),
-    (State.RECOVERING, Trigger.EMPTY): (State.STREAMING,),
-    (State.RECOVERING, Trigger.NOTHING_LEFT): (State.OVER,),
-    **{(state, end): (State.OVER,) for state in _UNANSWERED for end in ENDS},
-    (State.STREAMING, Trigger.CLIENT_GONE): (State.OVER, State.MEASURING),
-    (State.MEASURING, Trigger.MEASURED): (State.OVER,),
-}
-"""State and trigger -> the states that may follow. A failed attempt that changes no state has no row."""
 
 
 class Race:
@@ -117,9 +50,12 @@ class Race:
         "_attempts",
         "_client",
         "_deadlines",
+        "_guard_s",
+        "_guarding",
         "_model",
         "_paused",
         "_recovery",
+        "_rest_s",
         "_runtime",
         "_state",
         "_wakeup",
@@ -136,6 +72,9 @@ class Race:
         self._state = _RACING
         self._winner: Attempt | None = None  # while STREAMING
         self._recovery: Recovery | None = None  # of the stream that the client reads
+        self._guarding: Guarding | None = None  # made at the first look
+        self._guard_s = math.inf  # time of the next look
+        self._rest_s = 0.0  # time before which nothing else of a winner is due
         self._paused = False
         self._wakeup = Wakeup(runtime.timers, self._on_time)
 
@@ -170,6 +109,8 @@ class Race:
     def pause(self) -> None:
         """Stop reading the winner: the client is slow."""
         self._paused = True
+        if self._guarding is not None:
+            self._guarding.drop(RecoveryResult.LOST)  # the late stream is not read, so its silence means nothing
         if self._winner is not None:
             self._winner.pause()
 
@@ -208,6 +149,8 @@ class Race:
 
     def on_content(self, attempt: Attempt) -> None:
         """First content: this attempt wins, the others are cancelled now."""
+        if self._guarding is not None and self._guarding.on_content(attempt):
+            return
         if len(self._attempts.sent) > 1:
             self._attempts.close_others(attempt)
         self._attempts.first_content(attempt)
@@ -215,6 +158,10 @@ class Race:
 
     def on_finished(self, attempt: Attempt) -> None:
         """Complete the answer; one without content wins only if no other attempt is left."""
+        if self._guarding is not None:
+            if self._guarding.on_end(attempt, None):
+                return
+            self._guarding.drop(RecoveryResult.LOST)
         if attempt.empty:
             if self._attempts.live:
                 return
@@ -238,21 +185,20 @@ class Race:
         if attempt.finish():
             return  # a failure after the finish costs the answer nothing
         error.redact(attempt.replica.secrets)
+        if self._guarding is not None and self._guarding.on_end(attempt, error):
+            return
         was_winner, attempts = attempt is self._winner, self._attempts
         failure = attempts.classify(attempt, error)
         if was_winner:
             self._deadlines.content_s = self._content_due_s(attempt)
-        if attempt.sent_events is not None:
-            self._recovery = self._runtime.safely(
-                "recovery", Recovery, None, self._model, attempts.call, attempt, attempt.sent_events
-            )
+        adopted = self._prepare_recovery(attempt)
         attempts.fail(attempt, outcome if was_winner else failure.outcome, error)
         if self._state is State.WORKING:
             self._enter(Trigger.FAILED, State.RACING)
         live = attempts.live
         standing = Standing(
             was_winner=was_winner,
-            carried_on=attempt.role is Role.RECOVERY,
+            carried_on=attempt.carries_on,
             recoverable=self._recovery is not None,
             committed=self._client.committed,
             is_backup=attempt.role is Role.BACKUP,
@@ -269,14 +215,64 @@ class Race:
         if was_winner:
             self._enter(Trigger.FAILED, State.RECOVERING if step is NextStep.RECOVER else State.RACING)
         if step is NextStep.RECOVER and self._recovery is not None:
-            now_s = self._now()
             if was_winner and not self._catching_up:
-                self._deadlines.recovery_s = now_s + self._model.timeouts.stall_s
+                self._deadlines.recovery_s = self._now() + self._model.timeouts.stall_s
             self._recovery.on_broken(attempt, error)
-            self._deadlines.keep_alive_after(now_s)
-            self._carry_on()
+            self._deadlines.keep_alive_after(self._now())
+            self._carry_on() if adopted is None else self._adopt(*adopted)
         elif step is NextStep.RETRY:
             self._carry_on()
+
+    def _prepare_recovery(self, failed: Attempt) -> tuple[Guard, bytes] | None:
+        """Prepare the recovery of a failed attempt if the client has part of its answer; return the guard beside it."""
+        guarded = None if self._guarding is None else self._guarding.adopt()
+        if guarded is not None:
+            self._recovery = guarded[0].recovery
+        elif failed.sent_events is not None:
+            call = self._attempts.call
+            self._recovery = self._runtime.safely(
+                "recovery", Recovery, None, self._model, call, failed, failed.sent_events
+            )
+        return guarded
+
+    # beside an open stream
+
+    def on_overtaken(self, guard: Guard, outcome: Outcome, error: TimedOut | None, new: bytes) -> None:
+        """Let a guard continue the client's stream; the late stream ends."""
+        self._attempts.close(guard.late, outcome, error)
+        self._winner = None
+        guard.recovery.on_overtaken(guard.late)
+        self._recovery = guard.recovery
+        self._enter(Trigger.OVERTAKEN, State.RECOVERING)
+        self._go_on(guard.attempt, guard.recovery, new)
+
+    def write_late(self, raw: bytes) -> None:
+        """Pass on events of the winner while a guard runs, or of its time."""
+        (self._client.write if self._recovery is None else self._join)(raw)
+
+    def _adopt(self, guard: Guard, new: bytes) -> None:
+        """Let a guard recover the stream beside it, which has failed."""
+        guard.recovery.on_sent()
+        if guard.attempt.content_s is not None:
+            self._go_on(guard.attempt, guard.recovery, new)
+        else:
+            self._wakeup.no_later_than(self._deadlines.next_due_s((guard.attempt.deadlines,)))
+
+    def _go_on(self, attempt: Attempt, recovery: Recovery, new: bytes) -> None:
+        """Make an attempt with content the winner; `new` is what the client gets of it so far."""
+        self._win(_FIRST_CONTENT, attempt)
+        if new and self._winner is attempt:
+            recovery.on_new(new, self._now())
+            self._client.write(new)
+
+    def _look(self, winner: Attempt, now_s: float) -> None:
+        """Look at the client's stream for a guard, or at its guard."""
+        recovery = self._recovery
+        if self._paused or (recovery is not None and recovery.catching_up):
+            self._guard_s = now_s + LOOK_S
+            return
+        guarding = self._guarding = self._guarding or Guarding(self, self._attempts, self._runtime)
+        self._guard_s = guarding.check(winner, recovery, now_s)
 
     # winning
 
@@ -288,8 +284,11 @@ class Race:
         if recovery is None:
             deadlines.keep_alive_s = now_s + deadlines.interval_s
         stall_s, half_s = now_s + attempt.timeouts.stall_s, now_s + deadlines.silence_s / 2
-        self._wakeup.at(min(stall_s, half_s, deadlines.keep_alive_s, deadlines.total_s))
+        self._guard_s = guard_s = now_s + attempt.pool.guards.every_s
+        self._rest_s = rest_s = min(stall_s, half_s, deadlines.keep_alive_s, deadlines.total_s)
+        self._wakeup.at(guard_s if guard_s < rest_s else rest_s)
         if recovery is not None:
+            self._rest_s = min(rest_s, deadlines.content_s)
             self._wakeup.no_later_than(deadlines.content_s)
             recovery.on_joined(attempt)
             if self._paused:
@@ -355,14 +354,23 @@ class Race:
         late_s = now_s - self._wakeup.at_s
         if late_s > _LATE_S:
             self._attempts.forgive(late_s)
+        winner = self._winner
+        if winner is not None and now_s < self._rest_s:
+            if now_s >= self._guard_s:
+                self._look(winner, now_s)
+            if self._winner is winner:
+                self._wakeup.no_later_than(min(self._guard_s, self._rest_s))
+            return
         if now_s >= deadlines.total_s:
             if self._finish_winner():
                 return
             late = TimedOut(f"no complete answer within {deadlines.total_s - deadlines.start_s:g} s")
             self._fail(Trigger.TIMED_OUT, client_error(late))
             return
-        if self._winner is not None:
-            self._check_silence(self._winner, now_s)
+        if winner is not None:
+            self._check_silence(winner, now_s)
+            if now_s >= self._guard_s and self._winner is winner:
+                self._look(winner, now_s)
         else:
             self._check_waiting(now_s)
         if now_s >= deadlines.keep_alive_s and self._state is not State.OVER:
@@ -393,9 +401,13 @@ class Race:
         silence_s = now_s - winner.output_s
         if now_s >= self._content_due_s(winner):
             self._end_late()
-        elif silence_s >= self._deadlines.silence_s / 2 and self._attempts.may_recover(winner, self._recovery, now_s):
+        elif silence_s >= self._deadlines.silence_s / 2 and self._may_recover(winner, now_s):
             silent = TimedOut(f"the upstream sent no output for {silence_s:.3g} s")
             self._failed(winner, silent, Outcome.SILENT)
+
+    def _may_recover(self, winner: Attempt, now_s: float) -> bool:
+        is_guarded = self._guarding is not None and self._guarding.running is not None
+        return is_guarded or self._attempts.may_recover(winner, self._recovery, now_s)
 
     @property
     def _catching_up(self) -> bool:
@@ -459,7 +471,8 @@ class Race:
             if self._catching_up or now_s >= content_check_s:
                 content_check_s = now_s + half_s if self._paused else self._content_due_s(winner)
             stall_check_s = winner.stall_check_s(now_s)
-            return min(stall_check_s, content_check_s, deadlines.total_s, deadlines.keep_alive_s)
+            self._rest_s = min(stall_check_s, content_check_s, deadlines.total_s, deadlines.keep_alive_s)
+            return min(self._rest_s, self._guard_s)
         return deadlines.next_due_s(attempt.deadlines for attempt in self._attempts.sent if attempt.live)
 
     # the end
@@ -506,7 +519,7 @@ class Race:
         for attempt in attempts.sent:
             if attempt.outcome is None:
                 attempts.close(attempt, Outcome.LOST)  # an empty answer that was held in reserve
-        if winner is not None and winner.usage is not None and winner.role is not Role.RECOVERY:
+        if winner is not None and winner.usage is not None and not winner.carries_on:
             self._learn_tokens(winner.usage)
         now_s = runtime.loop.time() if end_s is None else end_s
         if self._recovery is not None:
@@ -519,7 +532,12 @@ class Race:
             runtime.report("accounting", bug)
             report = ended(attempts, winner, self._recovery, now_s, status, error, no_charge)
         runtime.emit(report)
-        attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
+        attempts.sent, self._winner, self._recovery, self._guarding = (
+            [],
+            None,
+            None,
+            None,
+        )  # no cycle outlives a request
 
     def _learn_tokens(self, usage: Usage) -> None:
         """Learn the scale of the model's tokenizer from the reported size of the prompt."""

@@ -11,6 +11,7 @@ Units: bytes, seconds of the loop's clock, tokens.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -25,12 +26,14 @@ from ttft_gateway.apis.base import Api, Call, Usage
 from ttft_gateway.apis.errors import TimedOut, UpstreamError
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.failures import classify
-from ttft_gateway.hedging.outcomes import Outcome
+from ttft_gateway.hedging.outcomes import GuardCause, Outcome
+from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
 EARLY_EVENTS: Final = 8  # after at most 8 events a replay costs little, even of a sampled answer
 _OFF: Final = RecoveryMode.OFF
+_NO_PREFILL_S: Final = 300.0  # after a replica rejected or ignored the beginning of an answer
 _NO_FAULT: Final = (Outcome.LOST, Outcome.CLIENT_ERROR, Outcome.UNCLEAR_4XX)  # no fault of the replica
 
 
@@ -107,6 +110,11 @@ def can_recover(
     return any(not each.out and each.breaker.is_closed(now_s) for each in others)
 
 
+def _both(first: Callable[[Replica], bool] | None, second: Callable[[Replica], bool]) -> Callable[[Replica], bool]:
+    """Return a condition that is True if both are."""
+    return second if first is None else lambda replica: first(replica) and second(replica)
+
+
 def _is_stored(call: Call) -> bool:
     """Return True if a provider stores the answer, so that another one would be stored under another id."""
     if call.api is not Api.RESPONSES:
@@ -126,8 +134,12 @@ def _continues(model: Model, recoverer: Recoverer, call: Call) -> bool:
     return prefix is not None and any(prefix in replica.prefills for replica in model.replicas)
 
 
+Fits = Callable[[Pool, RequestFacts, Replica], bool]
+"""Returns True if a replica of a pool may be sent a guard, given the facts about its call."""
+
+
 class Recovery:
-    """The part of an answer that the client has, and the recovery of its broken stream.
+    """The part of an answer that the client has, and the recovery of its broken stream, or of one that may break.
 
     Args:
         attempt: the attempt that won the race.
@@ -147,14 +159,15 @@ class Recovery:
         "_breaks",
         "_broken_s",
         "_call",
+        "_guard",
         "_guessed",
         "_model",
+        "_now_s",
         "_places",
         "_pools",
         "_prefix",
         "_read_bytes",
         "_recoverer",
-        "_rejected_prefill",
         "_restarted",
         "_sent_events",
         "_step",
@@ -172,7 +185,6 @@ class Recovery:
         self._pools = model.pools[model.pools.index(attempt.pool) :]
         # Replicas, each with the number of tokens after which it broke the stream.
         self._places: frozenset[tuple[Replica, int]] = frozenset()
-        self._rejected_prefill: frozenset[Replica] = frozenset()
         self._call = call
         self._recoverer = model.recoverers[call.api]
         self._prefix = self._recoverer.prefix(call)
@@ -182,14 +194,33 @@ class Recovery:
         self._attempt = self.first = attempt  # the client gets the events of `_attempt`
         self._sent_events = sent_events
         self._breaks = 0
+        self._now_s = 0.0  # of the present choice
         self._broken_s = 0.0
         self._guessed = False  # a sampled answer was replayed
+        self._guard: GuardCause | None = None  # the reason for the last step if it was taken beside an open stream
         self.catching_up = False
         self.given_up = False
         self.error: UpstreamError | None = None
         self.obstacle = ""
         self._step: _Step | None = None  # the last recovery attempt
         self.reports: list[RecoveryReport] = []
+
+    def beside(self, attempt: Attempt) -> "Recovery | None":
+        """Return a recovery of the same stream, which goes on in `attempt`, for a guard; None if there can be none."""
+        is_restarted = self._step is not None and self._step.joiner.restarted
+        if not self.may_break_again or is_restarted:
+            return None
+        other = Recovery(self._model, self._call, attempt, self._sent_events)
+        other.first, other.reports, other.error = self.first, [*self.reports], self.error
+        other._breaks, other._guessed = self._breaks, self._guessed
+        other._places = self._places
+        return other
+
+    def on_overtaken(self, late: Attempt) -> None:
+        """Record that the guard has brought new output before the stream beside it."""
+        self._breaks += 1
+        self._broken_s = late.output_s
+        self.catching_up = True
 
     def on_broken(self, attempt: Attempt, error: UpstreamError) -> None:
         """Record that the client's stream broke, or that an attempt to continue it failed before it took over."""
@@ -205,9 +236,18 @@ class Recovery:
         if verdict.answers:  # another replica must not bypass a policy, but it may support continuations
             no_prefill = self._step is not None and self._step.kind is RecoveryKind.CONTINUE
             if no_prefill:
-                self._rejected_prefill |= {attempt.replica}
+                self._refuse_prefill(attempt.replica, attempt.end_s or attempt.last_s)
             if verdict.outcome is Outcome.MODEL_REFUSAL or not no_prefill:
                 self.give_up("another replica rejected the request")
+
+    def on_guard_rejected(self, guard: Attempt, error: UpstreamError) -> None:
+        """Record the failure of a guard that did not win: a rejection of its text holds for later requests, too."""
+        if classify(error).answers and not self.repeats:
+            self._refuse_prefill(guard.replica, guard.end_s or guard.last_s)
+
+    @staticmethod
+    def _refuse_prefill(replica: Replica, now_s: float) -> None:
+        replica.no_prefill_until_s = now_s + _NO_PREFILL_S
 
     def give_up(self, obstacle: str) -> None:
         """Try nothing more; `obstacle` completes the sentence `the answer was not carried on, because …`."""
@@ -223,6 +263,7 @@ class Recovery:
         """
         if self.given_up:
             return None
+        self._now_s = now_s
         transcript = self._read()
         place = (self._attempt.replica, transcript.tokens)
         is_new_place = place not in self._places
@@ -230,20 +271,51 @@ class Recovery:
         methods = self._methods(transcript)
         for is_other in (True, False) if is_new_place else (True,):
             for method in methods:
-                call_facts = facts
-                if method.continuation is not None:
-                    tokens = facts.prompt_tokens + method.continuation.prefill_tokens
-                    call_facts = replace(facts, prompt_tokens=tokens)
+                call_facts = self._facts_of(method, facts)
                 target = (
                     self._other(method, attempts, call_facts, now_s, rand)
                     if is_other
                     else self._same(method, attempts, now_s)
                 )
                 if target is not None and (not method.is_guess or self._model.retries.take(now_s)):
+                    self._guard = None
                     self._set_step(method, target.replica, call_facts, transcript)
                     return target
         self.obstacle = "no other replica can carry it on" if methods else self._recoverer.continues
         return None
+
+    def next_beside(
+        self,
+        attempts: Sequence[Attempt],
+        facts: RequestFacts,
+        now_s: float,
+        rand: float,
+        cause: GuardCause,
+        fits: Fits,
+    ) -> SendTo | None:
+        """Choose the step of a guard, None if there is none: no guess, and a continuation beside a slow stream."""
+        self._now_s = now_s
+        transcript = self._read()
+        for method in self._methods(transcript):
+            if method.is_guess or (cause is GuardCause.SLOW and method.continuation is None):
+                continue
+            call_facts = self._facts_of(method, facts)
+            target = self._other(method, attempts, call_facts, now_s, rand, fits)
+            if target is not None:
+                self._set_step(method, target.replica, call_facts, transcript)
+                self._guard = cause
+                return target
+        return None
+
+    @property
+    def current(self) -> Attempt:
+        """The attempt with the client's stream."""
+        return self._attempt
+
+    @property
+    def repeats(self) -> bool:
+        """True if the last step generates the answer from its beginning."""
+        return self._step is None or self._step.kind is not RecoveryKind.CONTINUE
 
     def _set_step(self, method: _Method, replica: Replica, facts: RequestFacts, transcript: Transcript) -> None:
         self._guessed = self._guessed or method.is_guess
@@ -303,16 +375,30 @@ class Recovery:
 
     def _may_continue(self, replica: Replica) -> bool:
         """Return True if a replica may continue the text of the broken stream."""
-        is_able = self._prefix in replica.prefills and replica not in self._rejected_prefill
+        is_able = self._prefix in replica.prefills and self._now_s >= replica.no_prefill_until_s
         return is_able and (self._model.recovery is RecoveryMode.CONTINUE or self._is_alike(replica))
 
+    @staticmethod
+    def _facts_of(method: _Method, facts: RequestFacts) -> RequestFacts:
+        """Return the facts about the call of a method."""
+        if method.continuation is None:
+            return facts
+        return replace(facts, prompt_tokens=facts.prompt_tokens + method.continuation.prefill_tokens)
+
     def _other(
-        self, method: _Method, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float
+        self,
+        method: _Method,
+        attempts: Sequence[Attempt],
+        facts: RequestFacts,
+        now_s: float,
+        rand: float,
+        fits: Fits | None = None,
     ) -> SendTo | None:
         """Choose another replica of the pool, or of a fallback."""
         tried = [attempt.replica for attempt in attempts if attempt.outcome not in _NO_FAULT]
         for pool in self._pools:
-            replica = pool.picker.pick(facts, tried, now_s, rand, able=method.able)
+            able = method.able if fits is None else _both(method.able, partial(fits, pool, facts))
+            replica = pool.picker.pick(facts, tried, now_s, rand, able=able)
             if replica is not None:
                 return SendTo(pool, replica)
         return None
@@ -335,18 +421,31 @@ class Recovery:
     def join(self, raw: bytes, now_s: float) -> bytes | None:
         """Return the new bytes for the client from one event; None if the answer differs from the client's part."""
         assert self._step is not None
-        new = self._step.joiner.feed(raw)
-        if new is None:
-            return None
-        if new and self.catching_up and self._step.joiner.caught_up:
+        new = self.read_beside(raw, now_s)
+        if new:
+            self.on_new(new, now_s)
+        return new
+
+    def read_beside(self, raw: bytes, now_s: float) -> bytes | None:
+        """Do the same for an event of a guard, of which the client has nothing yet; `on_new` follows if it wins."""
+        assert self._step is not None
+        joiner = self._step.joiner
+        new = joiner.feed(raw)
+        if joiner.repeated:
+            self._refuse_prefill(self._step.replica, now_s)
+        return new
+
+    def on_new(self, new: bytes, now_s: float) -> None:
+        """Record bytes that the client gets from the attempt that continues its stream."""
+        assert self._step is not None
+        if self.catching_up and self._step.joiner.caught_up:
             self.settle(RecoveryResult.RECOVERED, now_s)
-        if new and not self.given_up:
+        if not self.given_up:
             sent = self._sent_events
             sent += new
             if len(sent) > sent.bytes_max and not sent.pack():
                 self.give_up("it is too long")
                 self._sent_events = SentEvents()
-        return new
 
     def on_end(self, now_s: float) -> bool:
         """Record the end of a complete stream; return False if it is shorter than the part that the client has."""
@@ -361,11 +460,18 @@ class Recovery:
         if not self.catching_up or self._step is None:
             return
         self.catching_up = False
-        step, tokens = self._step, self._transcript.tokens
-        gap_s = now_s - self._broken_s
+        self.reports.append(self._report(self._step, result, now_s - self._broken_s))
+
+    def lost(self, result: RecoveryResult, gap_s: float) -> RecoveryReport:
+        """Return the report of a guard that did not win."""
+        assert self._step is not None
+        return self._report(self._step, result, gap_s)
+
+    def _report(self, step: _Step, result: RecoveryResult, gap_s: float) -> RecoveryReport:
+        tokens = self._transcript.tokens
         repeated_tokens = int(step.facts.prompt_tokens) + (0 if step.prefill_tokens else tokens)
         kind = RecoveryKind.RESTART if step.joiner.restarted else step.kind
-        self.reports.append(RecoveryReport(kind, result, step.replica.name, tokens, gap_s, repeated_tokens))
+        return RecoveryReport(kind, result, step.replica.name, tokens, gap_s, repeated_tokens, self._guard)
 
     @property
     def carried_tokens(self) -> int:

@@ -73,7 +73,7 @@ def charge_of(attempts: Attempts, winner: Attempt | None, attempt: Attempt) -> C
         outcome, shown = outcome or Outcome.FINISHED, _WINNER
     else:  # a recovery is never raced: if it is not the winner, its answer differed
         outcome, is_raced = outcome or Outcome.LOST, winner is not None and attempt.role is not Role.RECOVERY
-        shown = disposition(outcome, is_backup=attempt.role is Role.BACKUP, is_won=is_raced)
+        shown = disposition(outcome, is_backup=attempt.role in (Role.BACKUP, Role.GUARD), is_won=is_raced)
     if attempt.replica.bills_cancelled:
         answer_tokens = _answer_tokens(attempts, winner, attempt)
     return charge(attempt, outcome, shown, (attempt.forecast or attempts.facts).prompt_tokens, answer_tokens)
@@ -160,7 +160,7 @@ def ended(
         malformed,
         attempts.beyond,
         never_hedged,
-        () if recovery is None else tuple(recovery.reports),
+        attempts.lost_guards if recovery is None else (*attempts.lost_guards, *recovery.reports),
         caller.queued_s,
         work_s,
         caller.trace_id,

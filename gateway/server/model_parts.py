@@ -179,6 +179,8 @@ class PartsBuilder:
                 names = {replica.name for replica in former.replicas}
                 pools[-1].welcome([replica for replica in made if replica.name not in names], self._now_s)
             warm_pools.append(WarmPool([self._clients[self._rows[row.name][1]] for row in rows]))
+        for pool in pools[:-1]:
+            pool.has_fallback = True
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
         keeps = any(
             CATALOG[each.kind].stores_responses and Api.RESPONSES in native_apis(each, model.name)

@@ -18,7 +18,7 @@ from gateway.simulated import edits
 from gateway.simulated.completion import Completion
 from gateway.simulated.quantities import UnitError, duration, share
 from gateway.simulated.rate_limiter import LIMIT_HEADERS, rate_limited
-from gateway.simulated.request import ParsedRequest
+from gateway.simulated.request import ParsedRequest, without_prefix
 from gateway.simulated.script import End, ErrorFields, FaultArgs, Framing, Script, error_page, error_script
 
 COUNT_MAX = 16 * 1024 * 1024
@@ -196,6 +196,7 @@ FAULTS: dict[str, Fault] = {
     "failed_event": Fault("response.failed after count events", "count", on_script=edits.ended("failed")),
     "cancelled_event": Fault("response.cancelled after count events", "count", on_script=edits.ended("cancelled")),
     "json_error": Fault("a JSON error instead of a stream", on_script=edits.json_error),
+    "ignores_prefix": Fault("an answer from its beginning, where one is to be continued", on_request=without_prefix),
     "json_answer": Fault(
         "a JSON response instead of a stream", on_request=lambda request: replace(request, stream=False), wire_only=True
     ),

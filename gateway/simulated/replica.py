@@ -190,13 +190,14 @@ class SimulatedReplica:
         if parsed.continue_final_message and not profile.continues:
             raise RequestError("continue_final_message is unsupported; remove it", "continue_final_message")
         cached = 0 if self._cache is None else self._cache.use(bytes(parsed.text))
+        for fault, _ in faults:
+            if fault.on_request is not None:
+                parsed = fault.on_request(parsed)
         completion = self._generator.generate(chat_api, parsed, self._rng, profile.lengths, cached)
         tier = next((each for each in profile.tiers if each.name == parsed.service_tier), None)
         if tier is not None:
             completion = replace(completion, usage=replace(completion.usage, tier=tier.served_as))
         for fault, args in faults:
-            if fault.on_request is not None:
-                parsed = fault.on_request(parsed)
             if fault.on_completion is not None:
                 completion = fault.on_completion(completion, args)
         prepared = self._rendered(request, chat_api, parsed, completion)._replace(tier=tier)

@@ -170,6 +170,14 @@ def parse_request(api: Api, body: bytes) -> ParsedRequest:
     return request
 
 
+def without_prefix(request: ParsedRequest) -> ParsedRequest:
+    """Return a request without the beginning of the response that it is to continue."""
+    if not request.continue_final_message:
+        return request
+    messages = msgspec.Raw(_encode(_raws(request.messages)[:-1]))
+    return msgspec.structs.replace(request, messages=messages, continue_final_message=False)
+
+
 def choice_count(request: ParsedRequest) -> int:
     """Return the number of choices in the response: n for each prompt of a list of prompts."""
     n = request.n or 1

@@ -9,7 +9,7 @@ signature, and the second message follows in blocks of its own. Sans-I/O. Units:
 from collections.abc import Sequence
 
 from providers.anthropic.blocks import TEXTS, Block, block_in, delta_in, kind_of, text_of
-from providers.comparison import ComparingJoiner, Differs, Expected, Space
+from providers.comparison import ComparingJoiner, Continued, Differs, Expected
 from ttft_gateway.apis.anthropic.writer import Json, event
 from ttft_gateway.apis.sse import data_of
 from ttft_gateway.apis.tolerant_json import as_count, loads
@@ -22,10 +22,18 @@ class MessageJoiner(ComparingJoiner):
         blocks: the blocks that the client has of the answer.
         abandoned: number of the client's blocks before them.
         is_finished: the client has the stop reason.
+        continued: the text that is continued; None for a second message.
     """
 
-    def __init__(self, blocks: Sequence[Block], abandoned: int = 0, *, is_finished: bool = False) -> None:
-        super().__init__(may_restart=bool(blocks) and all(block.is_thinking for block in blocks))
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        abandoned: int = 0,
+        *,
+        is_finished: bool = False,
+        continued: Continued | None = None,
+    ) -> None:
+        super().__init__(may_restart=bool(blocks) and all(block.is_thinking for block in blocks), continued=continued)
         self._blocks = blocks
         self._is_finished = is_finished
         self._expected = [Expected(block.texts) for block in blocks]
@@ -119,21 +127,29 @@ class ContinuedMessage(MessageJoiner):
     """The joiner of a continuation: the second stream begins where the client's text ends.
 
     Args:
-        blocks: number of blocks that the client has.
+        texts: texts of the blocks that the client has, as in the request.
         rest: white space at the end of the client's text, which is not in the request.
         is_open: the end of the last block was not sent, so that the text goes on in it.
         prefill_tokens: tokens of the answer's beginning, which the second stream's usage counts as prompt.
     """
 
-    def __init__(self, blocks: int, rest: str, *, is_open: bool, prefill_tokens: int) -> None:
-        super().__init__([Block(("text", None))] if is_open else [], blocks - is_open)
-        self._expected = [Space(rest)] if is_open else []
+    def __init__(self, texts: Sequence[str], rest: str, *, is_open: bool, prefill_tokens: int) -> None:
+        first = Continued(texts[0], rest, is_whole=is_open and len(texts) == 1)
+        super().__init__([Block(("text", None))] if is_open else [], len(texts) - is_open, continued=first)
+        self._expected = [first] if is_open else []
+        self._first = first
         self._is_open = is_open
         self._prefill_tokens = prefill_tokens
 
     @property
     def caught_up(self) -> bool:
-        return all(expected.done for expected in self._expected)
+        return self._first.done
+
+    def _delta(self, value: Json, delta: Json) -> bytes:
+        if self._at == 0 and not self._expected and delta.get("type") == "text_delta":
+            new = self._first.take(str(delta.get("text") or ""))
+            return self._sent({**value, "delta": {**delta, "text": new}}) if new else b""
+        return super()._delta(value, delta)
 
     def _start(self, value: Json) -> bytes:
         kind = block_in(value).get("type")

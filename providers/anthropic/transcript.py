@@ -135,7 +135,7 @@ class MessageTranscript:
         call = replace(edited(self._call, {**values, "messages": messages[:-1] + b"," + turn + b"]"}), continues=True)
         rest, tokens = texts[-1][len(sent) :], self.tokens - unsent
         return Continuation(
-            call, ContinuedMessage(len(self._blocks), rest, is_open=is_open, prefill_tokens=tokens), tokens
+            call, ContinuedMessage([*texts[:-1], sent], rest, is_open=is_open, prefill_tokens=tokens), tokens
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from providers.comparison import ComparingJoiner, Differs, Expected, Space
+from providers.comparison import ComparingJoiner, Continued, Differs, Expected
 from providers.openai.choice_texts import SIGNED, THINKING, ChoiceVisitor, Fields, Path
 from ttft_gateway.apis.sse import data_of
 from ttft_gateway.apis.tolerant_json import dumps, loads
@@ -51,12 +51,13 @@ class _Choice(ChoiceVisitor):
     Args:
         delivered: the part that the client has.
         only: the fields that may have new text, None for any.
-        space: white space at the end of the text that is continued, by its path.
+        continued: the text that is continued, by its path.
         is_separated: the client has the thinking of another answer.
     """
 
     __slots__ = (
         "_calls",
+        "_continued",
         "_expected",
         "_finish",
         "_finish_due",
@@ -72,13 +73,14 @@ class _Choice(ChoiceVisitor):
         self,
         delivered: Delivered,
         only: Collection[str] | None = None,
-        space: Mapping[Path, str] | None = None,
+        continued: Mapping[Path, Continued] | None = None,
         *,
         is_separated: bool = False,
     ) -> None:
         self._expected = {path: Expected(pieces) for path, pieces in delivered.texts.items() if any(pieces)}
         self._unrepeated = len(self._expected)  # texts that were not repeated yet
-        self._expected |= {path: Space(rest) for path, rest in (space or {}).items()}
+        self._continued = tuple((continued or {}).values())
+        self._expected |= continued or {}
         self._finish = delivered.finish
         self._finish_due = bool(delivered.finish)  # the finish_reason was not repeated yet
         self._calls = set(delivered.calls)
@@ -96,7 +98,7 @@ class _Choice(ChoiceVisitor):
     @property
     def caught_up(self) -> bool:
         """All that the client has of this choice was repeated."""
-        return not self._unrepeated and not self._finish_due
+        return not self._unrepeated and not self._finish_due and all(each.done for each in self._continued)
 
     def take(self, choice: Fields) -> Fields | None:
         """Return the new part of one chunk's choice, None for none."""
@@ -112,7 +114,7 @@ class _Choice(ChoiceVisitor):
             raise Differs
         finish = choice.get("finish_reason")
         if finish:
-            if self._unrepeated or self._finish not in (None, finish):
+            if self._unrepeated or self._finish not in (None, finish) or not all(each.done for each in self._continued):
                 raise Differs
             self._is_new = self._is_new or self._finish is None
             self._finish, self._finish_due = finish, False
@@ -154,7 +156,7 @@ class StreamJoiner(ComparingJoiner):
         head: fields with equal values in every event of the first stream.
         delivered: the part that the client has, by choice.
         only: the fields that may have new text, for a continuation; None for any.
-        space: white space at the end of the text that is continued, by its path.
+        continued: the text that is continued, by its path.
         prefill_tokens: tokens of the answer's beginning, which the second stream's usage counts as prompt.
         usage_sent: the client has its token counts.
     """
@@ -165,14 +167,15 @@ class StreamJoiner(ComparingJoiner):
         delivered: Mapping[int, Delivered],
         *,
         only: Collection[str] | None = None,
-        space: Mapping[Path, str] | None = None,
+        continued: Mapping[Path, Continued] | None = None,
         prefill_tokens: int = 0,
         usage_sent: bool = False,
     ) -> None:
-        super().__init__(may_restart=only is None and may_restart(delivered))
+        own = next(iter((continued or {}).values()), None)
+        super().__init__(may_restart=only is None and may_restart(delivered), continued=own)
         self._head = head
         self._only = only
-        self._choices = {index: _Choice(each, only, space) for index, each in delivered.items()}
+        self._choices = {index: _Choice(each, only, continued) for index, each in delivered.items()}
         self._prefill_tokens = prefill_tokens
         self._usage_sent = usage_sent
         self._has_new = False  # an event had new content

@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from providers.comparison import Continued
 from providers.openai.choice_texts import CONTENT, TEXT, THINKING, ChoiceVisitor, Fields, NotComparable, Path
 from providers.openai.event_runs import runs_of
 from providers.openai.joiner import REASONING, SEPARATOR, Delivered, StreamJoiner, may_restart
@@ -179,8 +180,9 @@ class OpenAITranscript(ChoiceVisitor):
             return None
         rest = {0: Delivered(delivered.role or bool(text))}
         only = {path[0], "tool_calls"} if self._prefix[1] else path
-        space: dict[Path, str] = {path: text[len(sent) :]}
-        joiner = StreamJoiner(self._head, rest, only=only, space=space, prefill_tokens=self.tokens - unsent)
+        compared = "" if delivered.tokens else sent  # log probabilities cannot be withheld
+        continued: dict[Path, Continued] = {path: Continued(compared, text[len(sent) :])}
+        joiner = StreamJoiner(self._head, rest, only=only, continued=continued, prefill_tokens=self.tokens - unsent)
         call = replace(edited(self._call, values), continues=True)
         return Continuation(call, joiner, self.tokens - unsent)
 

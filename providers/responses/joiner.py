@@ -11,7 +11,7 @@ one item and one answer; the second response follows in items of its own. Sans-I
 from collections.abc import Sequence
 from typing import Final
 
-from providers.comparison import ComparingJoiner, Differs, Expected, Space, after_space
+from providers.comparison import ComparingJoiner, Continued, Differs, Expected, after_space
 from providers.responses.items import TEXTS, Fields, Item, Part, Place, endings, is_part, kind_of, place_of
 from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
 from ttft_gateway.apis.responses.events import TERMINAL
@@ -32,6 +32,7 @@ class ResponseJoiner(ComparingJoiner):
         items: the items that the client has of the answer.
         abandoned: the client's items before them.
         encrypts: reasoning has encrypted content, so that an item of it cannot be continued.
+        continued: the text that is continued; None for a second response.
     """
 
     def __init__(
@@ -42,8 +43,9 @@ class ResponseJoiner(ComparingJoiner):
         abandoned: Sequence[Item] = (),
         *,
         encrypts: bool = False,
+        continued: Continued | None = None,
     ) -> None:
-        super().__init__(may_restart=bool(items) and all(item.is_thinking for item in items))
+        super().__init__(may_restart=bool(items) and all(item.is_thinking for item in items), continued=continued)
         self._head = head
         self._number = number
         self._items = items
@@ -201,8 +203,10 @@ class ContinuedResponse(ResponseJoiner):
     def __init__(self, head: Fields, number: int, item: Item, sent: str, *, prefill_tokens: int) -> None:
         (place, part), *_ = item.parts.items()
         rest = "".join(part.texts)[len(sent) :]
-        super().__init__(head, number, [Item(item.fields, {place: Part(part.fields, [], part.annotations)})])
-        self._expected = {(0, place): Space(rest)}
+        continued = Continued(sent, rest)
+        items = [Item(item.fields, {place: Part(part.fields, [], part.annotations)})]
+        super().__init__(head, number, items, continued=continued)
+        self._expected = {(0, place): continued}
         self._message, self._start, self._rest, self._prefill_tokens = item, sent + rest, rest, prefill_tokens
 
     @property

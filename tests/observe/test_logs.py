@@ -49,7 +49,7 @@ from gateway.traces import Trace
 from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REJECTED, REQUEST
 from ttft_gateway.apis.base import Usage
 from ttft_gateway.hedging.charges import Charge
-from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.outcomes import Denial, GuardCause, Outcome
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 RARE: list[Event] = [
@@ -205,6 +205,16 @@ def test_recoveries() -> None:
     lines = Lines(text=True)
     lines.log.on_events([replace(REQUEST, recoveries=(report,))])
     assert b" recovery=replay:recovered (after 40 tokens, gap 750ms) |" in lines.written[0]
+
+
+def test_guards() -> None:
+    """The line of a guard has its cause, as JSON and as text."""
+    report = RecoveryReport(RecoveryKind.CONTINUE, RecoveryResult.RECOVERED, "b", 40, 1.5, 140, GuardCause.SILENT)
+    (line,) = Lines().of(replace(REQUEST, recoveries=(report,)))
+    assert "'guard': 'silent'" in str(line["recoveries"])
+    lines = Lines(text=True)
+    lines.log.on_events([replace(REQUEST, recoveries=(report,))])
+    assert b" silent_guard=continue:recovered (after 40 tokens, gap 1500ms) |" in lines.written[0]
 
 
 @pytest.mark.parametrize(

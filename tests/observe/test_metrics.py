@@ -33,7 +33,7 @@ from sample_events import (
 )
 from scrapes import Scrape
 from ttft_gateway.apis.base import Api, Usage
-from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.outcomes import Denial, GuardCause, Outcome
 
 CALL = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "llama"}
 REPLICA_A = {"gen_ai_request_model": "llama", "replica": "a"}
@@ -124,6 +124,15 @@ def test_recoveries() -> None:
     labels = {"gen_ai_request_model": "llama"}
     for kind, result in (("continue", "failed"), ("replay", "recovered")):
         assert scrape["ttft_gateway_recoveries_total", {**labels, "kind": kind, "result": result}] == 1
+
+
+def test_guards() -> None:
+    """An attempt beside an open stream counts by its cause and result, and is no recovery of a broken stream."""
+    report = RecoveryReport(RecoveryKind.CONTINUE, RecoveryResult.LOST, "b", 12, 0.1, 40, GuardCause.SLOW)
+    scrape = Scrape(replace(REQUEST, recoveries=(report,)))
+    labels = {"gen_ai_request_model": "llama", "result": "lost"}
+    assert scrape["ttft_gateway_guards_total", {**labels, "cause": "slow"}] == 1
+    assert scrape.named("ttft_gateway_recoveries_total") == {}
 
 
 def test_denials_and_malformed_events() -> None:

@@ -70,7 +70,7 @@ print(json.dumps({name: repr(value) for name, value in found.items() if value is
 """
 OWN = {  # defaults of one place only, and names of enumerations, which the second test compares
     *(f"HedgeConfig.{name}" for name in ("allow_billed_hedges", "key", "min_delay", "policy")),
-    *(f"HedgeSettings.{name}" for name in ("budget_unit", "policy", "prefer", "routing")),
+    *(f"HedgeSettings.{name}" for name in ("budget_unit", "guard", "policy", "prefer", "routing")),
     "MeasureSettings.slo_s",
 }
 

@@ -12,7 +12,8 @@ from test_signs_of_work import WORK, learned, thinks
 from checkout import DOCS
 from defaults import default_hedging, default_timeouts
 from gateway.errors import Internal
-from gateway.race.race import ENDS, TRANSITIONS, Race, State, Trigger
+from gateway.race.race import Race
+from gateway.race.states import ENDS, TRANSITIONS, State, Trigger
 from recovering import ask, run
 from scripted import FINISH, ROLE, Scripted, Step, answer, run_race, status, text
 from ttft_gateway.hedging.measure import MeasureShares
@@ -55,6 +56,7 @@ def rare_races() -> None:
     run(ask(), broken("cut_rst:9 once"), STEADY, seeds=(1, 2))  # it says something else
     run(ask(), broken("cut_rst:9 once"), {**STEADY, "tokens": 0})
     run(ask(), broken("cut_rst:9 once"), _SLOW, timeouts=_HELD)
+    run(ask(), broken("stall:9,19s once"), STEADY, hedge=default_hedging(budget=1.0))  # a guard overtakes it
     run(ask(), broken("cut_rst:9 once"), _SLOW, during=lambda race, _: after(race, 3.0, race.shut_down))
     run(ask(), broken("cut_rst:9 once"), _SLOW, during=lambda race, _: after(race, 3.0, lambda: race.give_up(unusable)))
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from defaults import default_hedging
 from scripted import Scripted
-from ttft_gateway.apis.base import Usage
-from ttft_gateway.hedging.contract import Forecast, RequestFacts
+from ttft_gateway.apis.base import Phase, Usage
+from ttft_gateway.hedging.contract import Forecast, RequestFacts, StreamWatch
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
@@ -26,6 +26,9 @@ class Seen:
     last_s: float = 0.0
     generated_s: float = 0.0
     is_paced: bool = False
+    output_s: float = 0.0
+    phase: Phase | None = None
+    watch: StreamWatch | None = None
     status: int | None = None
     error: str | None = None
     empty: bool = False

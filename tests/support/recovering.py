@@ -230,6 +230,7 @@ def run(
         pools = [Pool("m", replicas[: len(profiles)], hedge)]
         if fallback:
             pools.append(Pool("m/fallback-1", replicas[len(profiles) :], hedge))
+            pools[0].has_fallback = True
         heard = Hearing(loop)
         inbound = parse(api, json.dumps(request).encode(), [], NumberLimits(16, 100_000), frozenset())
         client = _Client(streaming=True)

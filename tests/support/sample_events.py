@@ -30,7 +30,7 @@ from gateway.process_events import AcceptingChanged, ConfigReloaded, ShareAway
 from ttft_gateway.apis.base import Api, Usage
 from ttft_gateway.hedging.charges import Billed, Charge, Disposition
 from ttft_gateway.hedging.measure import Shadow, ShadowReason
-from ttft_gateway.hedging.outcomes import Denial, Outcome
+from ttft_gateway.hedging.outcomes import Denial, GuardCause, Outcome
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=40, reasoning_tokens=5)
 PRIMARY = AttemptReport(
@@ -103,7 +103,10 @@ RECOVERED = replace(
     attempts=(replace(PRIMARY, charge=replace(PRIMARY.charge, cost=0.02)),),
     denials=(Denial.BUDGET,),
     malformed=2,
-    recoveries=(RecoveryReport(RecoveryKind.REPLAY, RecoveryResult.RECOVERED, "a", 12, 0.3, 40),),
+    recoveries=(
+        RecoveryReport(RecoveryKind.REPLAY, RecoveryResult.RECOVERED, "a", 12, 0.3, 40),
+        RecoveryReport(RecoveryKind.REPLAY, RecoveryResult.LOST, "a", 12, 0.3, 40, GuardCause.SILENT),
+    ),
     queued_s=0.4,
 )
 REJECTED = RequestRejected(0.0, "r-2", "team-a", 503, "overloaded", "llama", queued_s=0.7)

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
-from ttft_gateway.apis.base import Headers, RateLimit, Usage
+from ttft_gateway.apis.base import Headers, Phase, RateLimit, Usage
 from ttft_gateway.client.asked import NAMES_MAX, Asked, name_of
 from ttft_gateway.client.budget import Budget, ClientCredits
 from ttft_gateway.client.config import HedgeConfig, parameters
@@ -38,7 +38,7 @@ from ttft_gateway.client.report import announce
 from ttft_gateway.client.rules import PopulationName, Rules
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Population, Target, YoungEndpoint, check, populate, stores_answers, teach
-from ttft_gateway.hedging.contract import Denied, Forecast, RequestFacts
+from ttft_gateway.hedging.contract import Denied, Forecast, RequestFacts, StreamWatch
 from ttft_gateway.hedging.outcomes import Denial, Outcome
 from ttft_gateway.hedging.parameters import DEFAULTS
 from ttft_gateway.limits.bucket import Spend
@@ -237,6 +237,9 @@ class ClientAttempt:
     events = 0
     generated_s = 0.0
     is_paced = True  # the events after the first one are not read
+    output_s = 0.0
+    phase: Phase | None = None
+    watch: StreamWatch | None = None
     empty = False
     why = ""
 

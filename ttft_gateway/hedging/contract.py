@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.base import Api, Phase
 from ttft_gateway.estimation.tokens import TextTokens
 from ttft_gateway.hedging.calibration import Expectation
 from ttft_gateway.hedging.charges import Chargeable
@@ -111,11 +111,37 @@ class HedgeTickets(msgspec.Struct, frozen=True):
     expected: Expectation | None = None
 
 
+class StreamWatch(msgspec.Struct, eq=False):
+    """State of a stream of some length, for guards (`pool/guards.py`); of no interest to others.
+
+    Attributes:
+        mark_s, mark_events: time and number of the last event of the last look that measured a gap.
+        gaps_s: longest gap of each phase, if it was long.
+        phases: phases of the looks.
+        due_s: time of the next look.
+        gap_s: last measured gap; 0 before.
+        is_slow: True if that was slow.
+        beaten_gap_s: gap of the slow stream that it has replaced, until its own gap is known; 0 otherwise.
+    """
+
+    mark_s: float
+    mark_events: int
+    gaps_s: dict[Phase, float] = msgspec.field(default_factory=dict)
+    phases: frozenset[Phase] = frozenset()
+    due_s: float = 0.0
+    gap_s: float = 0.0
+    is_slow: bool = False
+    beaten_gap_s: float = 0.0
+
+
 class AttemptView(Chargeable, Protocol):
     """The fields of an attempt that a pool may read.
 
     Attributes:
         generated_s: time of the last event with generated output.
+        output_s: time of the last generated output, or of the start of a block of it.
+        phase: kind of the last output, or of the block that began after it; None for text.
+        watch: its state for guards; None for a short stream.
         is_paced: True if its reading was paused for a slow client, who then sets the speed of the answer.
     """
 
@@ -126,7 +152,13 @@ class AttemptView(Chargeable, Protocol):
     last_s: float
     generated_s: float
     is_paced: bool
+    phase: Phase | None
+    watch: StreamWatch | None
     forecast: Forecast | None
+
+    @property
+    def output_s(self) -> float:
+        """See above."""
 
 
 class Primary(msgspec.Struct, frozen=True):

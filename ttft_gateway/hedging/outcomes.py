@@ -87,6 +87,13 @@ class Denial(enum.Enum):
     an API with signs of work (docs/thinking-models.md), or set `hedge.hedge_hidden_reasoning`."""
 
 
+class GuardCause(FastEnum):
+    """Reason for which a guard was sent beside an open stream; the value is the metric label."""
+
+    SILENT = "silent"  # for longer than the streams of its replica usually are
+    SLOW = "slow"  # far slower than the streams of its replica usually are
+
+
 class Sample(enum.Enum):
     """Use of the time without a first content as a sample of the TTFT distribution."""
 

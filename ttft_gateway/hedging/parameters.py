@@ -33,6 +33,13 @@ class Prefer(enum.Enum):
     COST = "cost"  # none: the lowest bill that keeps the TTFT target
 
 
+class GuardMode(enum.Enum):
+    """Use of guards beside streams that are silent or slow; the value is the name in the settings."""
+
+    AUTO = "auto"  # within the hedge budget
+    OFF = "off"
+
+
 ANSWER_WEIGHTS: Final = {Prefer.FIRST_TOKEN: 0.0, Prefer.BALANCED: 0.3, Prefer.ANSWER: 1.0, Prefer.COST: 0.0}
 """Weight of a second of the answer after its first token, relative to a second of waiting for the token."""
 
@@ -53,6 +60,7 @@ class HedgeParameters(msgspec.Struct, frozen=True):
             (docs/evaluation/hedging.md, W5).
         routing: strategy that picks a primary's replica; a backup always goes to the one predicted fastest.
         prefer: time that the choice of a replica keeps short, or the bill.
+        guard: use of guards beside streams that are silent or slow.
         crossing: later attempts of a request that may cross a boundary.
         first_token: event that is timed as the first token.
         hedge_hidden_reasoning: True to hedge also where answers begin with reasoning that is not shown.
@@ -79,6 +87,7 @@ class HedgeParameters(msgspec.Struct, frozen=True):
     gain_min_engine: float = 5.0
     routing: Routing = Routing.PREDICTED
     prefer: Prefer = Prefer.BALANCED
+    guard: GuardMode = GuardMode.AUTO
     crossing: Crossing = Crossing.NEVER
     hedge_hidden_reasoning: bool = False
     first_token: FirstToken = "any"

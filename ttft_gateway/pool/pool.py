@@ -25,6 +25,7 @@ from ttft_gateway.hedging.outcomes import (
     Bill,
     BreakerSignal,
     Denial,
+    GuardCause,
     Outcome,
     Sample,
     was_answering,
@@ -32,12 +33,13 @@ from ttft_gateway.hedging.outcomes import (
     why_low_gain,
     why_no_quota,
 )
-from ttft_gateway.hedging.parameters import HedgeParameters, Prefer
+from ttft_gateway.hedging.parameters import GuardMode, HedgeParameters, Prefer
 from ttft_gateway.hedging.plan import FirstEvent, Policy
 from ttft_gateway.hedging.possible import EXPLANATIONS, never_hedged, target_of
 from ttft_gateway.limits.budget import CreditBudget
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.bills import ACCOUNT_S, Bills
+from ttft_gateway.pool.guards import Guards
 from ttft_gateway.pool.learning import Learning
 from ttft_gateway.pool.loads import Loads, ReplicaLoad
 from ttft_gateway.pool.picker import Picker
@@ -78,6 +80,7 @@ class Pool:
         self.max_hedges = 0 if settings.policy is Policy.OFF else settings.max_hedges  # of a request
         self.is_shadow = settings.policy is Policy.SHADOW
         self.withholds = self.is_shadow or settings.measure != NOT_MEASURED  # some granted hedges
+        self.has_fallback = False  # True if another pool continues its answers
         self.hedging_on = True  # the on-call switch
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
         by_bill = settings.prefer is Prefer.COST
@@ -97,6 +100,8 @@ class Pool:
             self.replicas, settings, self.loads, self.learning, self.quotas, self.streams, self._can_hedge, self.bills
         )
         off = settings.policy is Policy.OFF or settings.budget <= 0
+        is_guarded = settings.guard is GuardMode.AUTO and not (off or by_bill or self.is_shadow)
+        self.guards = Guards([replica.name for replica in replicas], is_on=is_guarded)
         self._never_hedged = never_hedged(list(map(target_of, replicas)), off=off, crossing=settings.crossing)
         if previous is not None:
             self._adopt_state(previous, ends_cool_downs=ends_cool_downs)
@@ -109,6 +114,7 @@ class Pool:
         names = [replica.name for replica in stay]
         self.learning.adopt_state(old.learning, names)
         self.streams.adopt_state(old.streams, names)
+        self.guards.adopt_state(old.guards, names)
         if self.first_token.adopt_state(old.first_token, names):
             self.learning.restart()
         self.hedging_on = old.hedging_on
@@ -342,6 +348,8 @@ class Pool:
         replica, forecast, breaker = attempt.replica, attempt.forecast, attempt.replica.breaker
         if forecast is not None and forecast.number in self.streams.followed:
             self.streams.end(forecast.number, now_s)
+        if attempt.watch is not None:
+            self.guards.end(attempt, attempt.watch, now_s)
         replica.in_flight -= 1
         if attempt.headers_s is not None:
             self.learning.ttfb[replica.name].add_event(attempt.headers_s - attempt.start_s, now_s)
@@ -367,6 +375,47 @@ class Pool:
                 self.quotas.rate_limited(attempt, now_s, retry_after_s, by_tokens=by_tokens)
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not old_state else None
+
+    # beside a stream
+
+    def may_guard(self, late: AttemptView, facts: RequestFacts, cause: GuardCause, now_s: float) -> bool:
+        """Return True if a guard may be sent beside a stream of this pool, if the budget can pay for its prompt."""
+        if facts.hedge_off is not None or not self.hedging_on or late.is_paced:
+            return False
+        if not self.budget.requests.affords(now_s):
+            return False
+        return self.guards.allows(cause, sum(load.contents for load in self.loads.of.values()))
+
+    def takes_guard(
+        self, replica: Replica, facts: RequestFacts, late: AttemptView, cause: GuardCause, now_s: float
+    ) -> bool:
+        """Return True if a replica of this pool may be sent a guard: it takes hedges, and has not the same fault."""
+        is_free = replica.hedgeable and replica.breaker.is_closed(now_s) and self.quotas.has_room(replica, facts, now_s)
+        is_answering = is_free and not self.loads.is_suspect(replica, now_s)
+        return is_answering and late.watch is not None and self.guards.is_well(replica, late, late.watch, cause)
+
+    def pay_guard(
+        self,
+        late: AttemptView,
+        target: Replica,
+        facts: RequestFacts,
+        cause: GuardCause,
+        uncached: float,
+        now_s: float,
+    ) -> bool:
+        """Pay for a guard beside a stream of this pool; return False if the hedge budget is too low.
+
+        Args:
+            facts: facts about the call of the guard.
+            uncached: its prompt tokens that the target has to compute.
+        """
+        answer_tokens = self.answer_tokens(facts)
+        cost = self.budget.hedge_cost(late.replica, target, facts.prompt_tokens, uncached, answer_tokens)
+        if not self.budget.affords(cost, now_s):
+            return False
+        self.budget.settle(self.budget.reserve(cost, now_s))
+        self.guards.on_sent(cause)
+        return True
 
     # what hedges save
 
@@ -472,7 +521,7 @@ class Pool:
         load, first_token = self.loads.of[replica], self.first_token
         by_work = first_token.times_work and first_token.by_work(replica.name, facts.api)
         is_hidden = first_token.hides_reasoning and self.has_hidden_reasoning and not by_work
-        earns = facts.hedge_off is None and not self.is_single and not is_hidden
+        earns = facts.hedge_off is None and not is_hidden and (not self.is_single or self.has_fallback)
         forecast = Forecast(
             number,
             ttft_s,

@@ -190,6 +190,8 @@ class Replica:
         counts_max_tokens: True if the provider charges a request's whole `max_tokens` to its rate limit in advance.
         prefills: kinds of answers that the replica continues from a given beginning.
         answers_as: name of its answers: replicas with the same name may continue each other's answers.
+        no_prefill_until_s: loop time until which it is not asked to continue an answer: it has rejected or ignored the
+            beginning of one.
         weight: its share of primaries relative to the weights of the other replicas.
         backup_only: True if it gets a primary only while no other replica of its pool can be used.
         batches: True for a self-hosted engine: its concurrent streams slow each other down.
@@ -222,6 +224,7 @@ class Replica:
     batches: bool = False
     source: str = ""
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    no_prefill_until_s: float = -math.inf
     in_flight: int = 0
     others_in_flight: int = 0
     taken_out: bool = False
