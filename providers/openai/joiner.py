@@ -126,7 +126,7 @@ class _Choice(ChoiceVisitor):
         expected = self._expected.get(path)
         if expected is None and path == SIGNED and not THINKING.issuperset(self._expected):
             return ""  # the signature of another answer's thinking: the client has its own thinking, and more
-        is_repeated = expected is None or expected.done
+        is_repeated = expected is None or expected.done or isinstance(expected, Continued)
         if is_repeated and self._only is not None and path[0] not in self._only and path[0] != "logprobs":
             raise Differs  # the answer continues in another field: this server parses it differently
         if expected is not None:
