@@ -26,6 +26,7 @@ from gateway.race.sent_events import SentEvents
 from ttft_gateway.apis.errors import TimedOut, UpstreamError
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.outcomes import GuardCause, Outcome
+from ttft_gateway.pool.guard_rules import may_guard, pay_guard, takes_guard
 from ttft_gateway.pool.guards import LOOK_S
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
@@ -148,14 +149,14 @@ class Guarding:
         silence_s = now_s - late.output_s
         if not is_held and silence_s < self._waits_s:
             return None
-        if not late.pool.may_guard(late, facts, cause, now_s) or not attempts.may_recover(late, recovery, now_s):
+        if not may_guard(late.pool, late, facts, cause, now_s) or not attempts.may_recover(late, recovery, now_s):
             return None
         beside = self._prepared(late, recovery)
         if beside is None:
             return None
 
         def fits(pool: Pool, facts: RequestFacts, replica: Replica) -> bool:
-            is_taken = pool.takes_guard(replica, facts, late, cause, now_s)
+            is_taken = takes_guard(pool, replica, facts, late, cause, now_s)
             return is_taken and (not is_held or _gains(pool, replica, facts, late, now_s))
 
         target = beside.next_beside(attempts.sent, facts, now_s, self._runtime.rand(), cause, fits)
@@ -167,7 +168,7 @@ class Guarding:
                 return None
         call_facts = beside.recovery_call[1]
         uncached = target.pool.loads.uncached(call_facts, target.replica, now_s)
-        if not late.pool.pay_guard(late, target.replica, call_facts, cause, uncached, now_s):
+        if not pay_guard(late.pool, late, target.replica, call_facts, cause, uncached, now_s):
             return None
         return self._send(late, beside, cause, target, now_s)
 

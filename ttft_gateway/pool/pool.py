@@ -25,7 +25,6 @@ from ttft_gateway.hedging.outcomes import (
     Bill,
     BreakerSignal,
     Denial,
-    GuardCause,
     Outcome,
     Sample,
     was_answering,
@@ -375,47 +374,6 @@ class Pool:
                 self.quotas.rate_limited(attempt, now_s, retry_after_s, by_tokens=by_tokens)
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not old_state else None
-
-    # beside a stream
-
-    def may_guard(self, late: AttemptView, facts: RequestFacts, cause: GuardCause, now_s: float) -> bool:
-        """Return True if a guard may be sent beside a stream of this pool, if the budget can pay for its prompt."""
-        if facts.hedge_off is not None or not self.hedging_on or late.is_paced:
-            return False
-        if not self.budget.requests.affords(now_s):
-            return False
-        return self.guards.allows(cause, sum(load.contents for load in self.loads.of.values()))
-
-    def takes_guard(
-        self, replica: Replica, facts: RequestFacts, late: AttemptView, cause: GuardCause, now_s: float
-    ) -> bool:
-        """Return True if a replica of this pool may be sent a guard: it takes hedges, and has not the same fault."""
-        is_free = replica.hedgeable and replica.breaker.is_closed(now_s) and self.quotas.has_room(replica, facts, now_s)
-        is_answering = is_free and not self.loads.is_suspect(replica, now_s)
-        return is_answering and late.watch is not None and self.guards.is_well(replica, late, late.watch, cause)
-
-    def pay_guard(
-        self,
-        late: AttemptView,
-        target: Replica,
-        facts: RequestFacts,
-        cause: GuardCause,
-        uncached: float,
-        now_s: float,
-    ) -> bool:
-        """Pay for a guard beside a stream of this pool; return False if the hedge budget is too low.
-
-        Args:
-            facts: facts about the call of the guard.
-            uncached: its prompt tokens that the target has to compute.
-        """
-        answer_tokens = self.answer_tokens(facts)
-        cost = self.budget.hedge_cost(late.replica, target, facts.prompt_tokens, uncached, answer_tokens)
-        if not self.budget.affords(cost, now_s):
-            return False
-        self.budget.settle(self.budget.reserve(cost, now_s))
-        self.guards.on_sent(cause)
-        return True
 
     # what hedges save
 
