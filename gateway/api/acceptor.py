@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 
 BATCH_MAX = 32  # connections for each turn of the event loop: about 3 ms, so that a flood does not hold streams up
-_TURN_MAX = 4  # connections that the processes with fewer have left in their time
+_TURN_MAX = 4  # connections that a process accepts at once while others have fewer, so that they stay even
 _PAUSE_S = 0.1  # after a failure
 _QUIET_S = 5.0  # without a failure, after which accepting counts as working again
 
@@ -69,6 +69,7 @@ class Acceptor:
         self._on_failure = on_failure
         self._on_change = on_change
         self._wait_s = wait_s
+        self._turn = 1  # connections to accept after a wait; doubled while the other processes leave them
         self._pause: asyncio.TimerHandle | None = None
         self._failed_s: float | None = None  # time of the last failure; None while accepting works
         sock.setblocking(False)
@@ -96,15 +97,19 @@ class Acceptor:
             if self._wait_s is not None and (wait_s := self._wait_s()):
                 self._rest(wait_s, self._take_turn)
                 return
+            self._turn = 1
             if not self._accept_one():
                 return
 
     def _take_turn(self) -> None:
         """Accept what the other processes have left."""
         self._pause = None
-        for _ in range(_TURN_MAX):
+        for _ in range(self._turn):
             if not self._accept_one():
+                self._turn = 1
                 break
+        else:
+            self._turn = min(2 * self._turn, _TURN_MAX)
         if self._pause is None:  # else no file is left
             self.start()
 

@@ -17,7 +17,7 @@ SUPERVISOR: Final = 0  # number of its slot; workers have numbers from 1
 _WORDS: Final = 3  # of a slot: beats, open connections, accepted connections
 _WORD_BYTES: Final = 8
 _NONE: Final = 2**64 - 1  # open connections of a process that accepts none
-_TURN_S: Final = 0.002  # for each worker with fewer connections to accept before this one
+_TURN_S: Final = 0.005  # for each worker with fewer connections to accept before this one
 
 
 class Board:

@@ -13,10 +13,10 @@ def test_a_worker_leaves_time_to_workers_with_fewer_connections() -> None:
         for _ in range(count):
             turns.opened()
     waits = {number: board.turn_s(number) for number in (1, 2, 3)}
-    assert waits == {1: 0.002, 2: 0.0, 3: 0.002}
+    assert waits == {1: 0.005, 2: 0.0, 3: 0.005}
     assert board[4].open == math.inf
     ConnectionTurns(board, 4).start()
-    assert [board.turn_s(number) for number in (1, 2, 3, 4)] == [0.004, 0.002, 0.004, 0.0]
+    assert [board.turn_s(number) for number in (1, 2, 3, 4)] == [0.01, 0.005, 0.01, 0.0]
 
 
 def test_a_worker_counts_its_connections_until_it_stops() -> None:
