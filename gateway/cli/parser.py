@@ -64,6 +64,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         command.error(f"unknown option {option}{_suggestion(option, options(command))}")
     if arguments.command == "serve":
         _check_serve(command, arguments)
+    if arguments.command == "probe":
+        _check_probe(command, arguments)
     return arguments
 
 
@@ -150,6 +152,20 @@ def _check_serve(command: argparse.ArgumentParser, arguments: argparse.Namespace
         command.error("--config and --model cannot be combined; use --config alone, or --model with --replica")
 
 
+def _check_probe(command: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Check that replicas are names of a file, or URLs of one model."""
+    urls = ["://" in replica for replica in arguments.replica or ()]
+    if any(urls) and not all(urls):
+        command.error("--replica has both names and URLs; give names of the configuration, or URLs alone")
+    if any(urls) and arguments.model is None:
+        command.error("--replica URL needs --model NAME: the model id that the replicas serve")
+    if any(urls) and arguments.config:
+        command.error("--config and --replica URL cannot be combined; give names of the configuration")
+    for option, value in (("--kind", arguments.kind), ("--api-key-env", arguments.api_key_env)):
+        if value and not any(urls):
+            command.error(f"{option} needs --replica URL; with a configuration file, set it there")
+
+
 def _serve_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("with a configuration file").add_argument
     add("--config", metavar="FILE", help=_CONFIG_HELP)
@@ -203,7 +219,9 @@ def _probe_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--config", metavar="FILE", help=_CONFIG_HELP)
     add("--model", metavar="NAME", help="only the replicas of this model")
-    add("--replica", metavar="NAME", help="only replicas with this name")
+    add("--replica", metavar="NAME", action="append", help="only replicas with this name, or the base URL of one")
+    add("--kind", metavar="KIND", help="kind of the replicas that are URLs (default: the replicas are asked)")
+    add("--api-key-env", metavar="NAME", help="environment variable with the key for replicas that are URLs")
     add("--requests", metavar="N", type=whole(1, 20), default=3, help="complete answers per replica (default: 3)")
     add("--max-tokens", metavar="N", type=whole(1, 1000), default=8, help="tokens per answer (default: 8)")
     add("--yes", action="store_true", help="send more than a few requests or tokens")
@@ -321,7 +339,12 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
     "probe": (
         "measure each replica with a few requests, and report its limits and quirks",
         "Prints the maximum cost first.",
-        ("", " --config gateway.yaml --model llama-70b", " --replica a --requests 10 --json"),
+        (
+            "",
+            " --config gateway.yaml --model llama-70b",
+            " --replica a --requests 10 --json",
+            " --model llama --replica http://10.0.0.1:8000/v1 --replica http://10.0.0.2:8000/v1",
+        ),
         _probe_arguments,
     ),
     "prove": (

@@ -8,26 +8,24 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
-from pydantic import SecretStr
-
 from gateway.cli.config import cautions, config_path, report_no_file, report_problems
-from gateway.cli.environment import Environment, read_environment
+from gateway.cli.environment import read_environment
 from gateway.cli.hedging import hedging_summary, is_hedged, pools
-from gateway.cli.kinds import UNKNOWN, detect_kinds
+from gateway.cli.kinds import detect_kinds
+from gateway.cli.options import settings_of
 from gateway.cli.parser import PROGRAM, ExitCode, parse
 from gateway.cli.process import run_until_end, stderr_off_loop
 from gateway.cli.terminal import bold, fail, warn
 from gateway.cli.workers import serve_with_workers, worker_count
 from gateway.config.discovered import expected, name_of
 from gateway.config.discovered import pools as listing_pools
-from gateway.config.errors import ConfigError, ConfigProblem
-from gateway.config.loader import from_replicas, load
+from gateway.config.errors import ConfigError
+from gateway.config.loader import load
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
-from gateway.config.values import secret_fault
 from gateway.server.credentials.board import missing_package
 from gateway.server.hot_restart import Predecessor, predecessor
 from gateway.server.http_server import ListenError
@@ -63,7 +61,7 @@ def _serve(arguments: argparse.Namespace, before: Predecessor) -> ExitCode:
     try:
         environment = read_environment(os.environ)
         read = partial(load, file, os.environ, environment.settings)
-        settings = read() if arguments.model is None else _from_options(arguments, os.environ, environment)
+        settings = read() if arguments.model is None else settings_of(arguments, os.environ, environment)
     except ConfigError as error:
         return report_problems(error)
     if fault := missing_client(settings.share) or missing_exporter(settings.tracing) or missing_package(settings):
@@ -109,34 +107,6 @@ def _demo() -> ExitCode:
     from gateway.cli.demo.command import demo
 
     return demo(parse(["demo"]))
-
-
-def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environment: Environment) -> Settings:
-    """Return settings from command-line options.
-
-    Raises:
-        ConfigError: an option is invalid.
-    """
-    others = {"listen": arguments.listen, "admin_listen": arguments.admin_listen}
-    settings = from_replicas(
-        arguments.model,
-        arguments.replica,
-        kind=arguments.kind or UNKNOWN,
-        others={
-            **{name: value for name, value in others.items() if value is not None},
-            "allow_anonymous": arguments.allow_anonymous,
-        },
-        defaults=environment.settings,
-    )
-    if arguments.api_key_env is None:
-        return settings
-    key = env.get(arguments.api_key_env, "")
-    if fault := secret_fault(key):
-        fault = "the environment variable is not set" if arguments.api_key_env not in env else fault
-        raise ConfigError((ConfigProblem(f"--api-key-env {arguments.api_key_env}", None, None, "", fault),))
-    [model] = settings.models
-    replicas = tuple(replica.model_copy(update={"api_key": SecretStr(key)}) for replica in model.replicas)
-    return settings.model_copy(update={"models": (model.model_copy(update={"replicas": replicas}),)})
 
 
 def _introduction(settings: Settings, addresses: Addresses, generated_key: str | None) -> Iterator[str]:

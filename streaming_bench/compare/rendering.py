@@ -20,8 +20,8 @@ def render(results: Results, runs: Sequence[Run], small_print: str) -> list[str]
     parts: list[str | Grid] = [small_print]
     for title, members in groups.items():
         parts += [f"## {title}", *_tables(members)]
-    sentences = [sentence for members in groups.values() for sentence in _sentences(members)]
     warnings = tables.warnings([figures(run) for run in runs])
+    sentences = [] if warnings else [sentence for members in groups.values() for sentence in _sentences(members)]
     parts += ["## In short", *(f"- {sentence}" for sentence in (*sentences, *warnings))]
     results.json("figures.json", {"runs": [{**run.facts, **figures(run).json()} for run in runs]})
     results.markdown("tables.md", "Policies over real sockets", *parts)

@@ -15,16 +15,16 @@ def render(results: Results | None, runs: Sequence[Run], small_print: str) -> li
 
     Args:
         results: folder to write to; None to write nothing.
-        runs: one run for each target; the first is also shown as a ratio to the second.
+        runs: one run for each target; the first is also shown as a ratio to the second, unless the client was late.
         small_print: description of the traffic.
     """
     rows = [figures(run) for run in runs]
     grids: list[Grid] = [*(tables.waits(rows, key) for key in WAITS), tables.throughput(rows)]
     failed = tables.errors(rows)
     grids += [] if failed is None else [failed]
-    if len(runs) > 1:
-        grids += tables.ratio_tables([runs[0]], {runs[0].name: runs[1]})
     warnings = tables.warnings(rows)
+    if len(runs) > 1 and not warnings:
+        grids += tables.ratio_tables([runs[0]], {runs[0].name: runs[1]})
     if results is not None:
         results.json("figures.json", {"runs": [row.json() for row in rows]})
         results.markdown("tables.md", "Load", small_print, *grids, *warnings)

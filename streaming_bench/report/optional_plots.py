@@ -12,7 +12,7 @@ from streaming_bench.report.records import Run
 from streaming_bench.report.results import Results
 
 _LIBRARIES: Final = ("matplotlib", "numpy")
-INSTALL: Final = "pip install numpy matplotlib; in a checkout: scripts/setup-env dev"
+INSTALL: Final = "pip install 'ttft-gateway[bench]'; in a checkout: scripts/setup-env dev"
 
 
 def draw(what: Literal["of_load", "of_compare"], results: Results, runs: Sequence[Run], below: str) -> list[str]:

@@ -83,7 +83,10 @@ def warnings(rows: Sequence[Figures]) -> list[str]:
     if not late:
         return []
     where = "; ".join(late)
-    why = f"the p99 of its event loop's delay is over {LAG_MS_MAX:g} ms, which is part of all times there"
+    why = (
+        f"this machine cannot keep the rate; the p99 of its event loop's delay is over {LAG_MS_MAX:g} ms, which is "
+        "part of all times there, so they are not compared"
+    )
     do = "Send fewer requests, or measure on an idle machine."
     return [f"The measuring client was late in {where}: {why}. {do}"]
 

@@ -262,7 +262,7 @@ NIGHTS: Final = (
         "TtftHedgeBudgetSpent",
         r'"denials":\[[^]]*"budget"',
         r'hedges_denied_total\{.*reason="budget"',
-        dict.fromkeys("ab", _OPENAI),
+        dict.fromkeys("ab", _USUAL),
         _tight,
         {"team-a": 4.0},
         lambda home: home.profiles("ab", stall="25%:2s"),

@@ -53,6 +53,17 @@ def test_table() -> None:
     assert summary(off, tally([200.0])).endswith("(from few requests so far)")
 
 
+def test_a_busy_machine_gets_no_comparison() -> None:
+    """If more than one request in twenty was sent late, the times are of the machine's queue and are not shown."""
+    off, on = tally([200.0] * 50), tally([100_000.0] * 50)
+    off.late, on.late = 2, 3
+    assert summary(off, on).startswith("p99: 200 ms")
+    on.late = 4
+    assert summary(off, on).startswith("no comparison: this machine cannot keep the rate; 6% of the requests")
+    assert table(off, on, None)[2].split()[:5] == ["on", "50", "-", "-", "-"]
+    assert "on: 50 requests, -/-/- ms" in line(5.0, off, on, None)
+
+
 def test_nothing_yet() -> None:
     """Before the first answer there is a table, too."""
     assert table(ModeTally(), ModeTally(), None)[1].split() == ["off", "0", "-", "-", "-", "-", "-", "-", "-", "-"]

@@ -209,6 +209,12 @@ def test_settings_of_the_whole_file() -> None:
     rows = [*m["replicas"], *m["fallbacks"][0]["replicas"]]
     assert [(row["name"], row.get("weight")) for row in rows] == [("vllm-1", 100), ("second", 33), ("vllm-2", None)]
     assert data["quotas"] == [{"name": "m/vllm-1", "requests_per_min": 60, "tokens_per_min": 9000}]
+    ordered = [finding.text for finding in result.findings if ".order" in finding.text]
+    assert len(ordered) == 1
+    assert (
+        "makes 2 entries, which hedge each other, the first pool of m; the other one gets requests after failures only"
+        in ordered[0]
+    )
     pools = [[row["name"] for row in pool["replicas"]] for pool in n["fallbacks"]]
     assert pools == [["m-vllm-1", "m-second"], ["m-vllm-2"], ["m-second-2"]]
     assert [[row["name"] for row in pool["replicas"]] for pool in m["fallbacks"][1:]] == [["n-vllm-1"]]
@@ -220,6 +226,7 @@ def test_settings_of_the_whole_file() -> None:
     reported = {finding.text.partition(" ")[0]: finding.line for finding in result.findings}
     assert reported == {
         **{f"model_list[{index}].litellm_params": index + 2 for index in range(5)},
+        "model_list[0].litellm_params.order": 2,
         "model_list[0].litellm_params.weight": 2,
         "model_list[1].litellm_params.weight": 3,
         "litellm_settings.fallbacks[0].n[2]": 10,

@@ -52,12 +52,13 @@ def test_demo_traffic_ends_by_itself() -> None:
         assert code == ExitCode.OK, output
         text = output.decode()
         assert "\x1b[" not in text
-        rows = re.findall(r"^(off|on) +([0-9]+) +([0-9,]+) +([0-9,]+) +([0-9,]+) ", text, re.MULTILINE)
+        time = "([0-9,]+|-)"  # a busy machine has no times
+        rows = re.findall(rf"^(off|on) +([0-9]+) +{time} +{time} +{time} ", text, re.MULTILINE)
         assert [row[0] for row in rows] == ["off", "on"]
         assert all(int(row[1]) > 0 for row in rows)
         assert "failed" not in text
         assert re.search(r"^on .* [0-9.-]+ of [0-9.]+$", text, re.MULTILINE), text
-        assert text.rstrip().splitlines()[-1].startswith("p99: ")
+        assert text.rstrip().splitlines()[-1].startswith(("p99: ", "no comparison: "))
 
     run_real(main())
 

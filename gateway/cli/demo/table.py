@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+LATE_S = 0.1  # after which a request was sent too late: the machine is busy, and its queue is part of the times
+_LATE_SHARE_MAX = 0.05  # of late requests, with which the times are still about the replicas
 _TTFTS_MAX = 5000  # latest samples used for quantiles: 8 minutes of the demo's traffic
 _ENOUGH = 100  # with fewer samples, the 99th percentile is the slowest sample
 _ROW = "{:<8}{:>8}{:>8}{:>8}{:>8}{:>7}{:>5}{:>7}{:>8}{:>11}"  # 78 columns: terminals have 80
@@ -43,7 +45,7 @@ class HedgeCount(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class ModeTally:
-    """Results of all requests to one model."""
+    """Results of all requests to one model; `late` counts the requests that were sent late, or not at all."""
 
     requests: int = 0
     failed: int = 0
@@ -51,6 +53,7 @@ class ModeTally:
     hedged: int = 0
     won: int = 0
     denied: int = 0
+    late: int = 0
     ttfts_s: deque[float] = field(default_factory=lambda: deque(maxlen=_TTFTS_MAX))
 
     def add(self, sample: TtftSample | None) -> None:
@@ -76,13 +79,26 @@ class ModeTally:
         return [ordered[math.ceil(q * len(ordered)) - 1] if ordered else math.nan for q in qs]
 
 
+def late_share(off: ModeTally, on: ModeTally) -> float:
+    """Return the share of the requests that were sent late."""
+    return (off.late + on.late) / max(1, off.requests + off.failed + on.requests + on.failed)
+
+
+def keeps_up(off: ModeTally, on: ModeTally) -> bool:
+    """Return True if this machine sends the requests when they are due, so that the times are about the replicas."""
+    return late_share(off, on) <= _LATE_SHARE_MAX
+
+
 def table(off: ModeTally, on: ModeTally, budget: HedgeCount | None) -> list[str]:
-    """Return the table: three lines, and a fourth if requests failed."""
+    """Return the table: three lines, and a fourth if requests failed; without times that are not about the replicas."""
+    fair = keeps_up(off, on)
     level = "-" if budget is None else f"{budget.level:.1f} of {budget.cap:.1f}"
     lines = [
         _HEADER,
-        _ROW.format("off", off.requests, *_times(off), "-", "-", "-", "-", "-"),
-        _ROW.format("on", on.requests, *_times(on), on.hedged, on.won, on.denied, f"{on.extra_load:+.1%}", level),
+        _ROW.format("off", off.requests, *_times(off, shown=fair), "-", "-", "-", "-", "-"),
+        _ROW.format(
+            "on", on.requests, *_times(on, shown=fair), on.hedged, on.won, on.denied, f"{on.extra_load:+.1%}", level
+        ),
     ]
     if off.failed or on.failed:
         lines.append(f"failed: {off.failed} with hedging off, {on.failed} with it on")
@@ -91,10 +107,11 @@ def table(off: ModeTally, on: ModeTally, budget: HedgeCount | None) -> list[str]
 
 def line(elapsed_s: float, off: ModeTally, on: ModeTally, budget: HedgeCount | None) -> str:
     """Return the same results in one line, for a log."""
+    fair = keeps_up(off, on)
     parts: Sequence[str] = (
         f"{elapsed_s:.0f} s",
-        f"off: {off.requests} requests, TTFT p50/p90/p99 {'/'.join(_times(off))} ms",
-        f"on: {on.requests} requests, {'/'.join(_times(on))} ms",
+        f"off: {off.requests} requests, TTFT p50/p90/p99 {'/'.join(_times(off, shown=fair))} ms",
+        f"on: {on.requests} requests, {'/'.join(_times(on, shown=fair))} ms",
         f"hedges {on.hedged}, won {on.won}, denied {on.denied}, load {on.extra_load:+.1%}",
         f"budget {'-' if budget is None else f'{budget.level:.1f}'}",
         *([f"failed {off.failed} and {on.failed}"] if off.failed or on.failed else []),
@@ -103,11 +120,18 @@ def line(elapsed_s: float, off: ModeTally, on: ModeTally, budget: HedgeCount | N
 
 
 def summary(off: ModeTally, on: ModeTally) -> str:
-    """Return the comparison of the 99th percentiles."""
+    """Return the comparison of the 99th percentiles; the reason against one if this machine is too busy."""
+    if not keeps_up(off, on):
+        return (
+            f"no comparison: this machine cannot keep the rate; {late_share(off, on):.0%} of the requests were sent "
+            f"more than {LATE_S:g} s late, so the times are of its own queue. Run the demo on a machine with less load"
+        )
     [off_p99], [on_p99] = (_times(tally)[-1:] for tally in (off, on))
     few = "" if min(off.requests, on.requests) >= _ENOUGH else " (from few requests so far)"
     return f"p99: {off_p99} ms with hedging off, {on_p99} ms with {on.extra_load:.1%} more upstream requests{few}"
 
 
-def _times(tally: ModeTally) -> list[str]:
+def _times(tally: ModeTally, *, shown: bool = True) -> list[str]:
+    if not shown:
+        return ["-", "-", "-"]
     return ["-" if math.isnan(value_s) else f"{1000 * value_s:,.0f}" for value_s in tally.quantiles_s(0.5, 0.9, 0.99)]

@@ -10,7 +10,7 @@ import random
 
 import httpx
 
-from gateway.cli.demo.table import HedgeCount, ModeTally, TtftSample
+from gateway.cli.demo.table import LATE_S, HedgeCount, ModeTally, TtftSample
 from gateway.config.values import Address
 
 REQUESTS_PER_S = 20.0
@@ -42,6 +42,7 @@ async def send(public: Address, key: str | None, off: ModeTally, on: ModeTally, 
         while due_s < end_s:
             await asyncio.sleep(due_s - loop.time())
             model, tally = ((MODEL_OFF, off), (MODEL_ON, on))[number % 2]
+            tally.late += loop.time() > due_s + LATE_S or len(in_flight) >= _IN_FLIGHT_MAX
             if len(in_flight) < _IN_FLIGHT_MAX:
                 task = tasks.create_task(_count(http, model, due_s, tally))
                 in_flight.add(task)

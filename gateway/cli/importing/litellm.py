@@ -122,6 +122,8 @@ def _model(group: str, rows: list[Deployment], quotas: list[Json], name: str, re
             quotas.append({"name": replica["quota"], **row.quota})
         pools.setdefault(float("inf") if row.order is None else row.order, []).append(replica)
     first, *later = (pools[order] for order in sorted(pools))
+    if later:
+        _report_order(group, rows, len(first), report)
     model: Json = {"name": group, "replicas": first}
     if later:
         model["fallbacks"] = [{"replicas": pool} for pool in later]
@@ -130,6 +132,15 @@ def _model(group: str, rows: list[Deployment], quotas: list[Json], name: str, re
         for row in rows if not all(row.drop_params for row in rows) else ():
             report.add((*row.loc, "litellm_params", "drop_params"), "applies to the whole model here")
     return model
+
+
+def _report_order(group: str, rows: Sequence[Deployment], first: int, report: Report) -> None:
+    """Report that entries are not raced with each other, at the first entry of the first pool."""
+    row = min(rows, key=lambda each: float("inf") if each.order is None else each.order)
+    pool = "this entry alone, which is never hedged" if first == 1 else f"{first} entries, which hedge each other"
+    others = "the other one gets" if len(rows) - first == 1 else f"the other {len(rows) - first} get"
+    text = f"makes {pool}, the first pool of {group}; {others} requests after failures only, as fallbacks"
+    report.add((*row.loc, "litellm_params", "order"), f"{text}. Remove `order` from all to hedge among all")
 
 
 def _names(rows: Sequence[Deployment]) -> list[str]:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -20,6 +20,8 @@ from gateway.cli.config import config_path, report_problems
 from gateway.cli.environment import read_environment
 from gateway.cli.event_loop import new_loop
 from gateway.cli.fetch import fetch
+from gateway.cli.kinds import detect_kinds
+from gateway.cli.options import settings_of
 from gateway.cli.parser import ExitCode
 from gateway.cli.probe.cancel import COUNTERS, CancelTest, TokenCounter, cancel
 from gateway.cli.probe.plan import PROMPT, ProbeTarget, cancel_test_tokens, plan, sign_apis, targets
@@ -67,6 +69,8 @@ from ttft_gateway.requests.request import parse
 _AT_ONCE_MAX = 4  # replicas; more would compete for CPU, here or on their machines
 _MODELS_LISTED_MAX = 10
 _SECRET_MIN = 8  # characters
+_WATCH_S = 0.02
+_LATE_S = 0.05  # a delay of the event loop that shows in times to first token
 _BILLING = {
     True: "according to a public list, closing ends billing (not verified)",
     False: "according to a public list, billing continues after closing (not verified)",
@@ -77,17 +81,12 @@ _BILLING = {
 def probe(arguments: argparse.Namespace) -> ExitCode:
     """Probe the replicas, unless the cost needs confirmation."""
     try:
-        file = config_path(arguments.config, os.environ)
-        settings = load(file, os.environ, read_environment(os.environ).settings)
+        chosen, settings = _chosen(arguments)
     except ConfigError as error:
         return report_problems(error)
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        settings, faults = runner.run(look_up(settings, os.environ))
-    for fault in faults:
-        warn(fault)
-    chosen = targets(settings, arguments.model, arguments.replica)
     if not chosen:
         names = ", ".join(target.name for target in targets(settings, None, None))
+        file = config_path(arguments.config, os.environ)
         fail(f"{file} has no such replica; choose from {names} (--model is before the /, --replica after it)")
         return ExitCode.USAGE
     planned = plan(chosen, arguments.requests, arguments.max_tokens)
@@ -96,9 +95,51 @@ def probe(arguments: argparse.Namespace) -> ExitCode:
         fail(objection)
         return ExitCode.USAGE
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        reports = runner.run(probe_all(settings, chosen, arguments.requests, arguments.max_tokens))
+        reports, late_s = runner.run(_timed(probe_all(settings, chosen, arguments.requests, arguments.max_tokens)))
     _show(reports, as_document=arguments.json)
+    if late_s > _LATE_S:
+        warn(
+            f"this machine is busy: its own event loop was up to {1000 * late_s:.0f} ms late, which is part of the "
+            "times above, so they do not compare the replicas; probe from a machine with less load"
+        )
     return ExitCode.FAILED if any(report.error for report in reports) else ExitCode.OK
+
+
+def _chosen(arguments: argparse.Namespace) -> tuple[list[ProbeTarget], Settings]:
+    """Return the replicas to probe: of the configuration, by name, or the replicas at the given URLs.
+
+    Raises:
+        ConfigError: the configuration, an option or a URL is wrong.
+    """
+    environment, names = read_environment(os.environ), arguments.replica or [None]
+    if any("://" in name for name in arguments.replica or ()):
+        settings = settings_of(arguments, os.environ, environment)
+        settings = settings if arguments.kind else detect_kinds(settings)
+        return targets(settings, None, None), settings
+    settings = load(config_path(arguments.config, os.environ), os.environ, environment.settings)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        settings, faults = runner.run(look_up(settings, os.environ))
+    for fault in faults:
+        warn(fault)
+    return [target for name in names for target in targets(settings, arguments.model, name)], settings
+
+
+async def _timed(probing: Coroutine[object, object, list[ProbeReport]]) -> tuple[list[ProbeReport], float]:
+    """Return the reports, and the longest delay of the event loop beside them, apart from one in a hundred."""
+    loop, delays = asyncio.get_running_loop(), list[float]()
+
+    async def watch() -> None:
+        while True:
+            begun_s = loop.time()
+            await asyncio.sleep(_WATCH_S)
+            delays.append(loop.time() - begun_s - _WATCH_S)
+
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(watch())
+        reports = await probing
+        watching.cancel()
+    delays.sort()
+    return reports, delays[-1 - len(delays) // 100] if delays else 0.0
 
 
 async def probe_all(
