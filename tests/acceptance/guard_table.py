@@ -1,4 +1,4 @@
-"""Prints what guards do beside streams that stop, stall or are slow, as a table.
+"""Prints what guards do beside streams that stop, stall or are slow: the table of docs/evaluation/streams.md.
 
 Virtual time, so the figures are the same on every machine. `python tests/acceptance/guard_table.py` prints the table,
 2,500 answers a row; `--count N` sets another number. Units: seconds, shares.
