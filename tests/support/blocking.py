@@ -27,7 +27,7 @@ def _on_audit_event(event: str, args: tuple[object, ...]) -> None:
     """Check one audit event; modules being imported or quoted in a traceback are no business of the gateway's."""
     if event not in _BLOCKING or asyncio._get_running_loop() is None:  # get_running_loop() would raise in the hook
         return
-    if event == "open" and str(args[0]).endswith((".py", ".pyc")):
+    if event == "open" and (str(args[0]).endswith(".py") or "__pycache__" in str(args[0])):
         return
     frame: FrameType | None = sys._getframe()
     while frame is not None:
