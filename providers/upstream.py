@@ -78,7 +78,7 @@ class HttpEndpoint:
         burst: Burst | None = None,
     ) -> None:
         self._client = client
-        self._model = model
+        self.model = model
         self._responses = ResponseContext(bounds, StreamSupport(), burst or Burst())
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         self._path, self._query, self._lines, self._token = path.encode(), query.encode(), lines, b""
@@ -117,7 +117,7 @@ class HttpEndpoint:
             mode = responses.support.mode_for(call, asyncio.get_running_loop().time())
         sent_call = call if mode.options else msgspec.structs.replace(call, options=False)
         try:
-            body = protocol.build(sent_call, self._model, stream=mode.stream)
+            body = protocol.build(sent_call, self.model, stream=mode.stream)
         except Unsupported as error:
             return _UnsupportedStream(error, sink)
         head = heads[mode.stream]
@@ -140,7 +140,7 @@ class HttpEndpoint:
         else:
             if call.model_at is not None:
                 start, end = call.model_at
-                name = _encode(self._model) if call.is_quoted else self._model.encode()
+                name = _encode(self.model) if call.is_quoted else self.model.encode()
                 body = b"%b%b%b" % (body[:start], name, body[end:])
             if body or call.method != b"GET":
                 framing = b"content-length: %d\r\n" % len(body)

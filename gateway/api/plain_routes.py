@@ -16,6 +16,7 @@ import yaml
 
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.model_cards import Facts, ModelCards
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond
 from gateway.api.serving import Serving
@@ -140,6 +141,7 @@ class PlainRoutes:
         self._models_of = models_of
         self._created = created
         self._ready = ready
+        self._cards = ModelCards(runtime.loop)
         self._reads: dict[str, Callable[[PlainExchange], None]] = {
             "/v1/models": self._list_models,
             "/healthz": _healthz,
@@ -177,8 +179,8 @@ class PlainRoutes:
             raise UnknownRoute(f"{method} {path[:200]} does not exist; this address serves {_SERVED}")
 
     def _list_models(self, exchange: PlainExchange) -> None:
-        models = [self._entry(name) for name in self._models_of(exchange.head.headers)]
-        exchange.respond(200, _JSON, _encode({"object": "list", "data": models}))
+        names = self._models_of(exchange.head.headers)
+        self._respond_with(exchange, names, lambda entries: {"object": "list", "data": entries})
 
     def _get_model(self, exchange: PlainExchange) -> None:
         model = exchange.head.path.removeprefix(_MODEL)
@@ -186,10 +188,23 @@ class PlainRoutes:
         if model not in models:
             known = ", ".join(models[:20])
             raise UnknownModel(f"model {model[:80]!r} does not exist; use one of: {known}", param="model")
-        exchange.respond(200, _JSON, _encode(self._entry(model)))
+        self._respond_with(exchange, [model], lambda entries: entries[0])
 
-    def _entry(self, name: str) -> dict[str, object]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "ttft-gateway"}
+    def _respond_with(
+        self, exchange: PlainExchange, names: Sequence[str], document: Callable[[list[dict[str, object]]], object]
+    ) -> None:
+        """Send a document with the entries of these models, once their replicas have replied."""
+        models = {name: self.serving.models[name] for name in names}
+
+        def send() -> None:
+            if not exchange.is_over:  # else the client is gone
+                entries = [self._entry(name, self._cards.facts(model)) for name, model in models.items()]
+                exchange.respond(200, _JSON, _encode(document(entries)))
+
+        self._cards.ask(list(models.values()), send)
+
+    def _entry(self, name: str, facts: Facts) -> dict[str, object]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "ttft-gateway", **facts}
 
     def _readyz(self, exchange: PlainExchange) -> None:
         if self._ready():

@@ -32,7 +32,13 @@ class PassedCall(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class PassingEndpoint(Protocol):
-    """A replica that takes requests as they are."""
+    """A replica that takes requests as they are.
+
+    Attributes:
+        model: the replica's name of the model.
+    """
+
+    model: str
 
     def pass_on(self, call: PassedCall, sink: HttpSink) -> HttpStream:
         """Send the request without waiting; the response reaches the sink from a later loop turn."""
