@@ -83,6 +83,9 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "one_provider": Step([["scripts/acceptance", "one_provider"]], 1200),
         "outages": Step([["scripts/acceptance", "outages"]], 1200),
         "redis_crowd": Step([["scripts/acceptance", "redis_crowd"]], 1200),
+        "processes": Step([["scripts/acceptance", "processes"]], 1800),
+        "credentials": Step([["scripts/acceptance", "credentials"]], 900),
+        "tiers": Step([["scripts/acceptance", "tiers"]], 1800),
         "nights": Step([["scripts/acceptance", "nights"]], 2700),
         "rolling": Step([["scripts/acceptance", "rolling"]], 900),
         "silence": Step([["scripts/acceptance", "silence"]], 1800),  # its first run installs SDKs
