@@ -19,6 +19,8 @@ RENDERED: Final = Path(__file__).with_name("chart")
 EXAMPLES: Final = tuple(sorted(path.stem for path in (CHART / "examples").glob("*.yaml")))
 RELEASE: Final = "ttft-gateway"
 
+RENAMED: Final = {"replicaCount": "replicas"}
+
 _ENTRY: Final = re.compile(r"^((?: *# .+\n)+)( *)(\w+):", re.MULTILINE)
 _SECTION: Final = re.compile(r"^(\w+):$", re.MULTILINE)
 _TABLE: Final = re.compile(r"(?<=<!-- values -->\n).*?(?=<!-- end of values -->)", re.DOTALL)
@@ -77,6 +79,8 @@ def schema() -> str:
             inner[name] = entry
         else:
             properties[name] = entry
+    for name, present in RENAMED.items():  # the template names the present name in its error
+        properties[name] = {"description": f"Not a value of this chart; write `{present}`."}
     properties["global"] = {"type": "object", "description": "Set by Helm where this chart is a part of another."}
     whole = {
         "$schema": "http://json-schema.org/draft-07/schema#",

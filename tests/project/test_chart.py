@@ -94,11 +94,13 @@ def test_the_examples_fit_the_schema() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("version", [["-k", "1.30"], []], ids=["1.30", "newest"])
+@pytest.mark.parametrize("version", [["-k", "1.30"], ["-k", "1.32"], []], ids=["1.30", "1.32", "newest"])
 def test_kubernetes_accepts_the_objects(version: list[str], tmp_path: Path) -> None:
-    """All objects but the PodMonitor, which is not an object of Kubernetes itself, fit their schemas."""
-    rows = [row for name in chart.EXAMPLES for row in objects(kept(name)).values() if row["kind"] != "PodMonitor"]
-    assert {row["kind"] for row in rows} >= {"Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "Service"}
+    """All objects that are of Kubernetes itself fit their schemas."""
+    others = {"PodMonitor", "HTTPRoute"}
+    rows = [row for name in chart.EXAMPLES for row in objects(kept(name)).values() if row["kind"] not in others]
+    expected = {"Deployment", "HorizontalPodAutoscaler", "Ingress", "NetworkPolicy", "Service", "ServiceAccount"}
+    assert {row["kind"] for row in rows} >= expected
     file = tmp_path / "manifests.yaml"
     file.write_text(yaml.safe_dump_all(rows), encoding="utf-8")
     tool = Path(sys.executable).with_name("kubernetes-validate")
@@ -247,6 +249,41 @@ def test_the_shared_example_scales_and_is_scraped(tmp_path: Path) -> None:
     assert f"### `{metric['pods']['metric']['name']}`\n\nGauge." in metrics
 
 
+def test_the_complete_example_has_everything() -> None:
+    """Routes lead to the Service, and what is added to the pods is there beside the chart's own."""
+    rows = objects(kept("complete"))
+    [rule] = rows["Ingress", GATEWAY]["spec"]["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    [route] = rows["HTTPRoute", GATEWAY]["spec"]["rules"]
+    service = rows["Service", GATEWAY]["spec"]
+    assert (backend["name"], backend["port"]["name"]) == (GATEWAY, service["ports"][0]["name"])
+    assert (route["backendRefs"][0]["port"], route["timeouts"]) == (service["ports"][0]["port"], {"request": "0s"})
+    spec = pod(rows)
+    assert spec["serviceAccountName"] == rows["ServiceAccount", GATEWAY]["metadata"]["name"]
+    assert not spec["automountServiceAccountToken"]
+    [container] = spec["containers"]
+    assert "HTTPS_PROXY" in {each["name"] for each in container["env"]}
+    assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in spec["volumes"]}
+    template = rows["Deployment", GATEWAY]["spec"]["template"]["metadata"]
+    assert template["labels"]["cost-center"] == "llm"
+    assert all(row["metadata"]["labels"]["team"] == "platform" for row in rows.values())
+
+
+@needs_helm
+def test_alerts_and_dashboard_are_objects() -> None:
+    """The PrometheusRule has the rules of docker/monitoring, and the ConfigMap has its dashboard."""
+    on = ("--set", "prometheusRule.enabled=true,dashboard.enabled=true")
+    done = chart.run_helm("template", chart.RELEASE, ".", "-f", "examples/vllm.yaml", *on)
+    assert done.returncode == 0, done.stderr
+    rows = objects(done.stdout)
+    monitoring = ROOT / "docker" / "monitoring"
+    rules = yaml.safe_load((monitoring / "rules.yaml").read_text(encoding="utf-8"))
+    assert rows["PrometheusRule", GATEWAY]["spec"] == rules
+    shown = rows["ConfigMap", f"{GATEWAY}-dashboard"]
+    assert json.loads(shown["data"]["ttft-gateway.json"]) == json.loads((monitoring / "dashboard.json").read_text())
+    assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
 @needs_helm
 @examples
 def test_helm_renders_the_examples(example: str) -> None:
@@ -264,7 +301,7 @@ def test_another_release_has_names_of_its_own() -> None:
     rows = objects(done.stdout)
     names = {kind: name for kind, name in rows if name != "vllm-pods"}
     assert names.pop("PodMonitor") == "prod-ttft-gateway"
-    assert set(names.values()) == {"prod"}
+    assert set(names.values()) == {"prod", "prod-peers"}
     spec = rows["Deployment", "prod"]["spec"]
     assert spec["selector"]["matchLabels"]["app.kubernetes.io/instance"] == "prod"
     assert rows["Service", "prod"]["spec"]["selector"] == spec["template"]["metadata"]["labels"]
@@ -285,6 +322,9 @@ def test_another_release_has_names_of_its_own() -> None:
         ({"secrets": {"A": {"name": "x"}}}, "secrets.A is incomplete; write {name: SECRET, key: KEY}"),
         ({"secretFolders": [{"name": "x"}]}, "secretFolders has no path; write {name: SECRET, path: PATH}"),
         ({"replica": 3}, "replica"),
+        ({"replicaCount": 3}, "replicaCount is set; write `replicas`"),
+        ({"ingress": {"enabled": True}}, "ingress.hosts is empty; write the host names of the gateway"),
+        ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs is empty; write the Gateway as {name: NAME}"),
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )

@@ -33,6 +33,9 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield DOCS / "config.schema.json", json.dumps(json_schema(), indent=2) + "\n"
     yield DOCS / "log.schema.json", as_text()
     yield ROOT / "docker/monitoring/rules.yaml", rules_text()
+    yield ROOT / "docker/helm/ttft-gateway/files/rules.yaml", rules_text()  # Helm reads files of the chart only
+    dashboard = ROOT / "docker/monitoring/dashboard.json"
+    yield ROOT / "docker/helm/ttft-gateway/files/dashboard.json", dashboard.read_text(encoding="utf-8")
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         if _BLOCK.search(text):
