@@ -113,8 +113,10 @@ class Row(NamedTuple):
         is_sampled = self.backup.startswith("sampled")
         if not self.stream and self.fault == "flap" and is_sampled and self.form != "tool":
             return "other"  # the primary answers again
-        if self.api is Api.COMPLETIONS and self.stream and is_sampled:
-            return "continued"  # any prompt may be continued
+        if self.api is Api.COMPLETIONS and self.stream and is_sampled:  # any prompt may be continued
+            if self.backup == "sampled, equal" and 2 * self.after > _TOKENS:
+                return "error"  # it begins anew, and has too few tokens left for anything that the client lacks
+            return "continued"
         if self.backup not in ("sampled, prefix", "sampled, other") or self.form == "tool":  # which follows its schema
             return "whole"
         if not self.stream:
