@@ -24,6 +24,7 @@ CHART: Final = Path("docker/helm/ttft-gateway")
 NOTES: Final = "RELEASE-NOTES.md"
 SUMS: Final = "SHA256SUMS"
 _SECTION: Final = re.compile(r"^## \[([^\]]+)\].*?\n(.*?)(?=^## \[|\Z)", re.MULTILINE | re.DOTALL)
+_KUBERNETES: Final = "1.30.0"
 _CHECK_S: Final = 900.0
 
 
@@ -146,7 +147,8 @@ def _chart(got: Download) -> Checked:
     if helm is None:
         return Checked(path.name, None, f"install Helm, then: helm template gateway {path}")
     shutil.unpack_archive(path, work, "gztar", filter="data")
-    said = _run(work, helm, "template", "gateway", "ttft-gateway", "-f", "ttft-gateway/examples/vllm.yaml")
+    chart = ("template", "gateway", "ttft-gateway", "-f", "ttft-gateway/examples/vllm.yaml")
+    said = _run(work, helm, *chart, "--kube-version", _KUBERNETES)  # Helm alone assumes the version it was built with
     kinds = sorted({each["kind"] for each in yaml.safe_load_all(said) if each})
     return Checked(path.name, f"rendered: {', '.join(kinds)}")
 
