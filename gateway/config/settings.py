@@ -11,7 +11,7 @@ Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; all others are c
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
@@ -20,7 +20,7 @@ from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
 from gateway.config.clouds import PlacePart
 from gateway.config.credential import CredentialSettings, named_source
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader, header_name
-from gateway.config.section import Section
+from gateway.config.section import Section, overlaid
 from gateway.config.tiers import Tier
 from gateway.config.values import (
     BaseUrl,
@@ -67,17 +67,7 @@ ApiName = Literal[
     "chat/completions", "completions", "responses", "messages", "embeddings", "rerank", "moderations", "tokenize"
 ]
 AuthName = Literal["bearer", "api-key", "x-api-key"]
-SectionT = TypeVar("SectionT", bound="Section")
 AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
-
-
-def overlaid(base: SectionT, own: Section) -> SectionT:
-    """Return settings with the values that another section sets, section by section, in place of the base's."""
-    update: dict[str, object] = {}
-    for name in own.model_fields_set:
-        value, below = getattr(own, name), getattr(base, name)
-        update[name] = overlaid(below, value) if isinstance(value, Section) else value
-    return base.model_copy(update=update)
 
 
 class ShareSettings(Section):

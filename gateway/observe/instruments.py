@@ -265,6 +265,12 @@ class Instruments:
         self.wasted_completions = _counter("ttft_gateway_wasted_completions", completed, *attempt)
         lost = "Time spent by attempts that lost their race"
         self.wasted_s = _counter("ttft_gateway_wasted_seconds", lost, *attempt, from_zero=True)
+        self._add_of_tokens()
+        self._add_of_the_gateway()
+
+    def _add_of_tokens(self) -> None:
+        """Add the metrics of usage and money."""
+        call, attempt = (OPERATION, MODEL), (MODEL, REPLICA)
         usage = "gen_ai_client_inference_usage"
         self.input = _counter(f"{usage}_input_tokens", "Prompt tokens, including cached ones", *call, REPLICA)
         self.cached = _counter(f"{usage}_cache_read_input_tokens", "Cached prompt tokens", *call, REPLICA)
@@ -276,7 +282,6 @@ class Instruments:
         self.cost = _counter("ttft_gateway_cost", cost, *billed, from_zero=True)
         usual = "Cost of the answers on the usual tier of their provider, on replicas with tiers"
         self.usual_cost = _counter("ttft_gateway_usual_cost", usual, MODEL, from_zero=True)
-        self._add_of_the_gateway()
 
     def _add_of_the_gateway(self) -> None:
         """Add the metrics that belong to no attempt."""

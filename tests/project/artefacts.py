@@ -1,7 +1,7 @@
 """What a release consists of, besides its wheels: the SBOM, the chart, the documentation, the notes, their digests.
 
-Everything here has the same bytes whenever it is built from the same commit. `check` looks at each as somebody who
-downloads it. Units: seconds since 1970.
+Everything here has the same bytes whenever it is built from the same commit. `check` uses each as a user who has
+downloaded it. Units: seconds since 1970.
 """
 
 import gzip
@@ -102,7 +102,7 @@ def write_sums(dist: Path) -> None:
 
 
 def check(worktree: Path, dist: Path, time_s: int) -> Iterator[Checked]:
-    """Use each artefact of a folder as somebody who downloads it.
+    """Use each artefact of a folder as a user who has downloaded it.
 
     Args:
         worktree: checkout of the commit that they were built from.

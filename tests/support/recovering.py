@@ -170,6 +170,20 @@ def ask(**fields: object) -> dict[str, object]:
     }
 
 
+def _simulated(
+    profiles: Sequence[Profile], seeds: Sequence[int] | None, draws: Sequence[int]
+) -> list[SimulatedReplica]:
+    return [
+        SimulatedReplica(
+            parse_profile(profile),
+            random.Random(draws[number] if draws else 7),
+            seeds[number] if seeds else 0,
+            f"r{number}",
+        )
+        for number, profile in enumerate(profiles)
+    ]
+
+
 def run(
     request: Mapping[str, object],
     *profiles: Profile,
@@ -207,15 +221,7 @@ def run(
 
     async def main() -> Told:
         loop = asyncio.get_running_loop()
-        simulated = [
-            SimulatedReplica(
-                parse_profile(profile),
-                random.Random(draws[number] if draws else 7),
-                seeds[number] if seeds else 0,
-                f"r{number}",
-            )
-            for number, profile in enumerate((*profiles, *((fallback,) if fallback else ())))
-        ]
+        simulated = _simulated((*profiles, *((fallback,) if fallback else ())), seeds, draws)
         able = [prefills] * len(simulated) if isinstance(prefills, bool) else prefills
         replicas = [
             Replica(
