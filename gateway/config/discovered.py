@@ -54,14 +54,16 @@ def pool_name(model: str, number: int) -> str:
     return f"{model}/fallback-{number}" if number else model
 
 
-def identity_of(source: DiscoverSettings) -> tuple[str | None, int | None, str | None]:
+def identity_of(source: DiscoverSettings) -> tuple[str | int | None, ...]:
     """Return what a source is, without the settings of its replicas."""
-    return source.dns, source.port, source.file
+    return source.dns, source.endpointslices, source.pods, source.port, source.file
 
 
 def name_of(source: DiscoverSettings) -> str:
     """Return a source's name for messages."""
-    return f"dns {source.dns}:{source.port}" if source.dns is not None else f"file {source.file}"
+    if source.dns is not None:
+        return f"dns {source.dns}:{source.port}"
+    return f"file {source.file}" if source.endpointslices is None else f"endpointslices {source.endpointslices}"
 
 
 def address_rows(source: DiscoverSettings, addresses: Iterable[str], old: Replicas) -> Replicas:

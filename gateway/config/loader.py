@@ -247,11 +247,7 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
         findings += take_secrets(data, folder)
         findings += take_addresses(data)
         findings += take_tls(data, folder)
-        if isinstance(learned := data.get("learned_file"), str) and learned not in ("", "off"):
-            data["learned_file"] = str((folder / learned).absolute())
-        for source in (each for at, model in entries(data, (), "models") for _, each in templates(model, at)):
-            if isinstance(file := source.get("file"), str) and file:
-                source["file"] = str((folder / file).absolute())
+        _take_files(data, folder)
     settings = None
     try:
         settings = Settings.model_validate(data)
@@ -262,6 +258,22 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
     if isinstance(data, dict):
         findings += broken_rules(data)
     return settings, _first_of_each(findings)
+
+
+def _take_files(data: RawMapping, folder: Path) -> None:
+    """Make the paths of files that are read later absolute."""
+    if data.get("learned_file") != "off":
+        _make_absolute(data, "learned_file", folder)
+    for source in (each for at, model in entries(data, (), "models") for _, each in templates(model, at)):
+        _make_absolute(source, "file", folder)
+    if isinstance(cluster := data.get("kubernetes"), dict):
+        _make_absolute(cluster, "token_file", folder)
+        _make_absolute(cluster, "ca_file", folder)
+
+
+def _make_absolute(section: RawMapping, name: str, folder: Path) -> None:
+    if isinstance(file := section.get(name), str) and file:
+        section[name] = str((folder / file).absolute())
 
 
 def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:

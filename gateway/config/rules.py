@@ -7,6 +7,7 @@ together. Anything of a wrong shape counts as absent. Pure. Messages never quote
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
+from typing import Final
 
 from pydantic_core import PydanticCustomError
 
@@ -42,6 +43,7 @@ def broken_rules(data: RawMapping) -> list[Finding]:
         *_repeated_names("quota", quotas),
         *_unused_quotas(quotas, every_replica),
         *(finding for at, model in models for pool in pools(model, at) for finding in _source(*pool)),
+        *_cluster(data, models),
         *_body_limits(data),
         *_sharing(data),
         *_addresses(data),
@@ -204,19 +206,50 @@ def _source(loc: Loc, pool: RawMapping) -> Iterator[Finding]:
     if not isinstance(source, dict):
         return
     at = (*loc, "discover")
-    if "dns" in source and "file" in source:
-        yield (*at, "file"), "`dns` is set as well; remove one of the two"
-    elif "dns" in source:
-        for name, example in (("port", "8000"), ("kind", "vllm")):
-            if name not in source:
-                yield (*at, name), f"this setting is missing; write `{name}: {example}`"
-    elif "file" not in source:
-        yield (
-            at,
-            "`dns` or `file` is missing; write `dns: vllm.llm.svc` with `port` and `kind`, or `file: replicas.yaml`",
-        )
-    elif "port" in source:
-        yield (*at, "port"), "only `dns` uses `port`; write it in `base_url` of the file's rows, and remove this line"
+    named = [name for name in ("dns", "endpointslices", "file") if name in source]
+    if not named:
+        text = "`dns`, `endpointslices` or `file` is missing; write `dns: vllm.llm.svc` with `port` and `kind`, "
+        yield at, text + "`endpointslices: vllm.llm` with `kind`, or `file: replicas.yaml`"
+    for name in named[1:]:
+        yield (*at, name), f"`{named[0]}` is set as well; remove one of the two"
+    if len(named) == 1:
+        yield from _source_options(at, source, named[0])
+
+
+_NEEDED: Final = {"dns": (("port", "8000"), ("kind", "vllm")), "endpointslices": (("kind", "vllm"),), "file": ()}
+
+
+def _source_options(at: Loc, source: RawMapping, name: str) -> Iterator[Finding]:
+    """Check the settings of a kind of source."""
+    for option, example in _NEEDED[name]:
+        if option not in source:
+            yield (*at, option), f"this setting is missing; write `{option}: {example}`"
+    for option in ("pods", "zone") if name != "endpointslices" else ("every",):
+        if option in source:
+            users = "only `endpointslices` uses" if name != "endpointslices" else "changes are watched, without"
+            yield (*at, option), f"{users} `{option}`; remove this line"
+    port = source.get("port")
+    if name == "file" and "port" in source:
+        text = "only `dns` and `endpointslices` use `port`; write it in `base_url` of the file's rows"
+        yield (*at, "port"), f"{text}, and remove this line"
+    elif name == "dns" and isinstance(port, str) and not port.isdecimal():
+        yield (*at, "port"), "only `endpointslices` has names of ports; write a number, such as 8000"
+
+
+def _cluster(data: RawMapping, models: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
+    """A token needs TLS, and a gateway outside of a cluster has no namespace of its own."""
+    cluster = data.get("kubernetes")
+    if not isinstance(cluster, dict) or "url" not in cluster:
+        return
+    for name in ("token_file", "ca_file"):
+        if name in cluster and str(cluster["url"]).startswith("http:"):
+            why = "would be sent without TLS" if name == "token_file" else "has no effect without TLS"
+            yield ("kubernetes", name), f"`{name}` {why}; write https:// in `url`, or remove this line"
+    for loc, source in (each for at, model in models for each in templates(model, at)):
+        service = source.get("endpointslices")
+        if isinstance(service, str) and "." not in service:
+            text = f'found "{service}", but with `kubernetes.url` the namespace is unknown; write {service}.NAMESPACE'
+            yield (*loc, "endpointslices"), text
 
 
 def _unused_quotas(

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretS
 from gateway.config.addresses import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT
 from gateway.config.clouds import PlacePart
 from gateway.config.credential import CredentialSettings, named_source
+from gateway.config.discover import DiscoverSource, KubernetesSettings
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader, header_name
 from gateway.config.section import Section, overlaid
 from gateway.config.tiers import Tier
@@ -30,14 +31,12 @@ from gateway.config.values import (
     EngineUrl,
     Gateways,
     HostName,
-    Interval,
     Kind,
     ListenAddress,
     Name,
     Number,
     OptionalAddress,
     OptionalFile,
-    Port,
     ProxyUrl,
     Secret,
     Share,
@@ -330,21 +329,6 @@ class ReplicaSettings(ReplicaOptions, ReplicaName):
 Replicas = tuple[ReplicaSettings, ...]
 
 
-class DiscoverSource(Section):
-    """The settings of a source of replicas."""
-
-    dns: HostName | None = Field(default=None, examples=["vllm.llm.svc.cluster.local"])
-    """Name in DNS; each of its addresses is a replica."""
-    port: Port | None = Field(default=None, examples=["8000"])
-    """Port of the replicas; required with `dns`."""
-    file: str | None = Field(default=None, min_length=1, examples=["replicas.yaml"])
-    """File with a list of replicas, instead of `dns`; relative to the configuration file."""
-    every_s: Interval = 5.0
-    """Time between two look-ups."""
-    kind: Kind | None = Field(default=None, examples=["vllm"])
-    """Kind of the replicas; required with `dns`."""
-
-
 class DiscoverSettings(ReplicaOptions, DiscoverSource):
     """A source of replicas that come and go, and the settings of replicas that have none of their own."""
 
@@ -547,6 +531,8 @@ class Settings(Section):
     """File that stores learned latencies over restarts, or `off`; relative to the configuration file."""
     share: ShareSettings | None = Field(default=None, examples=["{url: rediss://valkey.internal:6379/0}"])
     """Server over which several gateways share limits and loads; unset: none."""
+    kubernetes: KubernetesSettings = Field(default=KubernetesSettings(), examples=["{url: http://127.0.0.1:8001}"])
+    """Cluster with the Services of `discover.endpointslices`; unset: the cluster that the gateway runs in."""
     tracing: TracingSettings | None = Field(default=None, examples=["{endpoint: http://otel-collector:4318}"])
     """Receiver of traces; unset: none."""
     workers: Workers = 1

@@ -99,7 +99,7 @@ def test_kubernetes_accepts_the_objects(version: list[str], tmp_path: Path) -> N
     """All objects that are of Kubernetes itself fit their schemas."""
     others = {"PodMonitor", "HTTPRoute"}
     rows = [row for name in chart.EXAMPLES for row in objects(kept(name)).values() if row["kind"] not in others]
-    expected = {"Deployment", "HorizontalPodAutoscaler", "Ingress", "NetworkPolicy", "Service", "ServiceAccount"}
+    expected = {"Deployment", "HorizontalPodAutoscaler", "Ingress", "NetworkPolicy", "Role", "RoleBinding", "Service"}
     assert {row["kind"] for row in rows} >= expected
     file = tmp_path / "manifests.yaml"
     file.write_text(yaml.safe_dump_all(rows), encoding="utf-8")
@@ -202,6 +202,52 @@ def test_discovery_uses_the_headless_service(tmp_path: Path) -> None:
     assert source.dns is not None
     service = rows["Service", source.dns]["spec"]
     assert (service["clusterIP"], service["ports"][0]["port"]) == ("None", source.port)
+
+
+def test_the_rights_follow_from_the_configuration(tmp_path: Path) -> None:
+    """The pods may list and watch what their sources need, in its namespace, and nothing else."""
+    rows = objects(kept("endpointslices"))
+    assert {model.discover and model.discover.endpointslices for model in settings_of(rows, tmp_path).models} == {
+        "vllm.llm"
+    }
+    role, binding = rows["Role", GATEWAY], rows["RoleBinding", GATEWAY]
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "llm"
+    given = {(rule["apiGroups"][0], rule["resources"][0], *rule["verbs"]) for rule in role["rules"]}
+    assert given == {("discovery.k8s.io", "endpointslices", "list", "watch"), ("", "pods", "list", "watch")}
+    [subject] = binding["subjects"]
+    assert binding["roleRef"]["name"] == GATEWAY
+    assert subject["name"] == rows["ServiceAccount", GATEWAY]["metadata"]["name"] == pod(rows)["serviceAccountName"]
+    assert subject["namespace"] == "default"
+    assert pod(rows)["automountServiceAccountToken"] is True
+    others = [objects(kept(name)) for name in chart.EXAMPLES if name != "endpointslices"]
+    assert not any(
+        kind == "Role" or row.get("automountServiceAccountToken") for each in others for (kind, _), row in each.items()
+    )
+    assert not any(pod(each)["automountServiceAccountToken"] for each in others)
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "kinds"),
+    [
+        ({}, {"Role", "RoleBinding", "ServiceAccount"}),
+        ({"rbac": {"create": False}}, {"ServiceAccount"}),
+        ({"serviceAccount": {"name": "mine"}}, {"Role", "RoleBinding"}),
+        ({"config": "kubernetes: {url: x}\nmodels: [{discover: {endpointslices: a.b}}]"}, set()),
+        (
+            {"config": "models: [{fallbacks: [{discover: {endpointslices: a}}]}]"},
+            {"Role", "RoleBinding", "ServiceAccount"},
+        ),
+    ],
+    ids=["default", "no rights", "an account", "another cluster", "a fallback"],
+)
+def test_rights_are_created_where_they_are_needed(values: dict[str, Any], kinds: set[str], tmp_path: Path) -> None:
+    """Role, RoleBinding and ServiceAccount follow from configuration and values."""
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    more = ("-f", "examples/endpointslices.yaml", "-f", str(tmp_path / "values.yaml"))
+    done = chart.run_helm("template", chart.RELEASE, ".", *more)
+    assert done.returncode == 0, done.stderr
+    assert {kind for kind, _ in objects(done.stdout)} & {"Role", "RoleBinding", "ServiceAccount"} == kinds
 
 
 def test_the_pods_are_those_of_the_plain_manifests(tmp_path: Path) -> None:

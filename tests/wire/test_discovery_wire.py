@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import yaml
 
+from fake_kubernetes import kubernetes
 from held import held_replica
 from raw_http import ASK, CHAT
 from served import Served, gateway, replicas
@@ -121,3 +122,39 @@ def test_every_worker_follows_the_source(tmp_path: Path) -> None:
             assert {answer.headers["x-ttft-replica"] for answer in answers} <= {"b", "c"}
             _write(file, {name: urls[name] for name in "ac"})
             _until(lambda: _replicas(served)["b"].get("draining", False))
+
+
+def test_a_service_in_kubernetes(tmp_path: Path) -> None:
+    """Pods are replicas by their names; one that ends gets nothing new and ends its stream; the last one goes."""
+    token, authority = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("token-of-the-pod")
+    with kubernetes() as api, held_replica() as (held, released), replicas(b=_QUICK) as urls:
+        authority.write_bytes(api.authority)
+        section = {"url": api.url, "token_file": str(token), "ca_file": str(authority)}
+        model = {"name": "m", "discover": {"endpointslices": "vllm.llm", "port": "http", "kind": "simulated"}}
+        config = {"kubernetes": section, "hedge": {"policy": "off"}, "models": [model]}
+        api.put_pods(a=(held, "ready"))
+        with gateway(config, tmp_path) as served:
+            assert set(_replicas(served)) == {"a"}
+            with httpx.stream("POST", served.url + CHAT, json=ASK) as stream:
+                lines = stream.iter_lines()
+                next(lines)
+                api.put_pods(a=(held, "terminating"), b=(urls["b"], "ready"))
+                _until(lambda: "draining" in _replicas(served)["a"])
+                answers = [httpx.post(served.url + CHAT, json=ASK) for _ in range(5)]
+                assert {answer.headers["x-ttft-replica"] for answer in answers} == {"b"}
+                api.do(api.cluster.restart)
+                released.set()
+                assert [line for line in lines if line][-1] == "data: [DONE]"
+            api.put_pods(b=(urls["b"], "ended"))
+            _until(lambda: "draining" in _replicas(served)["b"])
+            refused = httpx.post(served.url + CHAT, json=ASK)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_replicas")
+            [source] = _discovery(served)
+            assert (source["source"], source["fault"]) == ("endpointslices vllm.llm", "no pod is ready")
+            api.put_pods(c=(urls["b"], "ready"))
+            _until(lambda: "c" in _replicas(served))
+            assert httpx.post(served.url + CHAT, json=ASK).headers["x-ttft-replica"] == "c"
+            said = "".join(served.stderr) + _metrics(served) + httpx.get(served.admin_url + "/admin/models/m").text
+        assert {each.token for each in api.cluster.asked} == {"Bearer token-of-the-pod"}
+        assert "token-of-the-pod" not in said + (tmp_path / "gateway.log").read_text()

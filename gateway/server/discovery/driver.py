@@ -1,12 +1,12 @@
-"""Asks the sources of replicas again and again, and puts changed settings in force. Units: seconds of the loop's clock.
+"""Follows the sources of replicas, and puts changed settings in force. Units: seconds of the loop's clock.
 
-One task for each source. Settings with the replicas found are built here; a callable applies them, one changed model at
-a time and at most one in a turn of the event loop. At a reload of the file `prepare` returns the settings to apply, and
-`commit` follows the new sources.
+One task for each source asks it again and again, or after each change of a Service that is watched. Settings with the
+replicas found are built here; a callable applies them, one changed model at a time and at most one in a turn of the
+event loop. At a reload of the file `prepare` returns the settings to apply, and `commit` follows the new sources.
 
 A source may fail, or answer with less than there is: a resolver that restarts, a file that is being written. An empty
 answer changes nothing. An answer that would remove more than half of the list adds its new replicas immediately, and
-removes only those that three such answers in a row lack.
+removes only those that three such answers in a row lack. What a watch reports is used as it is.
 """
 
 import asyncio
@@ -28,7 +28,8 @@ from gateway.config.settings import DiscoverSettings, Replicas, Settings
 from gateway.observe.state import DiscoveryState
 from gateway.process_events import DiscoveryChanged, ReplicasFound
 from gateway.race.context import Runtime
-from gateway.server.discovery.sources import Source, SourceFailed, source_of
+from gateway.server.discovery.failure import SourceFailed
+from gateway.server.discovery.sources import SliceSource, Source, source_of
 
 _FIRST_S_MAX: Final = 3.0  # a start or a reload waits no longer for an answer
 _JITTER: Final = 0.1  # of the interval: the gateways of a fleet do not ask at the same time
@@ -163,23 +164,37 @@ class Discovery:
         return followed
 
     async def _keep_asking(self, followed: _Followed) -> None:
+        """Use each answer of a source."""
+        if followed.is_due:
+            await self._use(followed)
         while True:
-            if not followed.is_due:
-                spread = 1 + _JITTER * (2 * self._runtime.rand() - 1)
-                await asyncio.sleep(followed.discover.every_s * spread)
-            before = followed.listing
-            await self._ask(followed)
-            if not _same(before.rows, followed.listing.rows):
-                async with self._turn:
-                    await self._put_in_force(followed, before)
-                    await asyncio.sleep(0)
+            try:
+                if isinstance(followed.source, SliceSource):
+                    await followed.source.follow(lambda: self._use(followed), self._runtime.rand)
+            except Exception as error:  # a bug must not stop the gateway
+                self._runtime.report("discovery", error)
+            spread = 1 + _JITTER * (2 * self._runtime.rand() - 1)
+            await asyncio.sleep(followed.discover.every_s * spread)
+            await self._use(followed)
+
+    async def _use(self, followed: _Followed) -> bool:
+        """Ask a source, and put its answer in force; return False if that has failed."""
+        before = followed.listing
+        await self._ask(followed)
+        if _same(before.rows, followed.listing.rows):
+            return True
+        async with self._turn:
+            await self._put_in_force(followed, before)
+            await asyncio.sleep(0)
+        return followed.listing is not before
 
     async def _ask(self, followed: _Followed) -> None:
         """Ask a source once; raises nothing."""
         fault: str | None
         try:
             answer = await followed.source.ask()
-            listing, fault = after(followed.listing, answer)
+            rule = exactly if isinstance(followed.source, SliceSource) else after
+            listing, fault = rule(followed.listing, answer)
         except SourceFailed as error:
             listing, fault = followed.listing, str(error)
         except Exception as error:  # a bug must not stop the gateway
@@ -243,6 +258,11 @@ def after(listing: Listing, answer: Replicas) -> tuple[Listing, str | None]:
     rows = (*answer, *_missing(listing.rows, names, listing.believed.union(*rejected)))
     lack = f"the answer lacks {len(missing)} of {len(listing.believed)} replicas"
     return Listing(rows, listing.believed, rejected), lack
+
+
+def exactly(_: Listing, answer: Replicas) -> tuple[Listing, str | None]:
+    """Return the list of a source that is never incomplete, and its state without replicas."""
+    return Listing(answer, frozenset(row.name for row in answer)), None if answer else "no pod is ready"
 
 
 def _missing(rows: Replicas, names: frozenset[str], kept: frozenset[str]) -> Replicas:

@@ -13,7 +13,8 @@ from gateway.config.errors import ConfigError
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import Replicas, Settings
 from gateway.server.discovery import sources
-from gateway.server.discovery.sources import Source, SourceFailed, source_of
+from gateway.server.discovery.failure import SourceFailed
+from gateway.server.discovery.sources import Source, source_of
 from running import run_real
 
 PLACE = PoolPlace("m", 0)

@@ -13,8 +13,36 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{- /* Not empty if the chart creates a ServiceAccount: for `discover.endpointslices` in any case, unless one is named. */}}
+{{- define "gateway.ownAccount" -}}
+{{- $watches := and (not .Values.serviceAccount.name) (ne (include "gateway.watched" .) "{}") }}
+{{- if or .Values.serviceAccount.create $watches }}yes{{ end }}
+{{- end }}
+
 {{- define "gateway.serviceAccount" -}}
-{{- .Values.serviceAccount.name | default (ternary .Release.Name "" .Values.serviceAccount.create) }}
+{{- .Values.serviceAccount.name | default (ternary .Release.Name "" (eq (include "gateway.ownAccount" .) "yes")) }}
+{{- end }}
+
+{{- /* What `discover.endpointslices` in `config` reads at the API of this cluster, as JSON: resources by namespace. */}}
+{{- define "gateway.watched" -}}
+{{- $settings := fromJson (include "gateway.settings" .) }}
+{{- $watched := dict }}
+{{- if not (get (get $settings "kubernetes" | default dict) "url") }}
+{{- range $model := get $settings "models" | default list }}
+{{- range $pool := concat (list $model) (get $model "fallbacks" | default list) }}
+{{- $source := get $pool "discover" | default dict }}
+{{- with get $source "endpointslices" }}
+{{- $namespace := index (append (splitList "." .) $.Release.Namespace) 1 }}
+{{- $resources := get $watched $namespace | default (list "endpointslices") }}
+{{- if get $source "pods" }}
+{{- $resources = append $resources "pods" }}
+{{- end }}
+{{- $_ := set $watched $namespace $resources }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- toJson $watched }}
 {{- end }}
 
 {{- define "gateway.image" -}}
