@@ -24,8 +24,9 @@ SHARES: Final = (0.04, 0.01, 0.001, 0.0001)
 _PROMPT_TOKENS = 20
 _TOKENS = 2
 WARM_CALLS = 300
-_SLOW_SHARE = 0.01  # of the calls: 200 ms instead of 15
-_SLOW_S = 0.100  # between a usual first token and a slow one
+SLOW_SHARE: Final = 0.01  # of the calls
+_USUAL, _SLOW = "lognormal:150ms,30ms", "lognormal:2s,250ms"  # long beside what a busy machine adds
+_SLOW_S = 1.0  # between a usual first token and a slow one
 
 
 def any_slow(share: float, calls: int) -> float:
@@ -71,8 +72,8 @@ def measure(
     Raises:
         BenchError: A process did not start, or a call failed.
     """
-    laws = distribution("lognormal:15ms,3ms"), distribution("lognormal:200ms,25ms")
-    experiment = Experiment(*laws, misses=_SLOW_SHARE, tokens=_TOKENS, budget=0.1, seed=seed)
+    laws = distribution(_USUAL), distribution(_SLOW)
+    experiment = Experiment(*laws, misses=SLOW_SHARE, tokens=_TOKENS, budget=0.1, seed=seed)
     with fleet(experiment.profiles("flushed"), seed) as replicas:
         for count in calls:
             for policy in policies:
