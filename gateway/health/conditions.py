@@ -63,8 +63,9 @@ def last_error(last: LastAttempt) -> str:
     """Describe the last failure of a replica."""
     if not last.failed_s:
         return "no failure is known"
-    status = "" if last.status is None else f"status {last.status}, "
-    return f"last at {clock(last.failed_s)}: {status}{last.error}"
+    what = [] if last.status is None else [f"status {last.status}"]
+    what += [last.error] if last.error != "status" or not what else []
+    return f"last at {clock(last.failed_s)}: {', '.join(what)}"
 
 
 def is_down(replica: ReplicaState) -> bool:
@@ -215,14 +216,17 @@ def replica_slow(facts: Facts) -> Iterator[Found]:
     for model, replicas in facts.models().items():
         slots, late = facts.model(model).replicas, facts.late(model)
         fired = sum(each.hedged for each in slots.values())
-        for each in replicas:
-            if is_slow(each, replicas, slots, late):
-                counts = slots.get(each.replica, _NOTHING)
-                how, ratio = _how_slow(each, replicas, counts)
-                sentence = f"replica {each.replica} of {model} {how}"
-                if counts.hedged and fired:
-                    sentence += f"; {percent(counts.hedged / fired)} of the hedges are spent on it"
-                yield Found(sentence, ratio, {MODEL: model, REPLICA: each.replica})
+        slow = [each for each in replicas if is_slow(each, replicas, slots, late)]
+        # To take one out, as the rule's command does, helps only while another one is well.
+        another = any(_serves(each) and each not in slow for each in replicas)
+        command = "" if another else f'curl -s "$ADMIN/admin/models/{model}"'
+        for each in slow:
+            counts = slots.get(each.replica, _NOTHING)
+            how, ratio = _how_slow(each, replicas, counts)
+            sentence = f"replica {each.replica} of {model} {how}"
+            if counts.hedged and fired:
+                sentence += f"; {percent(counts.hedged / fired)} of the hedges are spent on it"
+            yield Found(sentence, ratio, {MODEL: model, REPLICA: each.replica}, command=command)
 
 
 def _how_slow(replica: ReplicaState, others: Sequence[ReplicaState], counts: ReplicaSlot) -> tuple[str, float]:

@@ -40,12 +40,14 @@ class Found(NamedTuple):
         value: its figure, above 0; a share unless the rule names another unit.
         labels: labels of the metric and of the alert.
         names: values of the command's names that are no labels.
+        command: command instead of the rule's; "" for the rule's.
     """
 
     sentence: str
     value: float = 1.0
     labels: Mapping[str, str] = MappingProxyType({})
     names: Mapping[str, str] = MappingProxyType({})
+    command: str = ""
 
 
 class Trouble(msgspec.Struct, frozen=True):

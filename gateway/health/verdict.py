@@ -86,7 +86,7 @@ def _finding(each: Presence, now_s: float) -> Trouble:
         each.first_s,
         dict(found.labels),
         anchor(rule.section),
-        rule.command.format_map({**found.labels, **found.names}),
+        found.command or rule.command.format_map({**found.labels, **found.names}),
     )
 
 

@@ -1,11 +1,14 @@
 """The rules of the verdict: each finds its trouble in the facts of a table, and none in facts close to them."""
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.health.facts import Facts
+from gateway.health.finding import Trouble
 from gateway.health.rules import BY_NAME, RULES
 from gateway.health.verdict import presences, verdict
-from health_cases import CASES, Case, facts
+from gateway.observe.state import PoolState
+from health_cases import CASES, A, B, Case, facts, pool
 
 
 def _found(alert: str, given: Facts) -> list[str]:
@@ -46,3 +49,17 @@ def test_without_trouble_all_is_well() -> None:
     """Two replicas in use and no traffic are no finding."""
     judged = verdict(presences(facts(), {}), facts().now_s)
     assert (judged.state.value, judged.sentence, judged.findings) == ("well", "well", [])
+
+
+def test_a_replica_is_taken_out_only_while_another_is_well() -> None:
+    """Where all are slow, or the others serve nothing, the command is to look, not to take one more out."""
+    slow_a, slow_b = (replace(each, suspect=True) for each in (A, B))
+    assert [('"out": true' in each.command) for each in _written(pool(slow_a, B))] == [True]
+    assert [('"out": true' in each.command) for each in _written(pool(slow_a, slow_b))] == [False, False]
+    assert [('"out": true' in each.command) for each in _written(pool(slow_a, replace(B, out=True)))] == [False]
+
+
+def _written(given: PoolState) -> list[Trouble]:
+    first = presences(facts(given), {})
+    lasting = {key: each._replace(first_s=each.first_s - 60) for key, each in first.items()}
+    return [each for each in verdict(lasting, facts().now_s).findings if each.alert == "TtftReplicaSlow"]

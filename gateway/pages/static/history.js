@@ -49,7 +49,7 @@ function label(frame, y, text) {
 
 function drawTimes(frame, top) {
   const { plot, history, indices, at, left, width } = frame;
-  label(frame, 12, "First token");
+  plot.append(shape("text", { x: 0, y: 12, class: "name" }, "Time to first token"));
   const values = indices.flatMap((index) => {
     const { p50, p99, p99_without } = history.ttft[index];
     return [p50, p99, p99_without].filter((ms) => ms !== null);

@@ -179,6 +179,7 @@ function draw() {
   fillTable(byId("denial-rows"), [...denials].sort((a, b) => b[1] - a[1]).map(([reason, n]) => [reason.replaceAll("_", " "), count(n)]), [1]);
   const every = byId("every").checked;
   const listed = races.filter(({ attempts }) => every || attempts.length > 1).slice(-RACES_MAX).reverse();
+  setText(byId("races-note"), listed.length ? "" : noRace());
   const items = byId("races");
   if ([...items.children].map((item) => item.dataset.id).join() !== listed.map((ended) => ended.request_id).join()) {
     items.replaceChildren(...listed.map((ended) => {
@@ -187,6 +188,11 @@ function draw() {
       return item;
     }));
   }
+}
+
+function noRace() {
+  if (page.described && !page.described.hedging_possible) return "No race can happen: a hedge needs a second replica that may take it.";
+  return races.length ? "No race yet: one attempt was enough for each request." : "No request yet.";
 }
 
 // ---- what arrives

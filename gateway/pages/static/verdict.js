@@ -4,6 +4,8 @@ import { byId, count, element, setText } from "./dom.js";
 
 const WORDS = { well: "Well", degraded: "Look here", failing: "Callers are affected" };
 const HARMS = { page: "Callers notice it", ticket: "Callers do not notice it yet", note: "For information" };
+const MODEL = "gen_ai_request_model";
+const PART = "A part of the trouble above"; // a replica's, while the callers of its model are affected
 const SHOWN = 4;
 
 const clock = (time) => new Date(time).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
@@ -19,9 +21,11 @@ export function showVerdict(health) {
   const list = byId("findings");
   if (list.dataset.key === key) return;
   list.dataset.key = key;
+  const affected = new Set(health.findings.filter(({ severity }) => severity === "page").map(({ labels }) => labels[MODEL]));
+  const harm = ({ severity, labels }) => (severity === "ticket" && labels[MODEL] && affected.has(labels[MODEL]) ? PART : HARMS[severity]);
   const items = health.findings.map((finding) => element("li", { className: finding.severity },
     element("p", { className: "sentence" }, capital(finding.sentence)),
-    element("p", { className: "note" }, `${HARMS[finding.severity]}. Since ${clock(finding.since)}. ${finding.runbook}`),
+    element("p", { className: "note" }, `${harm(finding)}. Since ${clock(finding.since)}. ${finding.runbook}`),
     ...(finding.command ? [element("code", { className: "command" }, finding.command)] : [])));
   const rest = items.length - SHOWN + health.more;
   list.replaceChildren(...items.slice(0, SHOWN), ...(rest > 0 ? [more(items.slice(SHOWN), rest)] : []));
@@ -38,8 +42,9 @@ export function failures(health, model) {
   const found = new Map();
   for (const { model: of, replica, state, last_failure: last } of health?.replicas ?? []) {
     if (of !== model) continue;
-    const code = last?.status ? `${last.status} ` : "";
-    found.set(replica, { state, failure: last ? `${code}${last.error}, ${clock(last.at)}` : "–" });
+    const code = last?.status ? [`status ${last.status}`] : [];
+    const what = last?.error === "status" && code.length ? code : [...code, last?.error];
+    found.set(replica, { state, failure: last ? `${what.join(", ")}, ${clock(last.at)}` : "–" });
   }
   return found;
 }
