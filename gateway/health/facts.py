@@ -4,7 +4,8 @@ Plain values without behaviour, so that a rule is a pure function and a case is 
 clock unless noted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -13,6 +14,7 @@ from gateway.observe.process import ProcessValue
 from gateway.observe.state import DiscoveryState, PoolState, ReplicaState, ShareState
 
 RECENT_S = 60.0  # time that a share or a rate is about
+_PART: Final = 16  # models that are judged in one iteration of the event loop, about 1 ms
 
 
 class ProcessFacts(msgspec.Struct):
@@ -124,6 +126,30 @@ class Facts(msgspec.Struct):
     def late(self, model: str) -> dict[str, int]:
         """Return the number of late attempts in a row of each replica that had one."""
         return {replica: last.late for (name, replica), last in self.last.items() if name == model and last.late}
+
+    def parts(self) -> Iterator["Facts"]:
+        """Yield the facts about models, of a few models each, so that a reader can return to the event loop."""
+        pools: dict[str, list[PoolState]] = {}
+        for pool in self.pools:
+            pools.setdefault(pool.model, []).append(pool)
+        last: dict[str, list[LastAttempt]] = {}
+        for each in self.last.values():
+            last.setdefault(each.model, []).append(each)
+        sources: dict[str, list[DiscoveryState]] = {}
+        for source in self.discovery:
+            sources.setdefault(source.model, []).append(source)
+        models, half_hour = self.minute.models, self.half_hour
+        names = list(dict.fromkeys((*pools, *models, *half_hour, *sources)))
+        for begin in range(0, len(names), _PART):
+            part = names[begin : begin + _PART]
+            yield Facts(
+                self.now_s,
+                CountSlot(self.minute.number, models={name: models[name] for name in part if name in models}),
+                {name: half_hour[name] for name in part if name in half_hour},
+                pools=[pool for name in part for pool in pools.get(name, ())],
+                last={(each.model, each.replica): each for name in part for each in last.get(name, ())},
+                discovery=[source for name in part for source in sources.get(name, ())],
+            )
 
     def models(self) -> dict[str, list[ReplicaState]]:
         """Return the replicas of each model, without removed ones."""

@@ -96,12 +96,12 @@ class History:
         self._states: dict[tuple[str, str], dict[int, str]] = {}
         self._key_totals: dict[str, int] = {}  # of the windows
 
-    def add(self, slots: Iterable[CountSlot]) -> None:
+    async def add(self, slots: Iterable[CountSlot]) -> None:
         """Add slots of a process."""
         for slot in slots:
-            add_slot(self._slots.setdefault(slot.number, CountSlot(slot.number)), slot)
+            await _add(self._slots.setdefault(slot.number, CountSlot(slot.number)), slot)
             number = slot.number // _PER_WINDOW
-            add_slot(self._windows.setdefault(number, CountSlot(number)), slot)
+            await _add(self._windows.setdefault(number, CountSlot(number)), slot)
             for key, count in slot.keys.items():
                 self._key_totals[key] = self._key_totals.get(key, 0) + count
         if self._slots:
@@ -117,13 +117,13 @@ class History:
                 if self._key_totals[key] <= 0:
                     del self._key_totals[key]
 
-    def last(self, seconds: float, now_s: float) -> CountSlot:
+    async def last(self, seconds: float, now_s: float) -> CountSlot:
         """Return the sum of the slots that have begun in the last seconds, at most two minutes."""
         first = int((now_s - seconds) // SLOT_S)
         total = CountSlot(first)
         for number, slot in self._slots.items():
             if number >= first:
-                add_slot(total, slot)
+                await _add(total, slot)
         return total
 
     def half_hour(self, now_s: float) -> Mapping[str, tuple[int, int]]:
@@ -199,6 +199,11 @@ class History:
             },
             [switch for switch in self.switches if switch.model in (None, model)],
         )
+
+
+async def _add(total: CountSlot, slot: CountSlot) -> None:
+    for _ in add_slot(total, slot):
+        await asyncio.sleep(0)
 
 
 def quantiles(observed: Bins, primary: Bins, given_up: Bins) -> Quantiles:

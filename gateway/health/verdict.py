@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from gateway.health.facts import Facts
-from gateway.health.finding import Found, HealthState, Severity, Trouble, Verdict
+from gateway.health.finding import MODEL, Found, HealthState, Severity, Trouble, Verdict
 from gateway.health.rules import RULES, Rule, anchor
 from gateway.observe.process import ProcessValue
 
@@ -36,16 +36,23 @@ class Presence(NamedTuple):
     last_s: float
 
 
-def presences(facts: Facts, before: Mapping[Key, Presence]) -> dict[Key, Presence]:
-    """Return the troubles of this moment and of a moment ago."""
+_FINDS: Final = [(rule, rule.find) for rule in RULES if rule.find is not None]
+_OF_MODELS: Final = [each for each in _FINDS if MODEL in each[0].labels]
+_OF_ALL: Final = [each for each in _FINDS if MODEL not in each[0].labels]
+
+
+def presences(facts: Facts, before: Mapping[Key, Presence]) -> Iterator[dict[Key, Presence]]:
+    """Yield the troubles of this moment and of a moment ago: after each slice the same mapping, complete at the end."""
     now_s = facts.now_s
     present = {key: each for key, each in before.items() if now_s - each.last_s < _REST_S}
-    for rule in RULES:
-        for found in () if rule.find is None else rule.find(facts):
-            key = rule.alert, tuple(sorted(found.labels.items()))
-            first_s = present[key].first_s if key in present else now_s
-            present[key] = Presence(rule, found, first_s, now_s)
-    return present
+    for rules, parts in ((_OF_ALL, (facts,)), (_OF_MODELS, facts.parts())):
+        for part in parts:
+            for rule, find in rules:
+                for found in find(part):
+                    key = rule.alert, tuple(sorted(found.labels.items()))
+                    first_s = present[key].first_s if key in present else now_s
+                    present[key] = Presence(rule, found, first_s, now_s)
+            yield present
 
 
 def verdict(present: Mapping[Key, Presence], now_s: float, before: Verdict | None = None) -> Verdict:

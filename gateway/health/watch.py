@@ -117,10 +117,13 @@ class Watch:
     async def look(self) -> Verdict:
         """Collect, and judge."""
         collected = await self._collect()
-        facts = self._facts(collected)
-        self._present = presences(facts, self._present)
+        facts = await self._facts(collected)
+        slices = presences(facts, self._present)
+        while (present := next(slices, None)) is not None:
+            self._present = present
+            await asyncio.sleep(0)
         judged = self._verdict = verdict(self._present, facts.now_s, self._verdict)
-        self._remember(facts)
+        await self._remember(facts)
         shown = frozenset(
             (each.alert, tuple(each.labels.items())) for each in judged.findings if each.severity is not Severity.NOTE
         )
@@ -190,11 +193,11 @@ class Watch:
 
     # facts
 
-    def _facts(self, collected: Collected) -> Facts:
+    async def _facts(self, collected: Collected) -> Facts:
         unix_s, history = self._unix_s(), self._history
         for part in collected.processes:
-            history.add(part.slots)
-        minute = history.last(RECENT_S, unix_s)
+            await history.add(part.slots)
+        minute = await history.last(RECENT_S, unix_s)
         return Facts(
             unix_s,
             minute,
@@ -223,15 +226,17 @@ class Watch:
         before = kept[0][1]
         return {key: max(0.0, value - before.get(key, 0.0)) for key, value in totals.items()}
 
-    def _remember(self, facts: Facts) -> None:
+    async def _remember(self, facts: Facts) -> None:
         """Keep the states of the replicas for the page."""
         rows: list[dict[str, object]] = []
-        for model, replicas in facts.models().items():
-            slots, late = facts.model(model).replicas, facts.late(model)
-            for each in replicas:
-                letter, word = state_of(each, slow=is_slow(each, replicas, slots, late))
-                self._history.set_state(model, each.replica, letter, facts.now_s)
-                rows.append(_row(model, each, word, facts.last_of(model, each.replica)))
+        for part in facts.parts():
+            for model, replicas in part.models().items():
+                slots, late = part.model(model).replicas, part.late(model)
+                for each in replicas:
+                    letter, word = state_of(each, slow=is_slow(each, replicas, slots, late))
+                    self._history.set_state(model, each.replica, letter, part.now_s)
+                    rows.append(_row(model, each, word, part.last_of(model, each.replica)))
+            await asyncio.sleep(0)
         self._history.keep_replicas({(str(row["model"]), str(row["replica"])) for row in rows})
         self._replicas = rows
 

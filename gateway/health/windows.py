@@ -7,7 +7,7 @@ Units: seconds of the Unix clock; times to first token in bins, 12 for each powe
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 import msgspec
@@ -32,6 +32,8 @@ SLOW_START_S: Final = 0.1  # of the gateway itself
 _LATE_FACTOR: Final = 2.0  # of the predicted time
 _SLOTS_KEPT: Final = 24
 _NAMES_MAX: Final = 1_000  # of models, replicas of a model, keys and error codes in a slot
+_LAST_MAX: Final = 50_000  # replicas with a last attempt, of 0.2 kB
+_SLICE: Final = 32  # models that are added between two turns of the event loop, about 0.5 ms
 _BINS_PER_DECADE: Final = 12
 _BIN_MIN: Final = -36  # 1 ms
 _BOUNDS_S: Final = [10 ** (number / _BINS_PER_DECADE) for number in range(_BIN_MIN, 36)]  # up to 825 s
@@ -149,14 +151,16 @@ class LastAttempt(msgspec.Struct):
     late: int = 0
 
 
-def add_slot(total: CountSlot, slot: CountSlot) -> None:
-    """Add the counts of a slot to another one."""
+def add_slot(total: CountSlot, slot: CountSlot) -> Iterator[None]:
+    """Add the counts of a closed slot to another one; yields after each slice, so that the event loop can go on."""
     total.requests += slot.requests
     total.slow_starts += slot.slow_starts
     _add_counts(total.keys, slot.keys)
     _add_counts(total.rejected, slot.rejected)
-    for name, model in slot.models.items():
+    for number, (name, model) in enumerate(slot.models.items(), 1):
         _add_model(_at(total.models, name, ModelSlot), model)
+        if number % _SLICE == 0:
+            yield
 
 
 def _add_model(total: ModelSlot, model: ModelSlot) -> None:
@@ -339,7 +343,7 @@ class WindowCounts:
     def _remember(self, model: str, replica: str) -> LastAttempt:
         found = self._last.get((model, replica))
         if found is None:
-            while len(self._last) >= _NAMES_MAX:
+            while len(self._last) >= _LAST_MAX:
                 del self._last[next(iter(self._last))]
             found = self._last[(model, replica)] = LastAttempt(model, replica)
         return found

@@ -7,7 +7,7 @@ Units: seconds; the help text of a gauge names its unit.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -21,7 +21,10 @@ from gateway.observe.state import DiscoveryState, ModelAdmission, PoolState, Quo
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _SLICE_LINES = 64  # about 1 ms
+_PART_SLICES = 8  # 50 kB
+_SLICE_SERIES = 512  # without a line, the same
 
+_IN_FLIGHT = "ttft_gateway_in_flight"
 _POSSIBLE = "ttft_gateway_hedging_possible"
 _LEFT = "ttft_gateway_quota_left_share"
 _COOLING = "ttft_gateway_quota_cooling_seconds"
@@ -39,7 +42,6 @@ _POOL_GAUGES: tuple[Gauge[PoolState], ...] = (
     ("ttft_gateway_budget_credits_max", "Maximum credits of the budget", lambda pool: pool.budget_cap),
 )
 _REPLICA_GAUGES: tuple[Gauge[ReplicaState], ...] = (
-    ("ttft_gateway_in_flight", "Attempts under way", lambda replica: replica.in_flight),
     (
         "ttft_gateway_breaker_state",
         "Breaker: 0 closed, 1 half open, 2 open",
@@ -93,8 +95,13 @@ _MODEL_GAUGES: tuple[Gauge[ModelAdmission], ...] = (
 
 async def render(scrape: Scrape) -> bytes:
     """Return all metrics as text of content type `CONTENT_TYPE`."""
-    chunks: list[bytes] = []
+    return b"".join([part async for part in parts(scrape)])
+
+
+async def parts(scrape: Scrape) -> AsyncIterator[bytes]:
+    """Yield the same text in parts that are short enough to be sent at once."""
     name, header_bytes = "", 0
+    chunks: list[bytes] = []
     for metric in _slices(scrape):
         text = generate_latest(_SingleMetric(metric))
         if metric.name == name:  # another slice of the same metric: its header is already written
@@ -103,8 +110,11 @@ async def render(scrape: Scrape) -> bytes:
             name = metric.name
             header_bytes = len(generate_latest(_SingleMetric(Metric(name, metric.documentation, metric.type))))
         chunks.append(text)
+        if len(chunks) >= _PART_SLICES:
+            yield b"".join(chunks)
+            chunks.clear()
         await asyncio.sleep(0)
-    return b"".join(chunks)
+    yield b"".join(chunks)
 
 
 def _slices(scrape: Scrape) -> Iterator[Metric]:
@@ -115,6 +125,10 @@ def _slices(scrape: Scrape) -> Iterator[Metric]:
     by_pool = [({MODEL: pool.model, "pool": pool.pool}, pool) for pool in pools]
     yield from _gauges(_POOL_GAUGES, by_pool)
     by_replica = [({MODEL: pool.model, REPLICA: each.replica}, each) for pool in pools for each in pool.replicas]
+    in_flight = [(labels, float(each.in_flight)) for labels, each in by_replica]
+    in_flight += [({MODEL: model, REPLICA: name}, count) for (model, name), count in scrape.others_in_flight.items()]
+    text = "Attempts under way"
+    yield from _sliced(_IN_FLIGHT, text, "gauge", ((_IN_FLIGHT, labels, count) for labels, count in in_flight))
     yield from _gauges(_REPLICA_GAUGES, by_replica)
     yield from _sliced(_POSSIBLE, "1 if requests sent to the replica can be hedged", "gauge", _possible_lines(pools))
     yield from _sliced(_LEFT, "Remaining share of a rate limit", "gauge", _left_lines(pools))
@@ -146,13 +160,16 @@ def _possible_lines(pools: Sequence[PoolState]) -> Iterator[Line]:
             yield _POSSIBLE, labels, float(replica.never_hedged is None)
 
 
-def _sliced(name: str, text: str, kind: str, lines: Iterator[Line]) -> Iterator[Metric]:
+def _sliced(name: str, text: str, kind: str, lines: Iterator[Line | None]) -> Iterator[Metric]:
     """Yield the lines in slices; at least one, so that a metric without series shows its name and help text."""
-    metric = Metric(name, text, kind)
+    metric, series = Metric(name, text, kind), 0
     for line in lines:
-        if len(metric.samples) >= _SLICE_LINES:
+        if line is None:
+            series += 1
+            continue
+        if len(metric.samples) >= _SLICE_LINES or series >= _SLICE_SERIES:
             yield metric
-            metric = Metric(name, text, kind)
+            metric, series = Metric(name, text, kind), 0
         metric.add_sample(*line)
     yield metric
 

@@ -11,9 +11,10 @@ Units: seconds, tokens, attempts.
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 MODEL, OPERATION, REPLICA = "gen_ai_request_model", "gen_ai_operation_name", "replica"
+OTHER = "_OTHER"  # OpenTelemetry's name for everything outside of a set
 
 # OpenTelemetry's buckets; TTFT extended to the longest wait for a first content, durations to the total timeout.
 _TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 120.0)
@@ -35,6 +36,13 @@ Dump = dict[str, list[tuple[tuple[str, ...], list[float]]]]
 
 class Series(Protocol):
     """One series of a metric."""
+
+    @property
+    def is_shown(self) -> bool:
+        """True if it is exported."""
+
+    def show(self) -> None:
+        """Export it, also before it has counted anything."""
 
     def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
         """Return the samples for a scrape."""
@@ -59,8 +67,15 @@ class Counter:
         self._from_zero = from_zero
         self.value = 0.0
 
+    @property
+    def is_shown(self) -> bool:
+        return self._from_zero or bool(self.value)
+
+    def show(self) -> None:
+        self._from_zero = True
+
     def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
-        if self.value or self._from_zero:
+        if self.is_shown:
             yield f"{name}_total", labels, self.value
 
     def dump(self) -> list[float]:
@@ -78,12 +93,16 @@ class Histogram:
     """
 
     __slots__ = ("_bounds", "_cumulated", "_sum", "_values")
+    is_shown = True
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._cumulated = [0] * (len(bounds) + 1)
         self._sum = 0.0
         self._values: list[float] = []
+
+    def show(self) -> None:
+        """Do nothing: it is exported from its first observation on."""
 
     def observe(self, *values: float) -> None:
         """Take values; they are counted later."""
@@ -138,12 +157,15 @@ class Family(Generic[T]):
         name: name without a counter's `_total`.
         text: help text, one line.
         kind: "counter" or "histogram".
+        labels: names of the labels.
+        lines_max: number of samples of a series, at most.
     """
 
-    def __init__(self, name: str, text: str, kind: str, make: Callable[[], T], labels: tuple[str, ...]) -> None:
-        self.name, self.text, self.kind = name, text, kind
+    def __init__(
+        self, name: str, text: str, kind: str, make: Callable[[], T], labels: tuple[str, ...], lines_max: int = 1
+    ) -> None:
+        self.name, self.text, self.kind, self.labels, self.lines_max = name, text, kind, labels, lines_max
         self._make = make
-        self._labels = labels
         self._series: dict[tuple[str, ...], T] = {}
         self._by_replica: dict[tuple[str, str], list[tuple[str, ...]]] = {}
         is_per_replica = MODEL in labels and REPLICA in labels
@@ -168,10 +190,19 @@ class Family(Generic[T]):
         """Return all series."""
         return list(self._series.values())
 
-    def lines(self) -> Iterator[Line]:
-        """Return the samples of all series; a series created during the scrape is in the next one."""
-        for values, series in list(self._series.items()):
-            yield from series.lines(self.name, dict(zip(self._labels, values, strict=True)))
+    def items(self) -> list[tuple[tuple[str, ...], T]]:
+        """Return all series with their label values."""
+        return list(self._series.items())
+
+    def share(self, other: "Family[Any]") -> None:
+        """Use the series that the same metric has elsewhere, instead of own ones."""
+        self._series = dict(other.items())
+
+    def lines(self) -> Iterator[Line | None]:
+        """Return the samples of all series, and None after each; a new series is in the next scrape."""
+        for values, series in self.items():
+            yield from series.lines(self.name, dict(zip(self.labels, values, strict=True)))
+            yield None
 
     def dump(self) -> list[tuple[tuple[str, ...], list[float]]]:
         """Return the numbers of all series."""
@@ -188,7 +219,7 @@ def _counter(name: str, text: str, *labels: str, from_zero: bool = False) -> Fam
 
 
 def _histogram(name: str, text: str, bounds: tuple[float, ...], *labels: str) -> Family[Histogram]:
-    return Family(name, text, "histogram", lambda: Histogram(bounds), labels)
+    return Family(name, text, "histogram", lambda: Histogram(bounds), labels, len(bounds) + 3)
 
 
 def _attempt_time(event: str, text: str) -> Family[Histogram]:

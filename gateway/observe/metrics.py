@@ -4,7 +4,8 @@ The text of a scrape belongs to exposition.py. Units: seconds.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gateway.observe.instruments import Instruments
@@ -23,13 +24,18 @@ from gateway.observe.usage import UsageTable
 
 
 class Scrape(NamedTuple):
-    """All values of one scrape."""
+    """All values of one scrape.
+
+    Attributes:
+        others_in_flight: attempts under way at replicas that are not among the pools, by names of model and replica.
+    """
 
     instruments: Instruments
     pools: Sequence[PoolState]
     admission: AdmissionState
     process: Sequence[ProcessValue]
     discovery: Sequence[DiscoveryState] = ()
+    others_in_flight: Mapping[tuple[str, str], float] = MappingProxyType({})
 
 
 class Metrics:

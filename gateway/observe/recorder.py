@@ -24,7 +24,7 @@ from gateway.events import (
     Result,
     Role,
 )
-from gateway.observe.instruments import Counter, Instruments
+from gateway.observe.instruments import OTHER, Counter, Instruments
 from gateway.observe.usage import UsageTable
 from gateway.process_events import AcceptingChanged, ConfigReloaded, ShareAway
 from ttft_gateway.apis.base import Api
@@ -43,7 +43,6 @@ OPERATIONS = {  # OpenTelemetry's names
     Api.MODERATIONS: "moderations",
     Api.TOKENIZE: "tokenize",
 }
-_OTHER = "_OTHER"  # OpenTelemetry's name for an error outside of the closed set
 _CODES_MAX = 64  # the gateway has fewer; bounds the labels if a code ever contains a client's input
 _WAITING_MAX = 256  # events, of about 1 kB; counting them takes 0.2 ms of the loop's time, or 2 ms if none are alike
 _KEY_SERIES_MAX = 1_000  # names and classes of status; requests of further keys count as _OTHER
@@ -156,7 +155,7 @@ class Recorder:
         """Count requests that have these labels."""
         status_class = status // 100
         if error and error not in _known_errors():
-            error = _OTHER
+            error = OTHER
         key = (model, api, status_class, error, result)
         series = self._requests.get(key)
         if series is None:
@@ -244,7 +243,7 @@ class Recorder:
         elif isinstance(event, RequestRejected):
             if len(self._codes) < _CODES_MAX:
                 self._codes.add(event.code)
-            code = event.code if event.code in self._codes else _OTHER
+            code = event.code if event.code in self._codes else OTHER
             self._instruments.rejected.at(code or "").value += 1
             if event.key_name is not None:
                 self._key_series(event.key_name, event.status // 100).value += 1
@@ -281,7 +280,7 @@ class Recorder:
         """Return the series of a key's requests; above the bound, the requests of all further keys have one series."""
         series = self._keys.get((key_name, status_class))
         if series is None:
-            name = key_name if len(self._keys) < _KEY_SERIES_MAX else _OTHER
+            name = key_name if len(self._keys) < _KEY_SERIES_MAX else OTHER
             series = self._instruments.key_requests.at(name, f"{status_class}xx")
             if name is key_name:
                 self._keys[(key_name, status_class)] = series

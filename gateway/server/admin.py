@@ -21,6 +21,7 @@ import msgspec
 from fastapi import Depends, FastAPI, Request, Response, params
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
@@ -39,9 +40,10 @@ from gateway.errors import (
     UnknownRoute,
 )
 from gateway.health.history import ModelHistory
-from gateway.observe.exposition import CONTENT_TYPE, render
+from gateway.observe.exposition import CONTENT_TYPE, parts
 from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import Scrape
+from gateway.observe.page import Page
 from gateway.observe.state import AdmissionState, PoolState, ShareState
 from gateway.observe.usage import UsageReport
 from gateway.pages.files import HEADERS, LIVE, page
@@ -213,6 +215,7 @@ class Admin:
         self._settings = settings
         self._hosts = HostCheck()
         self._hosts_of: Settings | None = None  # settings that the check was made for
+        self._page = Page()
         self._feed = Feed() if feed is None else feed
         self.on_event = self._feed.on_event
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -220,7 +223,7 @@ class Admin:
         guarded = [Depends(self._check_key)]
         app.add_api_route(
             "/metrics", self._metrics, methods=["GET", "HEAD"], dependencies=guarded
-        )  # scrapers may add any query parameters
+        )  # scrapers may add any query parameters; `all=1` is the gateway's own
         plain, quantiles, used = ([*guarded, _only_parameters(*names)] for names in ((), ("q",), ("key", "model")))
         app.add_api_route("/admin/models", self._models, dependencies=plain)
         app.add_api_route("/admin/models/{name:path}", self._model, dependencies=quantiles)
@@ -264,8 +267,11 @@ class Admin:
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), expected):
             raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
 
-    async def _metrics(self) -> Response:
-        return Response(await render(await self._view.scrape()), media_type=CONTENT_TYPE)
+    async def _metrics(self, request: Request) -> Response:
+        scrape = await self._view.scrape()
+        if request.query_params.get("all") != "1":
+            scrape = await self._page.bounded(scrape)
+        return StreamingResponse(parts(scrape), media_type=CONTENT_TYPE)
 
     async def _models(self) -> Response:
         models: dict[str, list[PoolState]] = {}

@@ -38,7 +38,7 @@ def test_each_finding_can_be_written(case: Case) -> None:
     own = [name for name in BY_NAME[case.alert].labels if name != "instance"]
     assert sorted(found.labels) == sorted(own)
     assert found.value > 0
-    first = presences(case.finds, {})
+    *_, first = presences(case.finds, {})
     lasting = {key: each._replace(first_s=each.first_s - 10_000) for key, each in first.items()}
     written = [each for each in verdict(lasting, case.finds.now_s).findings if each.alert == case.alert]
     assert [each.sentence for each in written] == [case.sentence]
@@ -47,7 +47,8 @@ def test_each_finding_can_be_written(case: Case) -> None:
 
 def test_without_trouble_all_is_well() -> None:
     """Two replicas in use and no traffic are no finding."""
-    judged = verdict(presences(facts(), {}), facts().now_s)
+    *_, present = presences(facts(), {})
+    judged = verdict(present, facts().now_s)
     assert (judged.state.value, judged.sentence, judged.findings) == ("well", "well", [])
 
 
@@ -60,6 +61,6 @@ def test_a_replica_is_taken_out_only_while_another_is_well() -> None:
 
 
 def _written(given: PoolState) -> list[Trouble]:
-    first = presences(facts(given), {})
+    *_, first = presences(facts(given), {})
     lasting = {key: each._replace(first_s=each.first_s - 60) for key, each in first.items()}
     return [each for each in verdict(lasting, facts().now_s).findings if each.alert == "TtftReplicaSlow"]

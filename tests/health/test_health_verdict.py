@@ -20,7 +20,7 @@ def _judged(moments: Sequence[tuple[float, Facts]]) -> list[Verdict]:
     judged: list[Verdict] = []
     for after_s, given in moments:
         now_s = NOW_S + after_s
-        present = presences(replace(given, now_s=now_s), present)
+        *_, present = presences(replace(given, now_s=now_s), present)
         judged.append(verdict(present, now_s, judged[-1] if judged else None))
     return judged
 
@@ -80,3 +80,16 @@ def test_findings_are_bounded() -> None:
     pools = [pool(replace(A, breaker="open"), model=f"m{number}") for number in range(60)]
     (judged,) = _judged([(0, facts(*pools))])
     assert (len(judged.findings), judged.more) == (50, 70)  # each model and its replica
+
+
+def test_a_large_fleet_is_judged_in_slices() -> None:
+    """No slice has the facts of more than a few models, and together they find what one pass over all would."""
+    pools = [pool(replace(A, breaker="open") if number % 7 == 0 else A, B, model=f"m{number}") for number in range(100)]
+    given = facts(*pools)
+    slices = list(presences(given, {}))
+    assert len(slices) == 1 + len(list(given.parts()))
+    assert max(len(part.pools) for part in given.parts()) <= 16
+    assert [pool for part in given.parts() for pool in part.pools] == pools
+    labels = {label for _, labels in slices[-1] for label in labels}
+    down = {name for name, pool_of in ((each.model, each) for each in pools) if pool_of.replicas[0].breaker == "open"}
+    assert {value for name, value in labels if name == "gen_ai_request_model"} == down

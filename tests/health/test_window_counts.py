@@ -150,28 +150,28 @@ def _slot(number: int, **keys: int) -> CountSlot:
 def test_the_day_is_a_ring() -> None:
     """After a day the first window is gone, with the counts of its keys; the last minute is a sum of slots."""
     history = History(0.0)
-    history.add([_slot(0, old=600), _slot(59, team=60)])
-    history.add([_slot(60 * 288, team=6)])
+    run_virtual(history.add([_slot(0, old=600), _slot(59, team=60)]))
+    run_virtual(history.add([_slot(60 * 288, team=6)]))
     now_s = 60 * 288 * SLOT_S + SLOT_S
     day = run_virtual(history.of_model("m", now_s))
     assert (len(day.requests), sum(day.requests), day.requests[-1]) == (288, 1, 1)
-    assert history.last(60.0, now_s).keys == {"team": 6}
+    assert run_virtual(history.last(60.0, now_s)).keys == {"team": 6}
     assert history.mean_of_keys(now_s, CountSlot(0), 60.0).keys() == {"team"}
 
 
 def test_two_processes_add_up() -> None:
     """Slots of the same time are one."""
     history = History(0.0)
-    history.add([_slot(1, team=2)])
-    history.add([_slot(1, team=3)])
-    assert history.last(60.0, 10.0).keys == {"team": 5}
-    assert history.last(60.0, 10.0).models["m"].requests == 2
+    run_virtual(history.add([_slot(1, team=2)]))
+    run_virtual(history.add([_slot(1, team=3)]))
+    assert run_virtual(history.last(60.0, 10.0)).keys == {"team": 5}
+    assert run_virtual(history.last(60.0, 10.0)).models["m"].requests == 2
 
 
 def test_means_and_bills_need_time() -> None:
     """No mean before ten minutes, and no share of the bill before half an hour."""
     history = History(0.0)
-    history.add([_slot(1, team=600)])
+    run_virtual(history.add([_slot(1, team=600)]))
     assert (history.mean_of_keys(500.0, CountSlot(0), 60.0), history.half_hour(1700.0)) == ({}, {})
     assert history.mean_of_keys(1260.0, CountSlot(0), 60.0) == {"team": 0.5}
     assert history.half_hour(1800.0) == {"m": (3, 1)}

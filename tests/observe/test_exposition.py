@@ -176,7 +176,7 @@ def test_every_metric_is_documented() -> None:
         for name, kind, labels in re.findall(r"^### `(\w+)`\n\n(\w+)\. (.*)$", docs, re.MULTILINE)
     }
     exported = {
-        family.name + ("_total" if family.kind == "counter" else ""): (family.kind, set(family._labels))
+        family.name + ("_total" if family.kind == "counter" else ""): (family.kind, set(family.labels))
         for family in Instruments().families()
     }
     proof = ProofCounts(lambda _: None)

@@ -94,7 +94,9 @@ def _kind(dump: object) -> object:
 
 def _lines(instruments: Instruments) -> list[tuple[str, dict[str, str], float]]:
     return [
-        (name, labels, round(value, 9)) for family in instruments.families() for name, labels, value in family.lines()
+        (name, labels, round(value, 9))
+        for family in instruments.families()
+        for name, labels, value in filter(None, family.lines())
     ]
 
 
