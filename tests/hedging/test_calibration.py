@@ -119,3 +119,9 @@ def test_old_hedges_are_forgotten() -> None:
     for _ in range(3000):
         calibration.add_won(expectation(7.0), curve(), 1.0)
     assert calibration.of(GUARDED_OUT).gain == pytest.approx(1.0, abs=0.01)
+
+
+def test_rare_wins_are_no_evidence_against_hedges() -> None:
+    """Of hedges that are expected to save 0.05 each, a hundred without a win do not halve the gain; many do."""
+    assert after(lost=70, gain_s=0.05).of(GUARDED_OUT).gain > 0.5
+    assert after(lost=300, gain_s=0.05).of(GUARDED_OUT) == NOT_NOW

@@ -34,6 +34,7 @@ def ask(
     plan: Plan | None = PLAN,
     others: tuple[WaitingAttempt, ...] = (),
     correction: Correction = NO_CORRECTION,
+    thrift: float = 1.0,
 ) -> Allow | Deny:
     """Ask the gate for one decision; the defaults favour a hedge."""
     return decide(
@@ -44,6 +45,7 @@ def ask(
         has_credit=has_credit,
         delay_s_min=0.02,
         correction=correction,
+        thrift=thrift,
     )
 
 
@@ -157,3 +159,19 @@ def test_what_recent_hedges_saved_and_cost_corrects_the_decision(correction: Cor
     assert decision.asked_s == pytest.approx(required_s)
     assert decision.gain_s == pytest.approx(correction.gain * 7.02, rel=0.02)
     assert isinstance(ask(correction=Correction(gain=0.5, cost=2.0)), Allow)
+
+
+@pytest.mark.parametrize(("thrift", "gain", "asked_s"), [(0.5, 1.0, 3.525), (0.0, 0.25, 3.525), (0.5, 0.1, 5.64)])
+def test_a_budget_that_need_not_be_saved_requires_less_while_hedges_save_what_is_expected(
+    thrift: float, gain: float, asked_s: float
+) -> None:
+    """Of 7.05 s the share `thrift` is required, or more if hedges save less than half of the expected time."""
+    decision = ask(9.0, gain_min=7.0, thrift=thrift, correction=Correction(gain=gain))
+    assert isinstance(decision, Deny)
+    assert decision.asked_s == pytest.approx(asked_s)
+
+
+def test_a_large_budget_pays_for_any_saving() -> None:
+    """A hedge that saves less than the overhead is sent if nothing is to be saved, but not for a guarded request."""
+    assert isinstance(ask(9.0, thrift=0.0), Allow)
+    assert isinstance(ask(9.0, thrift=0.0, correction=NOT_NOW), Deny)

@@ -108,3 +108,27 @@ def test_off_never_asks() -> None:
 def test_policy_names() -> None:
     """The names equal the names of the settings."""
     assert [policy.value for policy in Policy] == ["adaptive", "quantile", "static", "shadow", "off"]
+
+
+def test_a_large_budget_begins_within_the_prediction_where_it_pays_for_all() -> None:
+    """Half of the waits are 0.8: a budget of 60% hedges all later ones from 0.8 on, one of 30% those after 1."""
+    curve = curve_of([(0.8, True)] * 50 + [(1.2, True)] * 30 + [(6.0, True)] * 20)
+
+    def delay(budget: float, thrift: float) -> float:
+        return plan_adaptive(curve, budget=budget, first_share=budget, thrift=thrift).delay
+
+    assert delay(0.6, 0.0) == pytest.approx(0.8, rel=0.03)
+    assert plan_adaptive(curve, budget=0.6, first_share=0.6, thrift=0.0).share == 1.0
+    assert delay(0.6, 0.9) == pytest.approx(0.9)
+    assert delay(0.6, 1.0) == 1.0
+    assert delay(0.3, 0.0) >= 1.0
+
+
+@given(few, shares)
+def test_thrift_matters_only_within_the_prediction(values: list[Sample], share: float) -> None:
+    """Where more requests take longer than their prediction than the budget pays for, all plans are equal."""
+    curve = curve_of(values)
+    thrifty, other = (plan_adaptive(curve, budget=share, first_share=share, thrift=thrift) for thrift in (1.0, 0.0))
+    if curve.at(1.0) > share:
+        assert (other.delay, other.share) == (thrifty.delay, thrifty.share)
+    assert other.share * curve.at(other.delay) <= share + 1e-9

@@ -14,7 +14,8 @@ import msgspec
 from ttft_gateway.hedging.plan import Survival
 
 _DECAY: Final = 0.998  # with each hedge: the last 500 count
-_PRIOR: Final = 10.0  # hedges that saved what was expected: a few losses prove nothing
+_PRIOR: Final = 10.0  # hedges that saved what was expected: a few losses prove nothing,
+_PRIOR_SAVED: Final = 4.0  # and at least this saving: where hedges rarely win, more losses prove nothing
 _RECENT: Final = 100  # hedges that the guard looks at
 _GUARD_GAIN: Final = 0.5  # rare wins may be worth a lot: then nothing is wrong
 _RECENT_MIN: Final = 30  # hedges without a win, or ...
@@ -119,10 +120,8 @@ class Calibration:
         self._expected = self._expected * _DECAY + expected.gain_s / backup_s
         self._saved = self._saved * _DECAY + saved_s / backup_s
         self._ran = self._ran * _DECAY + ran_s / backup_s
-        gain = self._with_prior(self._saved / max(_MIN_S, self._expected))
-        cost = self._with_prior(self._ran / self._hedges)
+        prior = max(_PRIOR * self._expected / self._hedges, _PRIOR_SAVED)
+        gain = (self._saved + prior) / (self._expected + prior)
+        cost = (self._ran + _PRIOR) / (self._hedges + _PRIOR)
         self._correction = Correction(min(1.0, gain), max(1.0, cost))
         self._guard.add(won=won)
-
-    def _with_prior(self, ratio: float) -> float:
-        return (self._hedges * ratio + _PRIOR) / (self._hedges + _PRIOR)

@@ -17,6 +17,7 @@ from ttft_gateway.hedging.plan import Plan
 
 _OVERHEAD_S: Final = 0.05  # a smaller saving is not worth a request,
 _OVERHEAD_BACKUPS: Final = 0.25  # but for servers that answer in milliseconds, a quarter of a backup's time is enough
+_TRUSTED_GAIN: Final = 0.5  # of the expected saving: while hedges save less, more of the required gain is required
 _RETRY_WAITED: Final = 0.12  # of the time waited: six decisions while the wait doubles
 
 
@@ -83,6 +84,7 @@ def decide(
     has_credit: bool,
     delay_s_min: float,
     correction: Correction = NO_CORRECTION,
+    thrift: float = 1.0,
 ) -> Allow | Deny:
     """Decide on one backup for a request.
 
@@ -93,6 +95,7 @@ def decide(
         has_credit: True if the budgets can pay for the hedge.
         delay_s_min: hedge_delay_min, the shortest time between two decisions.
         correction: outcome of recent hedges.
+        thrift: share of the required gain that is required as long as hedges save what is expected.
     """
     recheck_s = max(delay_s_min, _RETRY_WAITED * asking.waited_s)
     gain_s = None
@@ -103,6 +106,7 @@ def decide(
         )
         overhead_s = min(_OVERHEAD_S, _OVERHEAD_BACKUPS * candidate.predicted_s)
         asked_s = overhead_s + candidate.gain_min * correction.cost * candidate.predicted_s
+        asked_s *= max(thrift, 1.0 - correction.gain / _TRUSTED_GAIN)
         expected_s = correction.gain * gain_s - candidate.answer_loss_s
         if expected_s < asked_s:
             return Deny(Denial.LOW_GAIN, recheck_s, expected_s, asked_s)

@@ -25,7 +25,7 @@ import msgspec
 
 from ttft_gateway.estimation.window import RELATIVE_ACCURACY, Bins
 
-_DELAY_MIN: Final = 1.0  # a request within its prediction is not hedged
+_DELAY_MIN: Final = 1.0  # a request within its prediction is hedged only if a large budget pays for all later ones
 _CANDIDATES_MAX: Final = 32  # delays tried; the gain is flat around its maximum
 _COARSE: Final = 4  # every fourth delay is tried first
 _LATE_MIN: Final = 1.5
@@ -219,18 +219,23 @@ def plan_fixed(policy: Policy, delay_s: float) -> Plan:
     return Plan(policy, delay_s, late=delay_s)
 
 
-def plan_adaptive(curve: Survival, *, budget: float, first_share: float) -> Plan:
+def plan_adaptive(curve: Survival, *, budget: float, first_share: float, thrift: float = 1.0) -> Plan:
     """Choose the delay that saves most under the budget: maximise min(1, B'/S(d)) * E[(x - d - y)+] over d >= 1.
+
+    If a budget that is not saved pays for all requests that take longer than a shorter delay, d is at least that delay.
 
     Args:
         curve: survival of the ratios observed / predicted.
         budget: B, hedges per request; above 0.
         first_share: B', the part of it for first hedges (`pool.learning.SecondHedges`); above 0.
+        thrift: shortest delay; at 1, no request is hedged within its prediction (`parameters.thrift_of`).
     """
+    paid_for = curve.first_at_most(first_share)
+    delay_min = max(thrift, min(_DELAY_MIN, curve.points[paid_for] * _BIN_EDGE))
     # Once all remaining requests can be hedged, a longer delay only loses: the maximum is not after that delay.
-    indices = _spread(bisect_right(curve.points, _DELAY_MIN), curve.first_at_most(first_share))
-    delays = [_DELAY_MIN, *(curve.points[index] * _BIN_EDGE for index in indices)]
-    late_shares = [curve.at(_DELAY_MIN), *(curve.survival[index] for index in indices)]
+    indices = _spread(bisect_right(curve.points, delay_min), paid_for)
+    delays = [delay_min, *(curve.points[index] * _BIN_EDGE for index in indices)]
+    late_shares = [curve.at(delay_min), *(curve.survival[index] for index in indices)]
     shares = [min(1.0, first_share / max(late_share, _SHARE_MIN)) for late_share in late_shares]
     best = _best(curve, delays, shares)
     late_delay = curve.points[curve.first_at_most(_LATE_SHARE * budget)] * _BIN_EDGE

@@ -23,6 +23,8 @@ _ANSWER_TOKENS: Final = 500.0  # a typical chat answer's p90, until there are an
 _ANSWERS_RENEW_S: Final = 5.0
 _SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; 3 % is reserved for their variance
 _HEDGE_DECAY: Final = 0.999  # of the counts with each first hedge
+_SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool is slow, and earns credits more slowly,
+_SLOW_EARNING_MIN: Final = 1 / 3  # but a large budget at least at this rate
 Counts = Mapping[int, int]
 """Numbers of samples by bin."""
 
@@ -80,13 +82,15 @@ class Learning:
 
     Args:
         replicas: names of the replicas.
+        thrift: see `parameters.thrift_of`.
 
     Attributes:
         restored_age_s: age of the newest sample at the time when a recorded state was restored; None if none was.
     """
 
-    def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:
+    def __init__(self, replicas: Sequence[str], settings: HedgeParameters, thrift: float = 1.0) -> None:
         self._settings = settings
+        self._thrift = thrift
         self._policy = Policy.ADAPTIVE if settings.policy is Policy.SHADOW else settings.policy
         self._records_ttft = settings.shows_replicas or self._policy is Policy.QUANTILE
         self.predictor = Predictor()
@@ -175,6 +179,19 @@ class Learning:
         self.ttfb |= {name: ttfb for name, (_, ttfb) in each.items()}
         self.answer_tokens = answers.quantile(0.9, now_s) or _ANSWER_TOKENS
         self._contents = state.contents
+
+    @property
+    def is_slow(self) -> bool:
+        """True while most of the pool is slower than usual."""
+        return self.predictor.level_median > _SLOW_LEVEL
+
+    @property
+    def earning(self) -> float:
+        """Factor for earned credits: below 1 while most of the pool is slow."""
+        level = self.predictor.level_median
+        if level <= _SLOW_LEVEL:
+            return 1.0
+        return max(_SLOW_LEVEL / level, _SLOW_EARNING_MIN * (1.0 - self._thrift))
 
     def add_content(self, replica: str, ttft_s: float, predicted_s: float | None, now_s: float) -> None:
         """Add a first token that arrived after `ttft_s`."""
@@ -271,8 +288,11 @@ class Learning:
         budget, hedges = self._settings.budget, self._settings.max_hedges
         if budget <= 0:
             return _NEVER
+        if self._thrift < 1.0:
+            budget *= self.earning  # else hedges of the body leave no credit for the tail
         curve = Survival(self.ratios.bins(now_s))
-        return plan_adaptive(curve, budget=budget, first_share=self.second_hedges.first_share(budget, hedges))
+        first_share = self.second_hedges.first_share(budget, hedges)
+        return plan_adaptive(curve, budget=budget, first_share=first_share, thrift=self._thrift)
 
     def _quantile(self, replica: str, now_s: float) -> Plan | None:
         windows = self.ttft if self._settings.sampled_event is FirstEvent.CONTENT else self.ttfb

@@ -10,7 +10,6 @@ Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0,
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
 
 from ttft_gateway.apis.base import Api, RateLimit
 from ttft_gateway.estimation.first_token import FirstTokenChoice
@@ -32,7 +31,7 @@ from ttft_gateway.hedging.outcomes import (
     why_low_gain,
     why_no_quota,
 )
-from ttft_gateway.hedging.parameters import GuardMode, HedgeParameters, Prefer
+from ttft_gateway.hedging.parameters import GuardMode, HedgeParameters, Prefer, thrift_of
 from ttft_gateway.hedging.plan import FirstEvent, Policy
 from ttft_gateway.hedging.possible import EXPLANATIONS, never_hedged, target_of
 from ttft_gateway.limits.budget import CreditBudget
@@ -48,7 +47,6 @@ from ttft_gateway.pool.streams import Streams
 from ttft_gateway.routing.replicas import Breaker, BreakerState, Replica
 
 _SUCCESS, _COST = BreakerSignal.SUCCESS, BudgetUnit.COST
-_SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool is slow, and earns credits more slowly
 
 
 class Pool:
@@ -90,7 +88,8 @@ class Pool:
         self.first_token = FirstTokenChoice(settings.first_token)
         loads = None if previous is None else previous.loads
         new = [replica.name for replica in replicas if loads is None or replica not in loads.of]
-        self.learning = Learning(new, settings)
+        self._thrift = thrift_of(settings, has_engines=any(replica.batches for replica in replicas))
+        self.learning = Learning(new, settings, self._thrift)
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
         self.loads: Loads = Loads(replicas, self.learning, loads)
         self.streams = Streams([replica.name for replica in replicas])
@@ -285,6 +284,7 @@ class Pool:
             has_credit=self.budget.affords(cost, now_s),
             delay_s_min=self.settings.hedge_delay_min_s,
             correction=self.learning.calibration.of(facts.coin),
+            thrift=1.0 if self._thrift == 1.0 else max(self._thrift, self.budget.scarcity()),
         )
         if isinstance(decision, Deny):
             return Denied(decision.reason, decision.again_after_s, self._why_denied(decision, replica, cost, now_s))
@@ -396,8 +396,8 @@ class Pool:
 
     def measure(self, late: AttemptView, number: int, rand: float) -> Measured | None:
         """Draw the measurement of a hedge that was granted for attempt `number` of its request."""
-        is_slow = self.learning.predictor.level_median > _SLOW_LEVEL
-        return draw(self.settings.measure, number, cheap=not (late.replica.batches and is_slow), rand=rand)
+        is_cheap = not (late.replica.batches and self.learning.is_slow)
+        return draw(self.settings.measure, number, cheap=is_cheap, rand=rand)
 
     def on_loser_read(self, loser: AttemptView, winner: AttemptView) -> None:
         """Charge an attempt that has lost and is read on; the saving of its winner will be exact."""
@@ -497,7 +497,7 @@ class Pool:
             forecast.target_s = facts.ttft_target_s or self.settings.ttft_target_s
             self.loads.on_request(now_s)
             if earns:
-                self.budget.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
+                self.budget.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self.learning.earning)
         if facts.prefixes:
             load.memory.remember(facts.prefixes, now_s)
             self.picker.ring.sent(replica, facts.prefixes)
@@ -542,11 +542,6 @@ class Pool:
             return self.settings.cold_start_delay_s
         return attempt.forecast.ttft_s
 
-    def _earning(self) -> float:
-        """Return the factor for earned credits: below 1 while the whole pool is slow."""
-        level = self.learning.predictor.level_median
-        return 1.0 if level <= _SLOW_LEVEL else _SLOW_LEVEL / level
-
     def _settle(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
         """Release the reservations that were not used, and earn credits for the cost."""
         usage = attempt.usage
@@ -561,7 +556,7 @@ class Pool:
             self.bills.settle(attempt, forecast, outcome, now_s)
         elif self.budget.unit is _COST and forecast.earns and attempt.content_s is not None:
             spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
-            self.budget.earn_spent(spent.cost, now_s, self._earning())
+            self.budget.earn_spent(spent.cost, now_s, self.learning.earning)
 
     def _unanswered(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
         """Learn from an attempt that ended without first content."""
