@@ -73,9 +73,10 @@ class AsyncRace(Generic[_T]):
             return await self._primary()
         except BaseException:
             self._race.close()
-            for opened in (self._result, self._won):
-                if opened is not None:
-                    await self._attempts.close(opened)
+            try:
+                await self._close(self._result)
+            finally:
+                await self._close(self._won)
             raise
         finally:
             if self._timer is not None:
@@ -102,16 +103,20 @@ class AsyncRace(Generic[_T]):
             self._is_cancelled = False
         if self._is_cancelled:  # and the client library has replaced the cancellation by an error of its own
             self._main.uncancel()
-        result, won, self._result, self._won = self._result, self._won, None, None
-        if won is None:
+        result, self._result = self._result, None
+        if self._won is None:
             failed = failed or (self._broken if result is None else None)
             if failed is not None:
                 raise failed
             assert result is not None
             return result
-        if result is not None:
-            await attempts.close(result)
+        await self._close(result)  # if it is cancelled, `run` closes the winner
+        won, self._won = self._won, None
         return won
+
+    async def _close(self, opened: _T | None) -> None:
+        if opened is not None:
+            await self._attempts.close(opened)
 
     async def _outlast(self) -> None:
         """Wait after the primary has failed until a backup has won, all have failed, or the time is used up."""

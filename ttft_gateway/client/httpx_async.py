@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ttft_gateway.client import slots
 from ttft_gateway.client.async_race import AsyncRace, cancel_all
 from ttft_gateway.client.hedger import log_failure
 from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, WrongUseError, transport_class
@@ -21,12 +22,19 @@ class AsyncHttpxSender:
         self._inner = inner
 
     async def send(self, request: HttpxRequest) -> Opened[Response]:
-        response = await self._inner.handle_async_request(request)
+        try:
+            response = await self._inner.handle_async_request(request)
+        except asyncio.CancelledError:
+            await slots.free(getattr(self._inner, "_pool", None))
+            raise
         body = response.stream
         return Opened(response, body, response.status_code, response.headers.raw, aiter(body))
 
     async def close(self, opened: Opened[Response]) -> None:
-        await opened.body.aclose()
+        try:
+            await opened.body.aclose()
+        finally:
+            await slots.free_after(opened.body)
 
 
 class _Transport(HttpxTransport[_T]):
@@ -74,6 +82,8 @@ class _Transport(HttpxTransport[_T]):
 class _Body(Ending[Response]):
     """The body of a response that is returned: the pieces that were read in its race, then the pieces after them."""
 
+    _is_whole = False  # read to its end
+
     def __aiter__(self) -> Self:
         return self
 
@@ -87,6 +97,7 @@ class _Body(Ending[Response]):
                 raise opened.error
             self.last = await anext(opened.rest)
         except StopAsyncIteration:
+            self._is_whole = True
             self.report(Outcome.FINISHED)
             raise
         except Exception:
@@ -99,7 +110,15 @@ class _Body(Ending[Response]):
         """Close the response."""
         if self._attempt is not None:
             self.report_close()
-        await self._opened.body.aclose()
+        body = self._opened.body
+        try:
+            await body.aclose()
+        except asyncio.CancelledError:
+            self._is_whole = False
+            raise
+        finally:
+            if not self._is_whole:
+                await slots.free_after(body)
 
 
 if TYPE_CHECKING:

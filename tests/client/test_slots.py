@@ -1,0 +1,102 @@
+"""Cancelled requests leave no slot of httpx's connection pool taken, at whatever step a race is cancelled."""
+
+import asyncio
+import contextlib
+import ssl
+from importlib import import_module
+from typing import Any, Final
+
+import pytest
+
+from running import run_virtual
+from ttft_gateway import AsyncHedgingTransport, AsyncHedgingTransport2, HedgeConfig
+
+_WAITS_S: Final = (0.0, 0.01)  # until the steps begin: with the primary, or with the backup
+_STEPS: Final = 24  # of the event loop; each of the two takes fewer
+_AGAIN: Final = (None, 1, 2, 3)  # steps until a second cancellation
+_TLS: Final = ssl.create_default_context()  # one for all, because it takes longer than a race
+_CONFIG: Final = HedgeConfig(warmup_delay=0.01, warmup_requests=100_000, budget_percent=100.0)
+_CALL: Final = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
+_ANSWER: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 46\r\n\r\n"
+    b'data: {"choices":[{"delta":{"content":"Hi"}}]}'
+)
+
+
+class _Stream:
+    """A connection on which each call takes one step; a silent one has no answer."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._silent = silent
+        self.is_closed = False
+
+    async def read(self, *_: Any, **__: Any) -> bytes:
+        await asyncio.sleep(3600.0 if self._silent else 0.0)
+        return _ANSWER
+
+    async def write(self, *_: Any, **__: Any) -> None:
+        await asyncio.sleep(0.0)
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+        await asyncio.sleep(0.0)
+
+    def get_extra_info(self, _info: str) -> Any:
+        return None
+
+
+class _Backend:
+    """Makes connections, every second one silent."""
+
+    def __init__(self) -> None:
+        self.made: list[_Stream] = []
+
+    async def connect_tcp(self, *_: Any, **__: Any) -> _Stream:
+        await asyncio.sleep(0.0)
+        stream = _Stream(silent=len(self.made) % 2 == 0)
+        self.made.append(stream)
+        return stream
+
+
+@pytest.mark.parametrize("again", _AGAIN)
+@pytest.mark.parametrize("made", [AsyncHedgingTransport, AsyncHedgingTransport2])
+def test_a_cancelled_race_leaves_no_slot_taken(made: Any, again: int | None) -> None:
+    """After a cancellation at any step, and a second one soon after it, each connection is idle or closed."""
+    library = import_module("httpx2" if made is AsyncHedgingTransport2 else "httpx")
+
+    async def main() -> None:
+        for wait_s, step in ((wait_s, step) for wait_s in _WAITS_S for step in range(_STEPS)):
+            inner: Any = library.AsyncHTTPTransport(verify=_TLS)
+            pool, backend = inner._pool, _Backend()
+            pool._network_backend = backend
+            transport = made(_CONFIG, transport=inner)
+            transport.hedger.clock = asyncio.get_running_loop().time
+            async with library.AsyncClient(transport=transport) as client:
+                await _cancelled(client, wait_s, step, again)
+                taken = [each for each in pool._connections if not each.is_idle()]
+                assert (pool._requests, taken) == ([], []), (wait_s, step)
+                kept = [each._connection._network_stream for each in pool._connections]
+                assert [each for each in backend.made if not each.is_closed and each not in kept] == [], (wait_s, step)
+
+    run_virtual(main())
+
+
+async def _cancelled(client: Any, wait_s: float, step: int, again: int | None) -> None:
+    """Send a request and cancel it after a time and some steps, and again some steps later."""
+
+    async def send() -> None:
+        async with client.stream("POST", "http://pretended/v1/chat/completions", json=_CALL) as response:
+            await response.aread()
+
+    task = asyncio.create_task(send())
+    await asyncio.sleep(wait_s)
+    for _ in range(step):
+        await asyncio.sleep(0.0)
+    task.cancel()
+    if again is not None:
+        for _ in range(again):
+            await asyncio.sleep(0.0)
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(1.0)  # backups end

@@ -1,0 +1,47 @@
+"""Frees the slots of a connection pool of httpcore that a cancelled attempt would take for ever.
+
+httpcore 1.0.9 and httpcore2 2.16.2 keep a connection that no request uses, after a task was cancelled between the choice
+of its connection and its first byte, or for a second time while it closes a response. A race cancels the task of a
+loser, and its caller may cancel it, too. A pool that has lost all its slots fails every request with `PoolTimeout`.
+"""
+
+import asyncio
+from typing import Any
+
+
+async def free(pool: Any, ended: object = None) -> None:
+    """Close the connections of a pool that no request uses and that are not idle, and reuse their slots.
+
+    Args:
+        pool: pool of httpcore or httpcore2; any other object is left alone.
+        ended: request of the pool with a closed response; None: the request has no response.
+    """
+    try:
+        connections, requests, assign = pool._connections, pool._requests, pool._assign_requests_to_connections
+    except AttributeError:
+        return
+    is_left = ended in requests
+    if is_left:
+        requests.remove(ended)
+    used = {id(each.connection) for each in requests}
+    lost = [each for each in connections if id(each) not in used and not (each.is_idle() or each.is_closed())]
+    if not lost and not is_left:
+        return
+    for each in lost:
+        connections.remove(each)
+    cancelled: asyncio.CancelledError | None = None
+    for each in (*lost, *assign()):
+        try:
+            await each.aclose()  # its socket is closed before the first wait
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception:  # the connection is broken
+            continue
+    if cancelled is not None:
+        raise cancelled
+
+
+async def free_after(body: Any) -> None:
+    """Free the slot of a response of httpx or httpx2 with a closed body."""
+    stream = getattr(body, "_httpcore_stream", None)
+    await free(getattr(stream, "_pool", None), getattr(stream, "_pool_request", None))
