@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from ttft_gateway.client.prometheus import StatsCollector
     from ttft_gateway.client.report import RaceReport, report_of
     from ttft_gateway.client.stats import Stats, StatsSnapshot, TargetSnapshot
-    from ttft_gateway.client.targets import Target
+    from ttft_gateway.client.targets import Credential, Target
 
 _MODULES = {
     "AsyncHedgingTransport": "httpx_async",
     "AsyncHedgingTransport2": "httpx_async",
     "Budget": "budget",
+    "Credential": "targets",
     "HedgeConfig": "config",
     "HedgingSession": "aiohttp_session",
     "HedgingTransport": "httpx_sync",
@@ -53,6 +54,7 @@ __all__ = [
     "AsyncHedgingTransport",
     "AsyncHedgingTransport2",
     "Budget",
+    "Credential",
     "HedgeConfig",
     "HedgingSession",
     "HedgingTransport",

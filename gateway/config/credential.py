@@ -4,23 +4,20 @@ The sources are in ttft_gateway/credentials/sources.py. Pure. Messages never quo
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
 from gateway.config.document import Finding, Loc, RawMapping
 from gateway.config.section import Section
 from gateway.config.values import Name
-from ttft_gateway.credentials.sources import SourceName
-
-_NAMED: Final = ("aws", "google", "azure")  # sources that need no other setting
-_OWN: Final = {"command": "command", "file": "file", "profile": "aws"}  # setting -> the source that uses it
+from ttft_gateway.credentials.sources import CLOUDS, OPTION_OF, SourceName
 
 
 def _may_be_a_name(schema: dict[str, Any]) -> None:
     schema["type"] = ["object", "string"]
     schema["if"] = {"type": "string"}
-    schema["then"] = {"enum": list(_NAMED)}
+    schema["then"] = {"enum": list(CLOUDS)}
 
 
 class CredentialSettings(Section):
@@ -58,7 +55,7 @@ def credential_findings(replica: RawMapping, loc: Loc) -> Iterator[Finding]:
         if key in replica:
             yield (*loc, key), "`credential` is set as well; remove one of the two"
             break
-    for name, user in _OWN.items():
+    for name, user in OPTION_OF.items():
         if name in given and source != user:
             yield (*at, name), f"only source {user} uses `{name}`; remove this line"
         if source == user == name and name not in given:

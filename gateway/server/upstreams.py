@@ -22,12 +22,10 @@ from ttft_gateway.apis.base import Api, Burst, Headers, HttpClient, WireProtocol
 from ttft_gateway.apis.catalog import Auth, Kind
 from ttft_gateway.apis.clouds import kind_at
 from ttft_gateway.apis.tolerant_json import dumps
-from ttft_gateway.credentials.sources import Source
+from ttft_gateway.credentials.sources import CLOUDS, Source, source_at
 from ttft_gateway.limits.prices import Prices, TierPrices
 
 _SECRET_CHARS_MIN = 8
-_AZURE_SCOPE = "https://cognitiveservices.azure.com/.default"
-_FOUNDRY_SCOPE = "https://ai.azure.com/.default"
 
 
 class UpstreamClient(HttpClient, Protocol):
@@ -179,18 +177,21 @@ def source_of(replica: config.ReplicaSettings) -> Source | None:
     given = replica.credential
     if given is None:
         return None
-    scope = None
-    if given.source == "azure":
-        scope = _FOUNDRY_SCOPE if replica.kind == "foundry" else _AZURE_SCOPE
-    region = replica.region if given.source == "aws" else None
-    return Source(given.source, given.command or (), given.file, region, given.profile, scope)
+    return source_at(
+        given.source,
+        replica.kind,
+        command=given.command or (),
+        file=given.file,
+        profile=given.profile,
+        region=replica.region,
+    )
 
 
 def auth_of(replica: config.ReplicaSettings, model: str) -> Auth:
     """Return the header that carries the key or token of a replica: of a cloud's token always the usual one."""
     if replica.auth is not None:
         return config.AUTHS[replica.auth]
-    is_cloud = replica.credential is not None and replica.credential.source in ("aws", "google", "azure")
+    is_cloud = replica.credential is not None and replica.credential.source in CLOUDS
     return Auth.BEARER if is_cloud else facts_of(replica, model).auth
 
 

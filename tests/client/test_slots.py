@@ -1,7 +1,6 @@
 """Cancelled requests leave no slot of httpx's connection pool taken, at whatever step a race is cancelled."""
 
 import asyncio
-import contextlib
 import ssl
 from importlib import import_module
 from typing import Any, Final
@@ -88,15 +87,14 @@ async def _cancelled(client: Any, wait_s: float, step: int, again: int | None) -
         async with client.stream("POST", "http://pretended/v1/chat/completions", json=_CALL) as response:
             await response.aread()
 
-    task = asyncio.create_task(send())
-    await asyncio.sleep(wait_s)
-    for _ in range(step):
-        await asyncio.sleep(0.0)
-    task.cancel()
-    if again is not None:
-        for _ in range(again):
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(send())
+        await asyncio.sleep(wait_s)
+        for _ in range(step):
             await asyncio.sleep(0.0)
         task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+        for _ in range(again or 0):
+            await asyncio.sleep(0.0)
+        if again is not None:
+            task.cancel()
     await asyncio.sleep(1.0)  # backups end

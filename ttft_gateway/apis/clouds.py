@@ -43,6 +43,7 @@ _RESPONSES: Final = frozenset({Api.RESPONSES})
 _geography = re.compile(r"(?:us|us-gov|eu|apac|au|ca|jp|global)\.").match
 _version = re.compile(r":\d+$|^(?:[\w-]+\.)?anthropic\..*-v\d+$").search  # nvidia.nemotron-nano-9b-v2 has no version
 _mantle_host = re.compile(r"(?:^|\.)bedrock-mantle\.").search
+_bedrock_region = re.compile(r"(?:^|\.)bedrock-(?:mantle|runtime)\.([\w-]+)\.").search
 _runtime_host = re.compile(r"(?:^|\.)bedrock-runtime\.").search
 
 _NO_ROUTE: Final = ("amazon.", "meta.", "cohere.", "ai21.", "stability.", "luma.", "twelvelabs.")
@@ -92,6 +93,12 @@ def base_url_of(kind: str, place: Place, model: str) -> str | None:
         route = "anthropic/v1" if _is_claude(model) else "openai/v1"
         return f"https://{place.resource}.services.ai.azure.com/{route}"
     return f"https://{place.resource}.openai.azure.com/openai/v1"
+
+
+def region_of(base_url: str) -> str | None:
+    """Return the region of Bedrock in a base URL; None if it has none."""
+    found = _bedrock_region(urlsplit(base_url).hostname or "")
+    return None if found is None else found[1]
 
 
 def kind_at(name: str, base_url: str, model: str) -> Kind:

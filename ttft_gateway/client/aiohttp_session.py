@@ -7,12 +7,21 @@ own. A middleware of aiohttp could not race, because all that it sends shares th
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from aiohttp import BytesPayload, ClientRequest, ClientResponse, ClientSession, ClientTimeout, StreamReader
+from aiohttp import (
+    BytesPayload,
+    ClientConnectionError,
+    ClientRequest,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    StreamReader,
+)
 from aiohttp.hdrs import CONTENT_ENCODING
 from multidict import CIMultiDict
 from yarl import URL
@@ -20,7 +29,7 @@ from yarl import URL
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.client.aiohttp_content import RacedContent
 from ttft_gateway.client.asked import HEDGE_HEADER, ask
-from ttft_gateway.client.async_race import AsyncRace, cancel_all
+from ttft_gateway.client.async_race import AsyncRace, cancel_all, wait_for
 from ttft_gateway.client.budget import Budget
 from ttft_gateway.client.config import First, HedgeConfig
 from ttft_gateway.client.hedger import ClientAttempt, safely
@@ -96,6 +105,7 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
         super().__init__(config, replicas, stats, first, budget)
         self._inner = ClientSession(**options)
         self.adapter = SessionSender(self._inner)
+        self.unsent = ClientConnectionError
         self._tasks: set[asyncio.Task[None]] = set()
         base = options.get("base_url")
         self._base = None if base is None else URL(base)
@@ -210,8 +220,8 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
         call, asked, home, target = entrant.request, entrant.asked, entrant.home, attempt.target
         options = {**call.options, "raise_for_status": False}
         body = None if target is None else body_to(asked, target)
-        if body is None and call.is_json and attempt.number:
-            body = call.body  # aiohttp closes the payload of the primary
+        if body is None and call.is_json and (attempt.number or attempt.is_repeated):
+            body = call.body  # aiohttp closes a payload that was sent
         if body is not None:
             options["data"] = BytesPayload(body, content_type=_JSON)
         if attempt.number:
@@ -318,6 +328,9 @@ class SessionSender:
 
     async def close(self, opened: Opened[ClientResponse]) -> None:
         opened.response.close()
+
+    async def wait(self, fetching: "Future[None]", limit_s: float) -> None:
+        await wait_for(fetching, limit_s)
 
 
 class _Pieces:

@@ -9,11 +9,14 @@ import asyncio
 import math
 from collections.abc import Collection
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ttft_gateway.client.hedger import ClientAttempt, safely
 from ttft_gateway.client.race import UNSENT, Overtaken, RacedAttempts
 from ttft_gateway.client.tracing import traced
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _T = TypeVar("_T")
 _SOON_S: Final = 0.001  # precision of timers
@@ -25,6 +28,11 @@ async def cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def wait_for(fetching: "Future[None]", limit_s: float) -> None:
+    """Wait for the end of a fetch in a thread, at most for a time."""
+    await asyncio.wait([asyncio.wrap_future(fetching)], timeout=limit_s)
 
 
 class AsyncRace(Generic[_T]):

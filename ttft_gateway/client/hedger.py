@@ -24,7 +24,7 @@ import random
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
@@ -111,6 +111,7 @@ class Hedger:
         rules: rules for requests that are no calls of an LLM API.
         cold_s: delay of a backup before there is a plan, if it may be shorter; infinite: the settings have the delay.
         credits: credits of the budget; set with the first population.
+        use_tokens: locks the replicas without a token (`tokens.py`); None if no target has a credential.
 
     Args:
         config: settings.
@@ -141,6 +142,11 @@ class Hedger:
         self.cold_s = math.inf if config.warmup_delay is not None else DEFAULTS.cold_start_delay_s
         self._parameters = parameters(config, self.budget.percent)
         check(self.targets)
+        self.use_tokens: Callable[[Pool, Mapping[str, tuple[Target | None, str]], float], None] | None = None
+        if any(target.token is not None for target in self.targets):
+            from ttft_gateway.client.tokens import use_tokens
+
+            self.use_tokens = use_tokens
         self.forget()
         _ALL.add(self)
 
@@ -220,6 +226,7 @@ class ClientAttempt:
         hedge_s: time of the next decision on a backup; infinite for none.
         outcome: its end, None while it runs.
         why: reason of a backup; empty for the primary.
+        is_repeated: True after it was sent again, with a renewed token.
         headers_s: None: no policy of a client reads the times of headers.
 
     The other attributes are described in `AttemptView`.
@@ -242,6 +249,7 @@ class ClientAttempt:
     watch: StreamWatch | None = None
     empty = False
     why = ""
+    is_repeated = False
 
     def __init__(self, replica: Replica, target: Target | None, label: str, number: int, start_s: float) -> None:
         self.replica = replica
@@ -294,6 +302,8 @@ class ClientRace:
         hedger, pool, facts = self.hedger, self._pool, self._facts
         with hedger.lock:
             now_s, rand = hedger.clock(), hedger.rand()
+            if hedger.use_tokens is not None:
+                hedger.use_tokens(pool, self._targets, now_s)
             primary = pool.begin(facts, now_s, rand)
             if primary is not None:
                 replica = primary.replica
@@ -327,6 +337,8 @@ class ClientRace:
         hedger, pool, facts = self.hedger, self._pool, self._facts
         with hedger.lock:
             now_s = hedger.clock()
+            if hedger.use_tokens is not None:
+                hedger.use_tokens(pool, self._targets, now_s)
             live = [each for each in self.attempts if each.outcome is None and each.content_s is None]
             backup = None
             for late in live:

@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ttft_gateway.client import slots
-from ttft_gateway.client.async_race import AsyncRace, cancel_all
+from ttft_gateway.client.async_race import AsyncRace, cancel_all, wait_for
 from ttft_gateway.client.hedger import log_failure
 from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, WrongUseError, transport_class
 from ttft_gateway.client.messages import HttpxRequest, without_switch
@@ -35,6 +35,9 @@ class AsyncHttpxSender:
             await opened.body.aclose()
         finally:
             await slots.free_after(opened.body)
+
+    async def wait(self, fetching: "Future[None]", limit_s: float) -> None:
+        await wait_for(fetching, limit_s)
 
 
 class _Transport(HttpxTransport[_T]):
@@ -122,6 +125,8 @@ class _Body(Ending[Response]):
 
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import httpx
     import httpx2
 

@@ -1,5 +1,6 @@
 """The synchronous transports for httpx and httpx2: `httpx.Client(transport=HedgingTransport())`."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from itertools import chain
@@ -31,6 +32,10 @@ class HttpxSender:
 
     async def close(self, opened: Opened[Response]) -> None:
         opened.body.close()
+
+    async def wait(self, fetching: "Future[None]", limit_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            fetching.result(limit_s)
 
 
 class _Pieces:
@@ -118,6 +123,8 @@ class _Body(Ending[Response]):
 
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import httpx
     import httpx2
 

@@ -78,6 +78,7 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
         super().__init__(config, replicas, stats, first, budget)
         self._check(transport)
         self._addresses: dict[object, tuple[str, bytes]] = {}  # origins and paths of recent URLs, by httpx's parts
+        self.unsent = self._library.ConnectError
         self._use(transport)
 
     _sends: str  # name of the method of transports that send

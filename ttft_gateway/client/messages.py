@@ -11,7 +11,7 @@ import msgspec
 
 from ttft_gateway.apis.catalog import Auth
 from ttft_gateway.client.asked import HEDGE_HEADER, Asked, positioned
-from ttft_gateway.client.targets import PORTS, Target, kind_of
+from ttft_gateway.client.targets import PORTS, Target
 
 Raw = list[tuple[bytes, bytes]]
 """Headers in order, names in any case."""
@@ -128,7 +128,9 @@ def without_switch(request: _Request) -> _Request:
 
 def is_plain(home: Target | None, target: Target | None) -> bool:
     """Return True if a target gets the request unchanged."""
-    return target is None or (target is home and target.api_key is None and target.model is None and not target.headers)
+    if target is None:
+        return True
+    return target is home and target.api_key is target.credential is target.model is None and not target.headers
 
 
 def address_at(raw_path: bytes, home: Target, target: Target) -> tuple[str, str]:
@@ -151,11 +153,14 @@ def headers_to(raw: Raw, home: Target, target: Target) -> Raw:
     """Return the headers for a target."""
     own = {name.lower().encode(): value.encode() for name, value in target.headers.items()}
     used = next((name.lower() for name, _ in raw if name.lower() in _AUTH), Auth.BEARER.value.encode())
-    if target.api_key is not None:
-        kind = kind_of(target.origin[1], target.kind)
+    secret = target.api_key if target.token is None else target.token.value
+    if secret is not None:
+        kind = target.facts
         is_known = target.kind is not None or kind.auth is not Auth.BEARER
         name = kind.auth.value.encode() if is_known else used
-        own.setdefault(name, f"{'Bearer ' if name == b'authorization' else ''}{target.api_key}".encode())
+        if target.token is not None and target.token.is_bearer:
+            name = Auth.BEARER.value.encode()
+        own.setdefault(name, f"{'Bearer ' if name == b'authorization' else ''}{secret}".encode())
         raw = [each for each in raw if each[0].lower() not in _AUTH]
     if target.origin != home.origin:
         raw = public(raw)

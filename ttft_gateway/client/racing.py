@@ -5,9 +5,9 @@ library's own class, which reads its requests (`Racing`), and replaces the body 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.client.asked import Asked
@@ -20,6 +20,9 @@ from ttft_gateway.client.race import Overtaken
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Target
 from ttft_gateway.hedging.outcomes import Outcome
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _Q = TypeVar("_Q")  # request, as the library's class reads it
 _S = TypeVar("_S")  # request, as it is sent
@@ -62,6 +65,9 @@ class HttpAdapter(Protocol[_S_contra, _R]):
     async def close(self, opened: Opened[_R]) -> None:
         """Close a response before its end, and its connection."""
 
+    async def wait(self, fetching: "Future[None]", limit_s: float) -> None:
+        """Wait for the fetch of a token, at most for a time."""
+
 
 class Racing(ABC, Generic[_Q, _S, _R]):
     """The policy and the options of one transport or session.
@@ -71,9 +77,11 @@ class Racing(ABC, Generic[_Q, _S, _R]):
         stats: its counts.
         first: event that ends a race.
         adapter: sends.
+        unsent: makes the library's error for a connection that cannot be made.
     """
 
     adapter: HttpAdapter[_S, _R]
+    unsent: Callable[[str], Exception]
 
     def __init__(
         self,
@@ -115,7 +123,7 @@ class Racing(ABC, Generic[_Q, _S, _R]):
 class Entrant(Generic[_Q, _S, _R]):
     """One request that takes part in a race: its `race.RacedAttempts`."""
 
-    __slots__ = ("_racing", "asked", "home", "primary", "race", "request")
+    __slots__ = ("asked", "home", "primary", "race", "racing", "request")
 
     def __init__(
         self,
@@ -126,7 +134,7 @@ class Entrant(Generic[_Q, _S, _R]):
         race: ClientRace,
         primary: ClientAttempt,
     ) -> None:
-        self._racing = racing
+        self.racing = racing
         self.request = request
         self.asked = asked
         self.home = home
@@ -135,9 +143,13 @@ class Entrant(Generic[_Q, _S, _R]):
 
     async def open(self, attempt: ClientAttempt) -> Opened[_R]:
         """Send an attempt and read it up to its first event, to its end, or to its error."""
-        racing = self._racing
+        racing = self.racing
         race, asked = self.race, self.asked
-        opened = await racing.adapter.send(racing.request_to(self, attempt))
+        target = attempt.target
+        if target is None or target.token is None:
+            opened = await racing.adapter.send(racing.request_to(self, attempt))
+        else:
+            opened = await target.token.send(self, attempt)
         status, headers = opened.status, opened.headers
         try:
             try:
@@ -164,7 +176,7 @@ class Entrant(Generic[_Q, _S, _R]):
 
     async def close(self, opened: Opened[_R]) -> None:
         """Close a response that is not returned."""
-        await self._racing.adapter.close(opened)
+        await self.racing.adapter.close(opened)
 
 
 async def _has_first(opened: Opened[_R], finder: Detector) -> bool:

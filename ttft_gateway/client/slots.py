@@ -1,11 +1,12 @@
 """Frees the slots of a connection pool of httpcore that a cancelled attempt would take for ever.
 
-httpcore 1.0.9 and httpcore2 2.16.2 keep a connection that no request uses, after a task was cancelled between the choice
-of its connection and its first byte, or for a second time while it closes a response. A race cancels the task of a
-loser, and its caller may cancel it, too. A pool that has lost all its slots fails every request with `PoolTimeout`.
+httpcore 1.0.9 and httpcore2 2.16.2 keep a connection that no request uses if a task is cancelled between the choice of
+its connection and its first byte, or while it closes a response. A race cancels the task of a loser, and its caller may
+cancel it, too. A pool that has lost all its slots fails every request with `PoolTimeout`.
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 
@@ -32,11 +33,10 @@ async def free(pool: Any, ended: object = None) -> None:
     cancelled: asyncio.CancelledError | None = None
     for each in (*lost, *assign()):
         try:
-            await each.aclose()  # its socket is closed before the first wait
+            with contextlib.suppress(Exception):  # of a broken connection
+                await each.aclose()  # which closes its socket before it waits
         except asyncio.CancelledError as error:
             cancelled = error
-        except Exception:  # the connection is broken
-            continue
     if cancelled is not None:
         raise cancelled
 

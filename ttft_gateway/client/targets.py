@@ -5,7 +5,9 @@ Facts about providers are the gateway's (`ttft_gateway.apis.catalog`), found by 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, cast
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from ttft_gateway.apis.base import Endpoint
@@ -16,17 +18,41 @@ from ttft_gateway.hedging.parameters import HedgeParameters
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
+if TYPE_CHECKING:
+    from ttft_gateway.client.tokens import TargetToken
+
 _HOSTS: Final[Mapping[str, str]] = {
     host: name
     for name, kind in CATALOG.items()
     for host in (*kind.hosts, urlsplit(kind.base_url or "").hostname)
     if host is not None
 }
+_KINDS_MAX: Final = 256  # URLs that are remembered
 PORTS: Final = {"http": 80, "https": 443}
 _NO_ENDPOINT: Final = cast(Endpoint, None)  # a transport sends, not the replica
 
 Origin = tuple[str, str, int]
 """Scheme, host and port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A source of tokens that end, which are fetched off the loop and renewed before their end.
+
+    Attributes:
+        source: "aws", "google" or "azure", the login of this process there; "command", a program that prints an
+            ExecCredential of Kubernetes; "file", a file with a token or an ExecCredential, which is read every 5 s.
+        command: program and arguments, of "command".
+        file: path, of "file".
+        profile: profile of the AWS configuration, of "aws"; None: the default one.
+        region: region of Bedrock, of "aws"; None: the region in the base URL.
+    """
+
+    source: Literal["aws", "google", "azure", "command", "file"]
+    command: Sequence[str] = field(default=(), repr=False)
+    file: str | None = None
+    profile: str | None = None
+    region: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +66,12 @@ class Target:
         name: name in the statistics; empty: the host.
         headers: further headers, sent to this address only; they replace the request's.
         kind: kind of the server (docs/providers.md); None: found by the host, else a compatible server.
+        credential: source of tokens that are sent instead of a key; "aws", "google" and "azure" need no other options.
+        token: the token of the credential; None if there is no credential.
+
+    Raises:
+        ValueError: an argument has no meaning, or contradicts another one.
+        ModuleNotFoundError: the package of the credential is not installed.
     """
 
     base_url: str
@@ -48,6 +80,8 @@ class Target:
     name: str = ""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     kind: str | None = None
+    credential: Credential | Literal["aws", "google", "azure"] | None = None
+    token: "TargetToken | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.base_url)
@@ -57,6 +91,22 @@ class Target:
             raise ValueError("base_url has a query, fragment or password; remove it")
         if self.kind is not None and self.kind not in CATALOG:
             raise ValueError(f"kind is {self.kind!r}; use one of {', '.join(sorted(CATALOG))}")
+        if self.credential is not None:
+            self._use(Credential(self.credential) if isinstance(self.credential, str) else self.credential)
+
+    def _use(self, credential: Credential) -> None:
+        """Check a credential and set its token, with modules that a client with keys does not load."""
+        from ttft_gateway.client.tokens import token_of
+
+        if self.api_key is not None:
+            raise ValueError("api_key and credential are set; remove one of the two")
+        object.__setattr__(self, "credential", credential)
+        object.__setattr__(self, "token", token_of(credential, self.base_url, self.kind or kind_name(self.base_url)))
+
+    def __reduce__(self) -> Any:
+        """Pickle the arguments: a token stays in its process."""
+        given = (self.base_url, self.api_key, self.model, self.name, self.headers, self.kind, self.credential)
+        return type(self), given
 
     @property
     def origin(self) -> Origin:
@@ -70,16 +120,37 @@ class Target:
         return urlsplit(self.base_url).path.rstrip("/")
 
     @property
+    def facts(self) -> Kind:
+        """Facts of the server."""
+        return kind_of(self.base_url, self.kind, self.model)
+
+    @property
     def label(self) -> str:
         """Name in the statistics."""
         return self.name or urlsplit(self.base_url).netloc
 
 
-def kind_of(host: str, named: str | None = None) -> Kind:
-    """Return the facts of the server at a host; if the host is unknown, of a compatible server."""
-    if named is None:
-        named = next((kind for end, kind in _HOSTS.items() if host == end or host.endswith("." + end)), "compatible")
-    return CATALOG[named]
+def kind_name(url: str) -> str:
+    """Return the name of the kind of the server at a URL; if its host is unknown, of a compatible server."""
+    host = urlsplit(url).hostname or ""
+    found = (kind for end, kind in _HOSTS.items() if fnmatchcase(host, end) or fnmatchcase(host, f"*.{end}"))
+    return next(found, "compatible")
+
+
+@lru_cache(_KINDS_MAX)
+def kind_of(url: str, named: str | None = None, model: str | None = None) -> Kind:
+    """Return the facts of the server at a URL, as they hold for its route.
+
+    Args:
+        named: name of its kind; None: found by the host.
+        model: name of the model there; None: unknown.
+    """
+    named = named or kind_name(url)
+    if not CATALOG[named].place:
+        return CATALOG[named]
+    from ttft_gateway.apis.clouds import kind_at
+
+    return kind_at(named, url, model or "")
 
 
 def check(targets: tuple[Target, ...]) -> None:
@@ -134,15 +205,14 @@ def populate(asked: Asked, config: HedgeConfig, parameters: HedgeParameters, tar
     replicas: list[Replica] = []
     found: dict[str, tuple[Target | None, str]] = {}
     for target in targets:
-        kind = kind_of(target.origin[1], target.kind)
-        quota = f"{target.origin} {target.api_key} {target.model}"
-        replicas.append(_replica(target.label, kind, quota, config, is_llm=is_llm))
+        quota = f"{target.origin} {target.api_key or id(target.token)} {target.model}"
+        replicas.append(_replica(target.label, target.facts, quota, config, is_llm=is_llm))
         found[target.label] = target, target.label
     if not targets:
         label = origin.partition("://")[2].rstrip(":")
         for number in range(config.max_hedges + 1):
             unique = f"{label} #{number}"
-            replicas.append(_replica(unique, kind_of(_host(origin)), origin, config, is_llm=is_llm))
+            replicas.append(_replica(unique, kind_of(origin), origin, config, is_llm=is_llm))
             found[unique] = None, label
     return Population(Pool(name, replicas, parameters), found)
 
@@ -159,8 +229,8 @@ def teach(pool: Pool, times: Sequence[tuple[str, float, float]]) -> None:
 def stores_answers(asked: Asked, targets: Sequence[Target]) -> bool:
     """Return True if a server that may get the request stores answers by default."""
     if not targets:
-        return kind_of(_host(asked.population[0])).stores_responses
-    return any(kind_of(each.origin[1], each.kind).stores_responses for each in targets)
+        return kind_of(asked.population[0]).stores_responses
+    return any(target.facts.stores_responses for target in targets)
 
 
 def _replica(name: str, kind: Kind, quota: str, config: HedgeConfig, *, is_llm: bool) -> Replica:
@@ -175,7 +245,3 @@ def _replica(name: str, kind: Kind, quota: str, config: HedgeConfig, *, is_llm: 
         counts_max_tokens=kind.counts_max_tokens,
         batches=kind.own_engine,
     )
-
-
-def _host(origin: str) -> str:
-    return origin.partition("://")[2].rpartition(":")[0]

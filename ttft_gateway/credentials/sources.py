@@ -16,7 +16,7 @@ Sources, read on 28 November 2026:
 import importlib.util
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -31,6 +31,12 @@ from ttft_gateway.credentials.token import (
 )
 
 SourceName = Literal["aws", "google", "azure", "command", "file"]
+CLOUDS: Final = ("aws", "google", "azure")
+"""Sources that need no option: the login of this process at a cloud. Their tokens are bearer tokens."""
+OPTION_OF: Final = {"command": "command", "file": "file", "profile": "aws"}
+"""The source that uses an option."""
+FIRST_S_MAX: Final = 10.0
+"""Longest wait for a first token."""
 FILE_EVERY_S: Final = 5.0
 """Time between two looks at a watched file."""
 
@@ -46,6 +52,10 @@ _PACKAGES: Final = {
     "azure": ("azure.identity", "azure-identity"),
 }
 Fetch = Callable[[], Token]
+
+
+_AZURE_SCOPE: Final = "https://cognitiveservices.azure.com/.default"
+_FOUNDRY_SCOPE: Final = "https://ai.azure.com/.default"
 
 
 class SourceFault(Exception):
@@ -75,6 +85,26 @@ class Source(NamedTuple):
         """Return a name for messages, without the arguments of a program."""
         detail = self.file or (Path(self.command[0]).name if self.command else None) or self.region
         return f"{self.name} {detail}" if detail else self.name
+
+
+def source_at(
+    name: SourceName, kind: str, *, command: Sequence[str], file: str | None, profile: str | None, region: str | None
+) -> Source:
+    """Return the source of the tokens of a server.
+
+    Args:
+        kind: kind of the server.
+        region: region of the server, for `aws`.
+    """
+    scope = None
+    if name == "azure":
+        scope = _FOUNDRY_SCOPE if kind == "foundry" else _AZURE_SCOPE
+    return Source(name, tuple(command), file, region if name == "aws" else None, profile, scope)
+
+
+def fault_of(error: Exception) -> str | None:
+    """Return the reason for which a fetch has failed, without a secret; None if the error is a bug."""
+    return str(error) if isinstance(error, SourceFault | NotAToken) else None
 
 
 def package_fault(name: str) -> str | None:

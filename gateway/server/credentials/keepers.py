@@ -17,10 +17,9 @@ from gateway.process_events import CredentialChanged
 from gateway.race.context import Runtime
 from gateway.server.daemon_thread import on_thread
 from ttft_gateway.credentials.renewal import Renewal
-from ttft_gateway.credentials.sources import FILE_EVERY_S, Source, SourceFault, fetch_of
-from ttft_gateway.credentials.token import NotAToken, Token
+from ttft_gateway.credentials.sources import FILE_EVERY_S, FIRST_S_MAX, Source, fault_of, fetch_of
+from ttft_gateway.credentials.token import Token
 
-_FIRST_S_MAX: Final = 10.0  # a start or a reload waits no longer for the first tokens
 _SLOW_S: Final = 10.0  # a fetch that takes longer is reported
 NOT_YET: Final = "its token has not arrived yet"
 
@@ -156,11 +155,11 @@ class TokenKeeper:
     def _take(self, found: Token | Exception, now_s: float) -> None:
         """Use the result of a fetch."""
         state, rand = self._renewal, self._runtime.rand()
-        if isinstance(found, SourceFault | NotAToken):
-            state.on_failure(str(found), now_s, rand)
-        elif isinstance(found, Exception):
-            self._runtime.report("credentials", found)
-            state.on_failure("the fetch failed with an internal error", now_s, rand)
+        if isinstance(found, Exception):
+            fault = fault_of(found)
+            if fault is None:
+                self._runtime.report("credentials", found)
+            state.on_failure(fault or "the fetch failed with an internal error", now_s, rand)
         elif state.on_token(found, now_s, rand) or self._has_ended:
             self._has_ended = False
             self._put(self.source, TokenState(found.value, None, is_cure=self._was_rejected))
@@ -217,7 +216,7 @@ class TokenKeepers:
                 self._kept[source] = keeper, self._tasks.create_task(keeper.keep())
         waits = [self._kept[source][0].is_known.wait() for source in sources]
         try:
-            async with asyncio.timeout(_FIRST_S_MAX):
+            async with asyncio.timeout(FIRST_S_MAX):
                 await asyncio.gather(*waits)
         except TimeoutError:
             pass
