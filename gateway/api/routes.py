@@ -278,7 +278,7 @@ def _facts(
         None if previous_id is None else _pinned(previous_id, model, key_name),
         runtime.rand(),
         attempts_max,
-        inbound.ttft_target_s,
+        times.ttft_target_s,
         times.read_timeout_s,
         times.silence_s,
         times.total_s,

@@ -39,7 +39,16 @@ from ttft_gateway.requests.parsed import NumberLimits
 from ttft_gateway.routing.affinity import Affinity
 from ttft_gateway.routing.replicas import Replica
 
-_PASSED_HEADERS = frozenset({b"anthropic-beta", b"openai-beta", b"traceparent", b"tracestate"})
+_PASSED_HEADERS = frozenset(
+    {
+        b"anthropic-beta",
+        b"openai-beta",
+        b"traceparent",
+        b"tracestate",
+        b"x-llm-d-slo-tpot-ms",
+        b"x-llm-d-slo-ttft-ms",
+    }
+)
 _DRAINED_S = 300.0  # time for which a removed replica stays in the metrics
 _T = TypeVar("_T")
 

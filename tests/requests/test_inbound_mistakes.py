@@ -13,6 +13,7 @@ from sentences import Sentences
 from ttft_gateway.apis.base import Api
 from ttft_gateway.requests.errors import InvalidRequest
 from ttft_gateway.requests.field_errors import MESSAGES_MAX, PROMPTS_MAX
+from ttft_gateway.requests.headers import CallerTimes
 from ttft_gateway.requests.request import _READERS, KEYS_MAX
 
 SYNTAX: dict[str, tuple[bytes, tuple[int, int] | None]] = {  # body -> line and column in the message
@@ -268,8 +269,27 @@ def test_usage_is_told_only_if_asked() -> None:
 @pytest.mark.parametrize(("value", "target_s"), [(b"3s", 3.0), (b" 800MS ", 0.8), (b"2.5s", 2.5), (b"0.5ms", 0.0005)])
 def test_a_target_is_read(value: bytes, target_s: float) -> None:
     """`x-ttft-target` is a duration in milliseconds or seconds, in any case of letters; without it there is none."""
-    assert read(chat(), headers=[(b"x-ttft-target", value)]).ttft_target_s == pytest.approx(target_s)
-    assert read(chat()).ttft_target_s is None
+    assert read(chat(), headers=[(b"x-ttft-target", value)]).times.ttft_target_s == pytest.approx(target_s)
+    assert read(chat()).times.ttft_target_s is None
+
+
+@pytest.mark.parametrize(
+    ("value", "target_s"),
+    [
+        (b"800", 0.8),
+        (b" 1500.5\t", 1.5005),
+        (b"9999999", 9999.999),
+        *(
+            (value, None)
+            for value in (b"", b"0", b"0.0", b"-1", b"800ms", b"1e3", b"nan", b"inf", b"10000000", b"soon")
+        ),
+    ],
+)
+def test_the_objective_of_llm_d_is_a_target(value: bytes, target_s: float | None) -> None:
+    """`x-llm-d-slo-ttft-ms` is a number of milliseconds; others are ignored; `x-ttft-target` goes first."""
+    slo = (b"x-llm-d-slo-ttft-ms", value)
+    assert read(chat(), headers=[slo]).times == CallerTimes(ttft_target_s=target_s)
+    assert read(chat(), headers=[slo, (b"x-ttft-target", b"3s")]).times.ttft_target_s == 3.0
 
 
 def test_long_headers_are_cut_in_messages() -> None:

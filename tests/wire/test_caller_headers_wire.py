@@ -66,7 +66,7 @@ def test_an_id_of_another_form_is_replaced() -> None:
 
 
 def test_named_headers_are_passed_to_the_replica() -> None:
-    """A replica receives the headers of `pass_headers`, in any case of letters, and no credential of the caller."""
+    """A replica receives llm-d's objectives and the headers of `pass_headers`, in any case, and no credential."""
     received: list[bytes] = []
 
     async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -75,7 +75,9 @@ def test_named_headers_are_passed_to_the_replica() -> None:
 
     async def main() -> None:
         keys = [{"name": "team", "key": "sk-of-the-caller"}]
-        headers = {"X-Tenant": "blue", "x-other": "1", "cookie": "c=1", "authorization": "Bearer sk-of-the-caller"}
+        slo = {"x-llm-d-slo-ttft-ms": "800", "X-LLM-D-SLO-TPOT-MS": "soon"}
+        own = {"x-other": "1", "cookie": "c=1", "authorization": "Bearer sk-of-the-caller", "x-ttft-target": "1s"}
+        headers = {"X-Tenant": "blue", **slo, **own}
         async with scripted(replica) as server:
             urls = {"a": f"http://127.0.0.1:{server.port}/v1"}
             async with (
@@ -83,8 +85,10 @@ def test_named_headers_are_passed_to_the_replica() -> None:
                 answer(site.port, request_bytes(_WHOLE, headers=headers)) as got,
             ):
                 assert got.status == 500
-        assert b"\r\nx-tenant: blue\r\n" in received[0]
-        assert not [name for name in (b"x-other", b"cookie", b"sk-of-the-caller") if name in received[0]]
+        lines = received[0].split(b"\r\n")
+        assert {b"x-tenant: blue", b"x-llm-d-slo-ttft-ms: 800", b"x-llm-d-slo-tpot-ms: soon"} <= set(lines)
+        own_names = (b"x-other", b"cookie", b"sk-of-the-caller", b"x-ttft-target")
+        assert not [name for name in own_names if name in received[0]]
 
     run_real(main())
 

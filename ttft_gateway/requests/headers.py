@@ -18,6 +18,7 @@ _request_id = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}").fullmatch  # UUIDs, `R
 _trace = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?").fullmatch  # W3C Trace Context
 _NO_TRACE: Final = b"0" * 32
 _duration = re.compile(rb"([0-9]{1,7}(?:\.[0-9]{1,6})?)(ms|s)").fullmatch
+_milliseconds = re.compile(rb"[0-9]{1,7}(?:\.[0-9]{1,6})?").fullmatch
 
 
 class CallerIds(NamedTuple):
@@ -28,22 +29,33 @@ class CallerIds(NamedTuple):
 
 
 class CallerTimes(NamedTuple):
-    """The limits of a caller on the times of its answer, in seconds from its request on.
+    """The limits and the target of a caller for the times of its answer, in seconds from its request on.
 
     Attributes:
         deadline_s: for the first content, or for an answer in one piece; the shortest limit, None if there is none.
         read_timeout_s: for bytes of any kind, the read timeout of its SDK; None if it is unknown.
         silence_s: for each silence of content in a stream, or for a whole answer that is not streamed.
         total_s: for the end of the answer.
+        ttft_target_s: for the first content, as a target of hedging; None if there is none.
     """
 
     deadline_s: float | None = None
     read_timeout_s: float | None = None
     silence_s: float = math.inf
     total_s: float = math.inf
+    ttft_target_s: float | None = None
 
 
-TIMES: Final = frozenset([b"x-ttft-deadline", b"x-ttft-max", b"x-ttft-total", b"x-stainless-read-timeout"])
+TIMES: Final = frozenset(
+    [
+        b"x-ttft-deadline",
+        b"x-ttft-max",
+        b"x-ttft-target",
+        b"x-ttft-total",
+        b"x-llm-d-slo-ttft-ms",
+        b"x-stainless-read-timeout",
+    ]
+)
 NO_TIMES: Final = CallerTimes()
 _NO_IDS: Final = CallerIds(None, None)
 
@@ -120,8 +132,19 @@ def caller_times(by_name: Mapping[bytes, bytes]) -> CallerTimes:
     silence_s = duration_s(by_name, b"x-ttft-deadline") if b"x-ttft-deadline" in by_name else read_s or math.inf
     ttft_s = duration_s(by_name, b"x-ttft-max") if b"x-ttft-max" in by_name else math.inf
     total_s = duration_s(by_name, b"x-ttft-total") if b"x-ttft-total" in by_name else math.inf
+    target_s = None
+    if b"x-ttft-target" in by_name:
+        target_s = duration_s(by_name, b"x-ttft-target")
+    elif b"x-llm-d-slo-ttft-ms" in by_name:
+        target_s = _slo_s(by_name[b"x-llm-d-slo-ttft-ms"])
     deadline_s = min(silence_s, ttft_s, total_s)
-    return CallerTimes(deadline_s if deadline_s < math.inf else None, read_s, silence_s, total_s)
+    return CallerTimes(deadline_s if deadline_s < math.inf else None, read_s, silence_s, total_s, target_s)
+
+
+def _slo_s(value: bytes) -> float | None:
+    """Read llm-d's TTFT objective in milliseconds; None if it is zero or no number, which llm-d ignores, too."""
+    match = _milliseconds(value.strip(b" \t"))
+    return None if match is None else float(match[0]) / 1000 or None
 
 
 def _read_timeout_s(by_name: Mapping[bytes, bytes]) -> float | None:

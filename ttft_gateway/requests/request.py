@@ -50,7 +50,6 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
         stored: True if an upstream that stores answers would store this one, because `store` is not false.
         previous_id: id of the stored answer that this request continues, None if there is none.
         tells_usage: True if the client asked for a report of usage and cost.
-        ttft_target_s: the TTFT target of the request; None if the client sent none.
     """
 
     call: Call
@@ -60,7 +59,6 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     stored: bool = False
     previous_id: str | None = None
     tells_usage: bool = False
-    ttft_target_s: float | None = None
 
 
 _COUNTED_MIN: Final = 16 * 1024  # larger bodies may have their keys counted before the keys are decoded
@@ -112,7 +110,6 @@ def parse(
         inbound_headers.check_content_headers(by_name)
     wants_hedge = b"x-ttft-hedge" not in by_name or inbound_headers.is_on(by_name, b"x-ttft-hedge")
     tells_usage = b"x-ttft-usage" in by_name and inbound_headers.is_on(by_name, b"x-ttft-usage")
-    ttft_target_s = inbound_headers.duration_s(by_name, b"x-ttft-target") if b"x-ttft-target" in by_name else None
     times = NO_TIMES if TIMES.isdisjoint(by_name) else inbound_headers.caller_times(by_name)
     top = _large_top(api, body, bounds) if len(body) > inbound_large.SIZE_MIN else None
     body, spans, fields = top or _top(api, body, bounds, default_model)
@@ -146,7 +143,6 @@ def parse(
         fields.stored,
         fields.previous_id,
         tells_usage,
-        ttft_target_s,
     )
 
 
