@@ -302,8 +302,10 @@ class _Pieces(httpx.AsyncByteStream):
 @contextlib.asynccontextmanager
 async def serve_api(cluster: FakeKubernetes, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve the API on a port of this machine while inside; yields the port."""
+    connections: set[asyncio.Task[None] | None] = set()
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(asyncio.current_task())
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             fields = (line.partition(":") for line in head[1:] if line)
@@ -323,6 +325,7 @@ async def serve_api(cluster: FakeKubernetes, port: int = 0, tls: ssl.SSLContext 
             writer.transport.abort()
         finally:
             writer.close()
+            connections.discard(asyncio.current_task())
 
     server = await asyncio.start_server(respond, "127.0.0.1", port, ssl=tls)
     try:
@@ -330,8 +333,7 @@ async def serve_api(cluster: FakeKubernetes, port: int = 0, tls: ssl.SSLContext 
     finally:
         server.close()
         cluster.restart()
-        while running := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(running)
+        await asyncio.gather(*(each for each in connections if each is not None))
 
 
 class ServedKubernetes(NamedTuple):

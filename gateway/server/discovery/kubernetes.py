@@ -29,7 +29,9 @@ _WATCH_S: Final = 30.0  # asked of the server
 _WATCH_S_MAX: Final = _WATCH_S + 10.0  # a watch that has not ended hangs
 _STEADY_S: Final = 5.0  # a watch that ends earlier counts as failed
 _AGAIN_S: Final = 0.25  # before the first repetition; each next one takes twice as long
-_AGAIN_S_MAX: Final = 30.0
+_STEPS_MAX: Final = 8  # up to 32 s
+_STEPS_MAX_ENDED: Final = 3  # up to 1 s, after a watch that has begun
+_WAIT_S_MAX: Final = 60.0  # of `Retry-After`
 _BYTES_MAX: Final = 32_000_000  # of a list; 1,000 endpoints have 0.5 MB
 _LINE_BYTES_MAX: Final = 4_000_000  # of an event
 _OBJECTS_MAX: Final = 10_000
@@ -178,7 +180,7 @@ async def _rejection(response: httpx.Response) -> Exception:
     except msgspec.DecodeError:
         message = ""
     after = response.headers.get("retry-after", "")
-    wait_s = min(float(after), _AGAIN_S_MAX) if re.fullmatch("[0-9]{1,9}", after) else 0.0
+    wait_s = min(float(after), _WAIT_S_MAX) if re.fullmatch("[0-9]{1,9}", after) else 0.0
     text = "".join(each for each in " ".join(message.split()) if each.isprintable())[:_TEXT_CHARS_MAX]
     return ApiFailed(f"the API server answers {response.status_code}" + (f": {text}" if text else ""), wait_s)
 
@@ -276,20 +278,21 @@ class Collection(Generic[_Object]):
         """
         loop, failures = asyncio.get_running_loop(), 0
         while True:
-            begin_s, wait_s = loop.time(), 0.0
+            begin_s, wait_s, steps_max = loop.time(), 0.0, _STEPS_MAX
             try:
                 if self._version is None:
                     await self.list()
                     changed()
                 await self._watch(self._version or "", changed)
+                steps_max = _STEPS_MAX_ENDED  # changes are missed until the next watch
             except _Expired:
                 self._version = None
             except SourceFailed as error:  # the server may have lost its state: the next request is a list
                 self._version, self.fault, wait_s = None, str(error), getattr(error, "wait_s", 0.0)
                 changed()
-            failures = 0 if loop.time() - begin_s >= _STEADY_S else failures + 1
+            failures = 0 if loop.time() - begin_s >= _STEADY_S else min(failures + 1, steps_max)
             if failures:
-                again_s = min(_AGAIN_S * 2 ** min(failures - 1, 10), _AGAIN_S_MAX)
+                again_s = _AGAIN_S * 2 ** (failures - 1)
                 await asyncio.sleep(max(wait_s, again_s) * (1 + _JITTER * rand()))
 
     async def _watch(self, version: str, changed: Callable[[], None]) -> None:
@@ -297,7 +300,7 @@ class Collection(Generic[_Object]):
 
         Raises:
             SourceFailed: there is no watch.
-            _Expired: a new list is needed.
+            _Expired: the server has forgotten the version.
         """
         query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": f"{_WATCH_S:.0f}"}
         async with contextlib.AsyncExitStack() as stack:
@@ -314,8 +317,8 @@ class Collection(Generic[_Object]):
                     await self._take_changes(response, changed)
             except httpx.HTTPError:  # cut: opened again where it was
                 pass
-            except (TimeoutError, msgspec.DecodeError):
-                raise _Expired from None
+            except (TimeoutError, msgspec.DecodeError, _Expired):
+                self._version = None
 
     async def _take_changes(self, response: httpx.Response, changed: Callable[[], None]) -> None:
         rest = b""

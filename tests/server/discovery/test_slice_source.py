@@ -261,7 +261,7 @@ def test_faults_of_the_server(monkeypatch: pytest.MonkeyPatch, scenario: Scenari
 
 
 def test_repetitions_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that refuses, and one that ends each watch at once, get two dozen requests in ten minutes."""
+    """A server that refuses gets two dozen requests in ten minutes, one that ends each watch at once one a second."""
 
     async def refused(world: World) -> None:
         world.cluster.refusals = [Refusal(403)] * 10_000
@@ -269,12 +269,26 @@ def test_repetitions_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(600)
 
     async def ending(world: World) -> None:
-        for _ in range(6_000):
+        for _ in range(1_200):
             world.cluster.restart()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
 
-    for scenario in (refused, ending):
-        assert 20 <= len(play(monkeypatch, scenario).cluster.asked) <= 28
+    assert 20 <= len(play(monkeypatch, refused).cluster.asked) <= 28
+    assert 300 <= len(play(monkeypatch, ending).cluster.asked) <= 600
+
+
+def test_changes_between_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the server restarts or forgets every second for a minute, each change is in force 2 s later at most."""
+
+    async def scenario(world: World) -> None:
+        for number in range(60):
+            world.cluster.put(SLICES, endpoint_slice("vllm-2", {f"c-{number}": C}))
+            (world.cluster.restart, world.cluster.expire)[number % 2]()
+            await asyncio.sleep(1)
+            if number >= 2:
+                assert world.used in {f"a b c-{each}" for each in (number - 2, number - 1, number)}
+
+    play(monkeypatch, scenario)
 
 
 def test_a_start_without_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
