@@ -27,7 +27,7 @@ REPLICAS_MAX: Final = 32  # further ones are treated as one
 OTHERS: Final = "(other replicas)"
 
 _USUAL_MIN_S: Final = 1e-4
-_AS_LONG_AGAIN: Final = 2.0  # beyond all that was seen a wait lasts as long again, as in the gateway's curve
+_AS_LONG_AGAIN: Final = 2.0  # a wait that is cut where none is longer: as in the gateway's curve
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ def columns_of(requests: Sequence[LoggedRequest], replicas: int) -> LogColumns:
     else:
         number_of = {name: number for number, name in enumerate(names)}
         which = np.array([number_of.get(request.replica, number_of.get(OTHERS, 0)) for request in requests])
-    _, _, _, tokens, ttft_s, rest_s, cancelled, hedgeable = zip(*requests, strict=True)
+    tokens, ttft_s, rest_s, cancelled, hedgeable = zip(
+        *((each.tokens, each.ttft_s, each.rest_s, each.cancelled, each.hedgeable) for each in requests), strict=True
+    )
     arrived_s = np.array([request.arrived_s for request in requests])
     return LogColumns(
         arrived_s=arrived_s - arrived_s[0],
@@ -154,24 +156,41 @@ def _medians(log: LogColumns, ratios: Values, members: Sequence[Indices]) -> Val
 
 
 def _completed(log: LogColumns, ratios: Values, members: Sequence[Indices], rng: np.random.Generator) -> Values:
-    """Return the times at the own replicas; the times of cancelled requests are drawn beyond their bounds."""
+    """Return the times at the own replicas; the times of cancelled requests are drawn beyond their bounds.
+
+    Each bound is replaced by one of the longer waits near to it, or of all longer waits of the replica where none is
+    near. If that wait was cancelled, too, the draw goes on from there, so that waits that were cut short are not taken
+    for rare: their weight goes to longer waits (redistribution to the right, Efron 1967).
+    """
     own_s = log.ttft_s.copy()
     for number, at in enumerate(members):
-        seen = at[~log.cancelled[at]]
         cut = np.flatnonzero(log.cancelled & (log.replica == number))
         if not len(cut):
             continue
-        longest = np.sort(ratios[seen])
-        first, width = _window(log.arrived_s[seen], log.arrived_s[cut]) if len(seen) else (cut * 0, 0)
+        order = at[np.argsort(ratios[at])]
+        first, width = _window(log.arrived_s[at], log.arrived_s[cut])
         for place, request in enumerate(cut):
-            near = seen[first[place] : first[place] + width]
-            near = near[ratios[near] > ratios[request]]
-            later = longest[np.searchsorted(longest, ratios[request], side="right") :]
-            if len(near):
-                ratio = ratios[near[rng.integers(len(near))]]
-            elif len(later):
-                ratio = later[rng.integers(len(later))]
-            else:
-                ratio = _AS_LONG_AGAIN * ratios[request]
-            own_s[request] = ratio * log.usual_s[request]
+            near = at[first[place] : first[place] + width]
+            own_s[request] = _longer(log, ratios, int(request), near, order, rng) * log.usual_s[request]
     return own_s
+
+
+def _longer(
+    log: LogColumns, ratios: Values, request: int, near: Indices, order: Indices, rng: np.random.Generator
+) -> float:
+    """Return a longer wait for a cancelled request.
+
+    Args:
+        near: requests of its replica that are nearest in time.
+        order: all requests of its replica, by their waits.
+    """
+    near = near[np.argsort(ratios[near])]
+    while log.cancelled[request]:
+        for others in (near, order):
+            start = int(np.searchsorted(ratios[others], ratios[request], side="right"))
+            if start < len(others):
+                request = int(others[start + rng.integers(len(others) - start)])
+                break
+        else:
+            return _AS_LONG_AGAIN * float(ratios[request])
+    return float(ratios[request])

@@ -22,6 +22,10 @@ _TOKENS: Final = (
     *("usage.prompt_tokens", "usage.input_tokens", "response.usage.prompt_tokens", "response.usage.input_tokens"),
     *("response.body.usage.prompt_tokens", "prompt_tokens", "input_tokens"),
 )
+_ANSWER_TOKENS: Final = (
+    *("usage.completion_tokens", "usage.output_tokens", "response.usage.completion_tokens"),
+    *("response.usage.output_tokens", "response.body.usage.completion_tokens", "completion_tokens", "output_tokens"),
+)
 _REPLICA: Final = (
     *("replica", "deployment", "upstream", "backend", "api_base", "base_url", "provider", "host", "url"),
     "request.url",
@@ -80,7 +84,9 @@ def read_litellm(row: Mapping[str, object]) -> LoggedRequest | Unused:
     replica = (text(payload.get(name)) for name in ("model_id", "api_base", "custom_llm_provider", "model"))
     count = tokens("prompt_tokens", payload.get("prompt_tokens"))
     waited_s = checked_ttft("completionStartTime - startTime", first_s - start_s)
-    return LoggedRequest(start_s, model, next(filter(None, replica), ""), count, waited_s, rest_s)
+    answer = tokens("completion_tokens", payload.get("completion_tokens"))
+    name = next(filter(None, replica), "")
+    return LoggedRequest(start_s, model, name, count, waited_s, rest_s, answer_tokens=answer)
 
 
 def read_plain(row: Mapping[str, object]) -> LoggedRequest | Unused:
@@ -107,6 +113,7 @@ def read_plain(row: Mapping[str, object]) -> LoggedRequest | Unused:
         tokens(*_first(row, _TOKENS)),
         waited_s,
         rest_s,
+        answer_tokens=tokens(*_first(row, _ANSWER_TOKENS)),
     )
 
 

@@ -9,6 +9,24 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
+class LoggedAttempt(NamedTuple):
+    """An attempt after the first one of its request.
+
+    Attributes:
+        arrived_s: time at which it was sent.
+        replica: its replica.
+        wait_s: time to its first token; of a cancelled attempt, the time until it was cancelled.
+        cancelled: True if it had no first token when it was cancelled.
+        refused: True if it ended at once, without a token.
+    """
+
+    arrived_s: float
+    replica: str
+    wait_s: float
+    cancelled: bool
+    refused: bool
+
+
 class LoggedRequest(NamedTuple):
     """A request with the time of its first token.
 
@@ -21,6 +39,9 @@ class LoggedRequest(NamedTuple):
         rest_s: time from the first token to the end of the answer; 0 if unknown.
         cancelled: True if it had no first token when it was cancelled.
         hedgeable: False if it may not be hedged, for a reason that the log has.
+        answer_tokens: tokens of the answer; 0 if unknown.
+        refused: True if its replica refused it at once; it then has a wait that is cancelled after no time.
+        later: further attempts.
     """
 
     arrived_s: float
@@ -31,6 +52,9 @@ class LoggedRequest(NamedTuple):
     rest_s: float = 0.0
     cancelled: bool = False
     hedgeable: bool = True
+    answer_tokens: float = 0.0
+    refused: bool = False
+    later: tuple[LoggedAttempt, ...] = ()
 
 
 class Unused(NamedTuple):

@@ -47,7 +47,7 @@ class Replayed:
 
 def page(found: Replayed) -> list[str]:
     """Return the lines for a terminal."""
-    lines = [*_contents(found), *_replayed(found), *_revealed(found.contents)]
+    lines = head(found)
     if found.frontier is None:
         return [*lines, "", *_too_little(len(found.requests))]
     frontier = found.frontier
@@ -64,6 +64,11 @@ def page(found: Replayed) -> list[str]:
         "",
         *_unknown(found, frontier),
     ]
+
+
+def head(found: Replayed) -> list[str]:
+    """Return the lines about the log."""
+    return [*_contents(found), *_replayed(found), *_revealed(found.contents)]
 
 
 def _contents(found: Replayed) -> list[str]:
@@ -257,22 +262,8 @@ def _moment(at_s: float) -> str:
 
 def data(found: Replayed) -> object:
     """Return the result as JSON values: seconds and fractions of 1; None for what is unknown."""
-    contents, frontier = found.contents, found.frontier
-    result: dict[str, object] = {
-        "log": {
-            "kind": contents.kind,
-            "lines": contents.lines,
-            "unused": dict(contents.unused),
-            "unreadable": contents.unreadable,
-            "models": dict(contents.models),
-            "also_contains": revealed(contents),
-        },
-        "model": found.model,
-        "requests": len(found.requests),
-        "replicas": list(found.log.names),
-        "replicas_assumed": found.log.alike,
-        "enough": frontier is not None,
-    }
+    frontier = found.frontier
+    result = log_data(found) | {"enough": frontier is not None}
     if frontier is not None:
         best = frontier.recommended
         result |= {
@@ -285,6 +276,25 @@ def data(found: Replayed) -> object:
             "recommended": None if best is None else {"budget": best.budget, "goal": frontier.goal},
         }
     return rounded(result)
+
+
+def log_data(found: Replayed) -> dict[str, object]:
+    """Return the log as JSON values."""
+    contents = found.contents
+    return {
+        "log": {
+            "kind": contents.kind,
+            "lines": contents.lines,
+            "unused": dict(contents.unused),
+            "unreadable": contents.unreadable,
+            "models": dict(contents.models),
+            "also_contains": revealed(contents),
+        },
+        "model": found.model,
+        "requests": len(found.requests),
+        "replicas": list(found.log.names),
+        "replicas_assumed": found.log.alike,
+    }
 
 
 def _row_data(row: BudgetRow) -> dict[str, object]:

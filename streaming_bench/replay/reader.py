@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
 from streaming_bench.errors import BenchError
 from streaming_bench.replay import json_rows
-from streaming_bench.replay.logged import Contents, LineError, LoggedRequest, Unused
+from streaming_bench.replay.logged import Contents, LineError, LoggedAttempt, LoggedRequest, Unused
 from streaming_bench.replay.values import checked_ttft, time_s, tokens, ttft_s
 
 STRETCH: Final = 1000  # requests; ten times the samples from which the gateway learns
@@ -90,6 +90,8 @@ def read_log(
     keep: int,
     take: Callable[[LoggedRequest], object] = lambda _request: None,
     progress: Callable[[int], object] = lambda _lines: None,
+    *,
+    attempts: bool = False,
 ) -> Contents:
     """Read a log.
 
@@ -98,6 +100,7 @@ def read_log(
         keep: largest number of requests kept for each model, in stretches from the whole log.
         take: called with each usable request.
         progress: called now and then with the number of lines.
+        attempts: True to read all attempts of the gateway's log, and requests that their first replica refused.
 
     Raises:
         BenchError: The file cannot be read, or is in no known format; the message has the line number.
@@ -110,6 +113,8 @@ def read_log(
             kind, read, columns = _format_of(first)
         except LineError as error:
             raise BenchError(f"{path}, line {number}: {error}") from error
+        if attempts and kind == GATEWAY:
+            read = read_attempts
         contents = Contents(kind, fields=set(columns))
         kept: dict[str, Stretches] = {}
         if not columns:
@@ -266,6 +271,7 @@ _ARRIVAL: Final = ("arrival", "arrived", "arrived_at", "arrival_s", "at_s", "tim
 _TTFT: Final = {"ttft_ms": 1e-3, "ttft_s": 1.0, "ttft": None, "first_token_ms": 1e-3, "first_token_s": 1.0}
 _MODEL: Final = ("model",)
 _TOKENS: Final = ("prompt_tokens", "input_tokens", "tokens")
+_ANSWER_TOKENS: Final = ("completion_tokens", "output_tokens")
 _REPLICA: Final = ("replica", "deployment", "provider", "backend", "host", "region")
 _TOTAL: Final = {"total_ms": 1e-3, "total_s": 1.0}
 _STATUS: Final = ("status", "status_code")
@@ -288,7 +294,7 @@ def reader_of(head: str) -> tuple[Callable[[str], LoggedRequest | Unused], list[
     missing = [wanted for wanted, column in (("arrival", arrival), ("ttft_ms or ttft_s", ttft)) if column is None]
     if arrival is None or ttft is None:
         raise LineError(f"the head line has no column {' and no '.join(missing)}, but {', '.join(names)}; name them so")
-    optional = (_MODEL, _TOKENS, _REPLICA, tuple(_TOTAL), _STATUS, _CANCELLED, _UNHEDGEABLE)
+    optional = (_MODEL, _TOKENS, _REPLICA, tuple(_TOTAL), _STATUS, _CANCELLED, _UNHEDGEABLE, _ANSWER_TOKENS)
     rest = [_column(names, wanted) for wanted in optional]
     return _Rows(separator, names, arrival, ttft, rest).read, names
 
@@ -307,7 +313,8 @@ class _Rows:
         self._separator = separator
         self._names = names
         self._arrival, self._ttft = arrival, ttft
-        self._model, self._tokens, self._replica, self._total, self._status, self._cancelled, self._unhedgeable = rest
+        self._model, self._tokens, self._replica, self._total, self._status, *others = rest
+        self._cancelled, self._unhedgeable, self._answer_tokens = others
 
     def read(self, line: str) -> LoggedRequest | Unused:
         """Read one line.
@@ -339,6 +346,7 @@ class _Rows:
             rest_s,
             cancelled=self._cell(cells, self._cancelled) in _TRUE,
             hedgeable=self._cell(cells, self._unhedgeable) not in _TRUE,
+            answer_tokens=tokens("completion_tokens", self._cell(cells, self._answer_tokens)),
         )
 
     def _cell(self, cells: Sequence[str], column: int | None) -> str:
@@ -352,11 +360,13 @@ def _column(names: Sequence[str], wanted: Sequence[str]) -> int | None:
 _MS: Final = 1e-3
 _TIMED: Final = ("chat/completions", "completions", "responses", "messages")
 _GAVE_UP: Final = ("lost", "client_gone", "drained", "ttft_timeout")
+_REFUSED: Final = ("rate_limited", "failed")  # before a first token
 _NOT_FOR_REPLAY: Final = ("off", "one_replica")  # reasons that the replayed settings replace
 
 
 class _Tokens(msgspec.Struct):
     prompt_tokens: int | None = None
+    completion_tokens: int | None = None
 
 
 class _Attempt(msgspec.Struct):
@@ -378,19 +388,57 @@ class _Line(msgspec.Struct):
     total_ms: float | None = None
     queued_ms: float | None = None
     gateway_ms: float | None = None
+    ttft_ms: float | None = None
     never_hedged: str | None = None
+    usage: _Tokens | None = None
     attempts: list[_Attempt] = []
 
 
 _decode = msgspec.json.Decoder(_Line).decode
 
 
+class _Wait(NamedTuple):
+    """The wait for a first token, None for an attempt that failed or was rejected; `cancelled`: it was given up."""
+
+    time_s: float | None
+    cancelled: bool = False
+
+
 def read_line(line: bytes) -> LoggedRequest | Unused:
-    """Read one line.
+    """Read the first attempt of one line.
 
     Raises:
         LineError: The line is none of the gateway's.
     """
+    found = _request_line(line)
+    return found if isinstance(found, Unused) else _request(found, _wait(found.attempts[0]))
+
+
+def read_attempts(line: bytes) -> LoggedRequest | Unused:
+    """Read all attempts of one line.
+
+    Raises:
+        LineError: The line is none of the gateway's.
+    """
+    found = _request_line(line)
+    if isinstance(found, Unused):
+        return found
+    first, *others = found.attempts
+    request = _request(found, _NO_WAIT if _is_refused(first) else _wait(first))
+    if isinstance(request, Unused):
+        return request
+    later = []
+    for each in others:
+        sent_s = request.arrived_s + ((each.start_ms or 0.0) - (first.start_ms or 0.0)) * _MS
+        wait = _NO_WAIT if _is_refused(each) else _wait(each)
+        if wait.time_s:
+            later.append(LoggedAttempt(sent_s, each.replica, wait.time_s, wait.cancelled, _is_refused(each)))
+    if found.ttft_ms is not None and found.total_ms is not None:
+        request = request._replace(rest_s=max(0.0, found.total_ms - found.ttft_ms) * _MS)
+    return request._replace(refused=_is_refused(first), later=tuple(later))
+
+
+def _request_line(line: bytes) -> _Line | Unused:
     try:
         found = _decode(line)
     except msgspec.DecodeError as error:
@@ -401,24 +449,48 @@ def read_line(line: bytes) -> LoggedRequest | Unused:
         raise LineError("the line has no time, total_ms or attempts; replay whole lines of the log")
     if found.api not in _TIMED:
         return Unused("answers in one piece, such as embeddings")
-    return _request(found, found.attempts[0], found.time.timestamp() - found.total_ms * _MS)
+    return found
 
 
-def _request(line: _Line, primary: _Attempt, arrived_s: float) -> LoggedRequest | Unused:
-    first_ms = primary.ttft_ms if primary.work_ms is None else primary.work_ms
-    if first_ms is None and (primary.outcome not in _GAVE_UP or primary.end_ms is None):
+def _first_ms(attempt: _Attempt) -> float | None:
+    return attempt.ttft_ms if attempt.work_ms is None else attempt.work_ms
+
+
+def _is_refused(attempt: _Attempt) -> bool:
+    return _first_ms(attempt) is None and attempt.outcome in _REFUSED
+
+
+def _wait(attempt: _Attempt) -> _Wait:
+    first_ms = _first_ms(attempt)
+    if first_ms is not None:
+        return _Wait(first_ms * _MS)
+    if attempt.outcome not in _GAVE_UP or attempt.end_ms is None:
+        return _Wait(None)
+    return _Wait(attempt.end_ms * _MS, cancelled=True)
+
+
+_NO_WAIT: Final = _Wait(1e-6, cancelled=True)  # a refusal shows only that there was no first token at once
+
+
+def _request(line: _Line, wait: _Wait) -> LoggedRequest | Unused:
+    if wait.time_s is None:
         return Unused("the first replica failed or rejected the request")
-    waited_ms = primary.end_ms if first_ms is None else first_ms
-    assert waited_ms is not None
-    tokens = [each.prompt_tokens for each in (primary.usage, primary.charge) if each and each.prompt_tokens]
+    assert line.time is not None
+    assert line.total_ms is not None
+    primary = line.attempts[0]
+    tokens = [each.prompt_tokens for each in (primary.usage, primary.charge, line.usage) if each and each.prompt_tokens]
+    reported = [line.usage, *(each.usage for each in line.attempts)]
+    answer = next((each.completion_tokens for each in reported if each and each.completion_tokens), 0)
     before_ms = (line.gateway_ms or 0.0) + (line.queued_ms or 0.0) + (primary.start_ms or 0.0)
+    ended = wait.cancelled or primary.end_ms is None
     return LoggedRequest(
-        arrived_s + before_ms * _MS,
+        line.time.timestamp() - line.total_ms * _MS + before_ms * _MS,
         line.model,
         primary.replica,
         float(tokens[0]) if tokens else 0.0,
-        checked_ttft("ttft_ms", waited_ms * _MS),
-        0.0 if first_ms is None or primary.end_ms is None else max(0.0, primary.end_ms - first_ms) * _MS,
-        cancelled=first_ms is None,
+        checked_ttft("ttft_ms", wait.time_s),
+        0.0 if ended else max(0.0, (primary.end_ms or 0.0) - wait.time_s / _MS) * _MS,
+        cancelled=wait.cancelled,
         hedgeable=line.never_hedged is None or line.never_hedged in _NOT_FOR_REPLAY,
+        answer_tokens=float(answer),
     )

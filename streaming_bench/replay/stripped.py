@@ -1,7 +1,7 @@
 """Removes from a log all that a replay does not need: writes a CSV file that can be shared. One pass, bounded memory.
 
-Left: the distances between arrivals, rounded lengths of prompts, times, and numbers in place of the names of models
-and replicas. Units: milliseconds and seconds, as in the names of the columns.
+Left: the distances between arrivals, rounded lengths of prompts and answers, times, and numbers in place of the names
+of models and replicas. Units: milliseconds and seconds, as in the names of the columns.
 """
 
 import csv
@@ -15,6 +15,7 @@ from streaming_bench.replay.reader import read_log
 
 COLUMNS: Final = (
     *("arrival_s", "model", "prompt_tokens", "replica", "ttft_ms", "total_ms", "cancelled", "unhedgeable"),
+    "completion_tokens",
 )
 _NAMES_MAX: Final = 1000  # of each kind; further names get one number
 _REQUESTS_MAX: Final = 1  # in memory while all are written
@@ -90,14 +91,19 @@ class _Rows:
             (
                 f"{request.arrived_s - self._first_s:.3f}",
                 f"model-{_number(self._models, request.model)}",
-                f"{float(f'{request.tokens:.2g}'):.0f}" if request.tokens else "",
+                _rounded(request.tokens),
                 f"replica-{_number(self._replicas, request.replica)}" if request.replica else "",
                 f"{1e3 * request.ttft_s:.5g}",
                 f"{1e3 * (request.ttft_s + request.rest_s):.5g}",
                 "1" if request.cancelled else "",
                 "" if request.hedgeable else "1",
+                _rounded(request.answer_tokens),
             )
         )
+
+
+def _rounded(tokens: float) -> str:
+    return f"{float(f'{tokens:.2g}'):.0f}" if tokens else ""
 
 
 class _File:

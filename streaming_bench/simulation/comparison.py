@@ -4,11 +4,11 @@ Owns the plan of a comparison. It must not depend on how anything is printed. De
 same rows to the last bit. Units: as in summary.py.
 """
 
+import asyncio
 import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -28,7 +28,7 @@ from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.summary import SimulatedFigures, Subset
 from streaming_bench.simulation.tier_replicas import TierDraws
-from streaming_bench.simulation.world import arrivals_s
+from streaming_bench.simulation.world import World, arrivals_s
 from ttft_gateway.hedging.parameters import DEFAULTS, Prefer
 from ttft_gateway.routing.strategies import Routing
 
@@ -158,6 +158,7 @@ class SeedSamples:
         settings: PolicySettings | None = None,
         listener: Listener = ignore,
         begun: Begun = no_start,
+        pinned: Sequence[int] | None = None,
     ) -> SimulatedRun:
         """Run one policy.
 
@@ -166,6 +167,7 @@ class SeedSamples:
             settings: settings of the policies; None for the settings of the plan.
             listener: called with each event of the gateway.
             begun: called with the loop and the pools of the gateways before the first arrival.
+            pinned: number of the replica that gets each request first; None if the pool chooses.
         """
         settings = settings or policy_settings(self._scenario, self._plan)
         scenario = self._scenario
@@ -178,7 +180,11 @@ class SeedSamples:
             listener=listener,
             begun=begun,
         )
-        make_world = partial(self.draws.world, scenario, held=self._plan.held)
+
+        def make_world(loop: asyncio.AbstractEventLoop) -> World:
+            world = self.draws.world(scenario, loop, held=self._plan.held)
+            return world if pinned is None else replace(world, pinned=pinned)
+
         policy, seed = ("off", self.seed + _PLACEBO_SEEDS) if policy == PLACEBO else (policy, self.seed)
         return run(policy, settings, self._arrivals, make_world, seed, progress, conditions)
 

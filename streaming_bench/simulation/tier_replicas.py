@@ -51,17 +51,34 @@ def _length(law: LogNormal, rng: random.Random) -> float:
     return float(round(max(2.0, min(law.max, rng.lognormvariate(math.log(law.median), law.sigma)))))
 
 
-class _Answer(TimedStream):
-    """One answer, with its usage and the tier that served it at its end."""
+class BilledAnswer(TimedStream):
+    """One answer, with its usage and the tier that served it at its end.
+
+    Attributes:
+        usage: tokens of prompt and answer.
+    """
 
     __slots__ = ("usage",)
 
     usage: Usage
 
     def end(self) -> None:
+        """Send the other tokens and the usage, and end the answer."""
         self.send(self.unsent)
         self.sink.on_frame(Frame(FrameKind.USAGE, b"", self.usage))
         self.sink.on_end(None)
+
+    def starts_and_ends(self, loop: asyncio.AbstractEventLoop, first_s: float, rest_s: float, usage: Usage) -> None:
+        """Schedule the first token and the end."""
+        self.unsent = (usage.completion_tokens or 1) - 1
+        self.usage = usage
+        self.at(loop, first_s, self.first_token)
+        self.at(loop, first_s + rest_s, self.end)
+
+    def is_refused(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Schedule a 429."""
+        error = BadStatus("Resource unavailable", status=_TOO_MANY, kind="resource_unavailable")
+        self.at(loop, loop.time() + REFUSED_AFTER_S, lambda: self.refuse(error))
 
 
 class _TierReplica:
@@ -80,18 +97,14 @@ class _TierReplica:
         nth = self._asked[request] = self._asked.get(request, 0) + 1
         rng = random.Random(f"{self._draws.seed}/{request}/{self._name}/{nth}")
         law, slow = self._tier.law(now_s), self._tier.slow
-        answer = _Answer(sink)
+        answer = BilledAnswer(sink)
         if rng.random() < law.refused:
-            error = BadStatus("Resource unavailable", status=_TOO_MANY, kind="resource_unavailable")
-            answer.at(loop, now_s + REFUSED_AFTER_S, lambda: answer.refuse(error))
+            answer.is_refused(loop)
             return answer
         first_s = now_s + law.ttft.draw(rng, request) * (1.0 if slow is None else slow.at(now_s))
         if rng.random() < law.stalls:
             first_s += law.stall.draw(rng, request)
         tokens = int(self._draws.answers[request])
-        prompt_tokens = int(self._draws.prompts[request])
-        answer.unsent = tokens - 1
-        answer.usage = Usage(prompt_tokens, tokens, tier=self._tier.served_as or self._name)
-        answer.at(loop, first_s, answer.first_token)
-        answer.at(loop, first_s + tokens * self._gap_s, answer.end)
+        usage = Usage(int(self._draws.prompts[request]), tokens, tier=self._tier.served_as or self._name)
+        answer.starts_and_ends(loop, first_s, tokens * self._gap_s, usage)
         return answer

@@ -73,6 +73,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         ),
         "switchback": Step([[sys.executable, "tests/acceptance/switchback_truth.py"]], 3600),
         "replay": Step([[sys.executable, "tests/acceptance/replay_truth.py"]], 5400),
+        "bills": Step([[sys.executable, "tests/acceptance/tier_bill_truth.py"]], 5400),
         "acceptance": Step([["scripts/acceptance"]], 1800),
         "blame": Step([["scripts/acceptance", "blame"]], 600),
         "deadlines": Step([["scripts/acceptance", "deadlines"]], 600),

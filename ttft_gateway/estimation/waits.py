@@ -11,8 +11,6 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import Final
 
 _LAST: Final = 480  # waits that are remembered: a tail of 2 % has a standard error of 0.6 points
@@ -23,6 +21,7 @@ _OUTSIDE: Final = 8  # ... of which this number beyond the same end of the earli
 _END: Final = 0.1  # tenth at each end, that happens in one of 300,000 dozens
 _ENDS_EVERY: Final = 20  # waits after which the ends are computed again
 _DOUBT: Final = 0.5  # of one wait without an end is assumed: after 160 short waits, 0.3 % of the next ones are longer
+_PARTS: Final = tuple((index + 0.5) / 8 for index in range(8))
 
 
 class WaitCurve:
@@ -33,17 +32,16 @@ class WaitCurve:
     """
 
     def __init__(self, waits: Sequence[tuple[float, bool]]) -> None:
+        self._parts_s: tuple[float, ...] = ()
         self._times_s: list[float] = []
         self._longer: list[float] = []  # probability of a wait longer than the time at the same place
         share, left = 1.0, len(waits) + _DOUBT
-        for time_s, group in groupby(sorted(waits), key=itemgetter(0)):
-            ended = [is_end for _, is_end in group]
-            events = sum(ended)
-            if events:
-                share *= 1.0 - events / left
+        for time_s, is_given_up in sorted([(time_s, not is_end) for time_s, is_end in waits]):
+            if not is_given_up:
+                share *= 1.0 - 1.0 / left
                 self._times_s.append(time_s)
                 self._longer.append(share)
-            left -= len(ended)
+            left -= 1.0
 
     def longer(self, time_s: float) -> float:
         """Return the probability of a wait that is longer than a time; constant beyond all that was seen."""
@@ -55,6 +53,13 @@ class WaitCurve:
         times_s = self._times_s
         index = bisect_left(self._longer, share - 1.0, key=lambda longer: -longer)
         return times_s[min(index, len(times_s) - 1)] if times_s else 0.0
+
+    @property
+    def parts_s(self) -> tuple[float, ...]:
+        """The waits in the middle of each eighth: eight equally probable ones."""
+        if not self._parts_s:
+            self._parts_s = tuple(self.quantile_s(share) for share in _PARTS)
+        return self._parts_s
 
 
 class Waits:

@@ -22,7 +22,6 @@ _LATE_MAX: Final = 0.10  # of the backups may be too late, whatever the primary'
 _MISS_BILL: Final = 20.0  # bill of a miss beyond the permitted ones: a point too many costs a fifth of a bill
 _NEAR: Final = 1.25  # times the least share of late backups counts as equal, where none is small enough
 _HOPELESS: Final = 0.5  # share of misses at which no money is spent on a target that is missed anyway
-_QUANTILES: Final = tuple((index + 0.5) / 8 for index in range(8))  # of a backup's wait, for its chance to win
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -152,8 +151,8 @@ def _raced(first: Way, backup: Way, delay_s: float) -> float:
     longer = first.recent.longer(delay_s)
     if longer <= 0.0:
         return first.whole
-    waits_s = [backup.curve.quantile_s(share) for share in _QUANTILES]
-    beaten = sum(first.recent.longer(delay_s + wait_s) for wait_s in waits_s) / len(waits_s)
+    waits_s = backup.curve.parts_s
+    beaten = sum([first.recent.longer(delay_s + wait_s) for wait_s in waits_s]) / len(waits_s)
     return (
         (1.0 - longer) * first.whole
         + (longer - beaten) * (first.whole + backup.lost)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from ttft_gateway.estimation.waits import IN_USE, RECENT, Waits
+from ttft_gateway.estimation.waits import IN_USE, RECENT, WaitCurve, Waits
 from ttft_gateway.hedging.bill import Course, Way, cheapest, courses, is_hopeless, rescue
 from ttft_gateway.hedging.budget import HedgeBudget
 from ttft_gateway.hedging.charges import Disposition, charge
@@ -39,7 +39,7 @@ _LEAVE_MISSED: Final = 1.5  # times the permitted share, above which a way in us
 _IN_USE: Final = 0.1  # share of the primaries from which on a way is in use; probes are fewer
 _MOST: Final = 0.6  # share of the primaries from which on a way is the leader
 _SHARE_WEIGHT: Final = 0.02  # of one primary in these shares
-_RENEW_SHARE: Final = 0.02  # new waits after which courses are computed again, as a share of the remembered ones
+_RENEW_SHARE: Final = 0.04  # new waits after which courses are computed again, as a share of the remembered ones
 _NO_TICKETS: Final = HedgeTickets(
     Ticket(0.0), Ticket(0.0)
 )  # the account has no tickets: forecasts have what was booked
@@ -90,6 +90,7 @@ class Bills:
         self._answer_tokens = _ANSWER_TOKENS
         self._samples = 0  # new ones since the courses were computed
         self._tables: dict[_Key, dict[str, Course]] = {}
+        self._curves: dict[str, tuple[WaitCurve, WaitCurve]] = {}  # of each way, for the same time as the tables
         self._taken: dict[_Key, str] = {}
         self.course: Course | None = None
         self.leader = ""
@@ -245,6 +246,7 @@ class Bills:
         if self._samples > _RENEW_SHARE * min(seen, 100 * len(self._waits)) or len(self._tables) >= _TABLES_MAX:
             self._samples = 0
             self._tables.clear()
+            self._curves.clear()
         target_s = self._target_s(facts)
         left = max(0.25, 1.0 - self._longer_s(facts.prompt_tokens, now_s) / target_s)
         target_s *= math.ceil(_STEPS * left) / _STEPS
@@ -260,12 +262,14 @@ class Bills:
         """Return a way with its bills; a way that is not known is taken to be like the usual one."""
         name, prices, usual = replica.name, self._prices[replica.name], self._prices[self._usual]
         waits = self._waits[name if self._is_known(name) else self._usual]
+        if name not in self._curves:
+            recent = waits.curve(RECENT if self._shares[name] <= _IN_USE else IN_USE)
+            self._curves[name] = waits.curve(), recent
         return Way(
             name,
             prompt * prices.prompt / usual.prompt if usual.prompt else prompt,
             answer * prices.completion / usual.completion if usual.completion else answer,
-            waits.curve(),
-            waits.curve(RECENT if self._shares[name] <= _IN_USE else IN_USE),
+            *self._curves[name],
             waits.refused,
             replica.hedgeable,
             replica.bills_cancelled,
