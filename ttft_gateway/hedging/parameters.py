@@ -20,7 +20,7 @@ from ttft_gateway.hedging.plan import FirstEvent, Policy
 from ttft_gateway.limits.budget import SAVED_COSTS
 from ttft_gateway.routing.strategies import Crossing, Routing
 
-_SMALL_BUDGET: Final = 0.10  # of the default: each hedge has to be worth its cost
+_SMALL_BUDGET: Final = 0.20  # up to it, each hedge has to be worth its cost: no credit is left for others (W2)
 _LARGE_BUDGET: Final = 0.30  # granted to be used: a hedge costs nothing until it is spent
 
 HEDGES_MAX: Final = ATTEMPTS_MAX - 1
@@ -109,7 +109,7 @@ DEFAULTS: Final = HedgeParameters()
 
 
 def thrift_of(settings: HedgeParameters, *, has_engines: bool) -> float:
-    """Return the share of the required gain that is required at the budget of a pool: 1 up to 10 %, 0 from 30 % on.
+    """Return the share of the required gain that is required at the budget of a pool: 1 up to 20 %, 0 from 30 % on.
 
     The whole gain is required where own engines pay for hedges with the time of other requests, and if another gain
     than the default is configured.
