@@ -30,6 +30,7 @@ from fault_scenarios import Results, faulty
 from floods import open_files
 from host_scenarios import HOST_LIMIT, HOST_TROUBLES, two_hosts
 from hot_path import Fleet, cost, longest_slice
+from kubernetes_scenarios import changed_pods
 from nights import played_nights
 from outage_scenarios import OUTAGE_LIMIT, SLOTS, outages_of, seen_outages
 from process_scenarios import SCENARIOS, hit
@@ -389,6 +390,16 @@ def deadlines() -> Iterator[Line]:
     yield Line("answered while both replicas fail for 200", f"{_CALLS}", f"{answered}", answered == _CALLS)
 
 
+def kubernetes() -> Iterator[Line]:
+    """Requests while the pods of a Service change sixty times, and the API server is in trouble."""
+    seen = run_real(changed_pods())
+    lost = seen.results.total() - seen.results["whole"]
+    measured = f"{lost} lost of {seen.results.total()}, {seen.second_attempts} with a second attempt"
+    yield Line(f"requests over {seen.changes} changes of a Service", "0 lost", measured, lost == 0)
+    in_use = ", ".join(sorted(seen.in_use))
+    yield Line("pods in use afterwards", ", ".join(sorted(seen.expected)), in_use, seen.in_use == seen.expected)
+
+
 def rolling() -> Iterator[Line]:
     """Streams through HAProxy while two gateways restart one after the other."""
     yield from starmap(Line, run_real(rolled()).lines())
@@ -494,6 +505,7 @@ ON_REQUEST = (
     deadlines,
     faults,
     hosts,
+    kubernetes,
     nights,
     one_provider,
     outages,

@@ -86,6 +86,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "redis_crowd": Step([["scripts/acceptance", "redis_crowd"]], 1200),
         "processes": Step([["scripts/acceptance", "processes"]], 1800),
         "credentials": Step([["scripts/acceptance", "credentials"]], 900),
+        "kubernetes": Step([["scripts/acceptance", "kubernetes"]], 600),
         "tiers": Step([["scripts/acceptance", "tiers"]], 1800),
         "nights": Step([["scripts/acceptance", "nights"]], 2700),
         "rolling": Step([["scripts/acceptance", "rolling"]], 900),

@@ -30,7 +30,7 @@ _WATCH_S_MAX: Final = _WATCH_S + 10.0  # a watch that has not ended hangs
 _STEADY_S: Final = 5.0  # a watch that ends earlier counts as failed
 _AGAIN_S: Final = 0.25  # before the first repetition; each next one takes twice as long
 _STEPS_MAX: Final = 8  # up to 32 s
-_STEPS_MAX_ENDED: Final = 3  # up to 1 s, after a watch that has begun
+_STEPS_MAX_ENDED: Final = 3  # up to 1 s, after a watch that has begun or had an old version
 _WAIT_S_MAX: Final = 60.0  # of `Retry-After`
 _BYTES_MAX: Final = 32_000_000  # of a list; 1,000 endpoints have 0.5 MB
 _LINE_BYTES_MAX: Final = 4_000_000  # of an event
@@ -279,6 +279,7 @@ class Collection(Generic[_Object]):
         loop, failures = asyncio.get_running_loop(), 0
         while True:
             begin_s, wait_s, steps_max = loop.time(), 0.0, _STEPS_MAX
+            is_old = self._version is not None
             try:
                 if self._version is None:
                     await self.list()
@@ -287,6 +288,8 @@ class Collection(Generic[_Object]):
                 steps_max = _STEPS_MAX_ENDED  # changes are missed until the next watch
             except _Expired:
                 self._version = None
+                if is_old:
+                    steps_max = _STEPS_MAX_ENDED
             except SourceFailed as error:  # the server may have lost its state: the next request is a list
                 self._version, self.fault, wait_s = None, str(error), getattr(error, "wait_s", 0.0)
                 changed()
