@@ -14,6 +14,7 @@ from raw_http import ASK, CHAT
 from served import Served, gateway, replicas
 
 _QUICK = {"ttft": "5ms", "tokens": 3}
+_WAIT_S = 60.0  # of a loaded machine
 
 
 def _until(is_true: Callable[[], bool]) -> None:
@@ -33,12 +34,12 @@ def _write(file: Path, urls: dict[str, str]) -> None:
 
 
 def _replicas(served: Served) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(served.admin_url + "/admin/replicas").json()["models"]["m"]
+    found: dict[str, Any] = httpx.get(served.admin_url + "/admin/replicas", timeout=_WAIT_S).json()["models"]["m"]
     return found
 
 
 def _metrics(served: Served) -> str:
-    return httpx.get(served.admin_url + "/metrics").text
+    return httpx.get(served.admin_url + "/metrics", timeout=_WAIT_S).text
 
 
 def test_a_list_in_a_file(tmp_path: Path) -> None:
@@ -47,15 +48,15 @@ def test_a_list_in_a_file(tmp_path: Path) -> None:
     model = {"name": "m", "discover": {"file": file.name, "every": "100ms"}}
     config = {"hedge": {"policy": "off", "routing": "round_robin"}, "models": [model]}
     with held_replica() as (held, released), replicas(b=_QUICK, c=_QUICK) as urls, gateway(config, tmp_path) as served:
-        refused = httpx.post(served.url + CHAT, json=ASK)
+        refused = httpx.post(served.url + CHAT, json=ASK, timeout=_WAIT_S)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_replicas")
         assert refused.headers["retry-after"] == "5"
-        assert httpx.get(served.url + "/readyz").status_code == 200
+        assert httpx.get(served.url + "/readyz", timeout=_WAIT_S).status_code == 200
         assert 'ttft_gateway_discovery_up{gen_ai_request_model="m",pool="m"} 0.0' in _metrics(served)
 
         _write(file, {"a": held})
         _until(lambda: "a" in _replicas(served))
-        with httpx.stream("POST", served.url + CHAT, json=ASK) as stream:
+        with httpx.stream("POST", served.url + CHAT, json=ASK, timeout=_WAIT_S) as stream:
             lines = stream.iter_lines()
             next(lines)
             _write(file, {"a": held, **urls})
@@ -63,25 +64,25 @@ def test_a_list_in_a_file(tmp_path: Path) -> None:
             _write(file, urls)
             _until(lambda: "draining" in _replicas(served)["a"])
             assert _replicas(served)["a"] == {"out": False, "in_flight": 1, "draining": True}
-            answers = [httpx.post(served.url + CHAT, json=ASK) for _ in range(10)]
+            answers = [httpx.post(served.url + CHAT, json=ASK, timeout=_WAIT_S) for _ in range(10)]
             assert {answer.headers["x-ttft-replica"] for answer in answers} == {"b", "c"}
             file.write_text("- {name: b")
             [source] = _discovery(served)
             _until(lambda: _discovery(served)[0]["fault"] is not None)
             assert source["source"] == f"file {file}"
-            assert httpx.post(served.url + CHAT, json=ASK).status_code == 200
+            assert httpx.post(served.url + CHAT, json=ASK, timeout=_WAIT_S).status_code == 200
             released.set()
             assert [line for line in lines if line][-1] == "data: [DONE]"
         assert _replicas(served)["a"] == {"out": False, "in_flight": 0, "draining": True}
         text = _metrics(served)
         assert 'ttft_gateway_replica_draining{gen_ai_request_model="m",replica="a"} 1.0' in text
         assert 'ttft_gateway_discovered_replicas{gen_ai_request_model="m",pool="m"} 2.0' in text
-        assert httpx.post(served.admin_url + "/admin/reload").status_code == 200
+        assert httpx.post(served.admin_url + "/admin/reload", timeout=_WAIT_S).status_code == 200
         assert set(_replicas(served)) == {"a", "b", "c"}
 
 
 def _discovery(served: Served) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx.get(served.admin_url + "/admin/models/m").json()["discovery"]
+    found: list[dict[str, Any]] = httpx.get(served.admin_url + "/admin/models/m", timeout=_WAIT_S).json()["discovery"]
     return found
 
 
@@ -97,7 +98,7 @@ def test_a_name(tmp_path: Path) -> None:
         }
         with gateway({"models": [model]}, tmp_path) as served:
             assert set(_replicas(served)) == {f"127.0.0.1:{port}", "b"}
-            assert httpx.post(served.url + CHAT, json=ASK).status_code == 200
+            assert httpx.post(served.url + CHAT, json=ASK, timeout=_WAIT_S).status_code == 200
 
 
 def test_every_worker_follows_the_source(tmp_path: Path) -> None:
@@ -109,16 +110,16 @@ def test_every_worker_follows_the_source(tmp_path: Path) -> None:
         _write(file, {name: urls[name] for name in "ab"})
         with gateway({"workers": 2, "hedge": off, "models": [model]}, tmp_path) as served:
             assert set(_replicas(served)) == {"a", "b"}
-            httpx.post(served.admin_url + "/admin/replicas", json={"replica": "a", "out": True})
+            httpx.post(served.admin_url + "/admin/replicas", json={"replica": "a", "out": True}, timeout=_WAIT_S)
             _write(file, urls)
             _until(lambda: set(_replicas(served)) == {"a", "b", "c"})
             source = '{gen_ai_request_model="m",pool="m"}'
             assert f"ttft_gateway_discovery_up{source} 1.0" in _metrics(served)
             assert f"ttft_gateway_discovered_replicas{source} 3.0" in _metrics(served)  # there is one source
-            [found] = httpx.get(served.admin_url + "/admin/models/m").json()["discovery"]
+            [found] = httpx.get(served.admin_url + "/admin/models/m", timeout=_WAIT_S).json()["discovery"]
             assert found["replicas"] == 3
-            assert httpx.post(served.admin_url + "/admin/reload").status_code == 200
-            answers = [httpx.post(served.url + CHAT, json=ASK) for _ in range(8)]
+            assert httpx.post(served.admin_url + "/admin/reload", timeout=_WAIT_S).status_code == 200
+            answers = [httpx.post(served.url + CHAT, json=ASK, timeout=_WAIT_S) for _ in range(8)]
             assert {answer.headers["x-ttft-replica"] for answer in answers} <= {"b", "c"}
             _write(file, {name: urls[name] for name in "ac"})
             _until(lambda: _replicas(served)["b"].get("draining", False))
@@ -136,25 +137,29 @@ def test_a_service_in_kubernetes(tmp_path: Path) -> None:
         api.put_pods(a=(held, "ready"))
         with gateway(config, tmp_path) as served:
             assert set(_replicas(served)) == {"a"}
-            with httpx.stream("POST", served.url + CHAT, json=ASK) as stream:
+            with httpx.stream("POST", served.url + CHAT, json=ASK, timeout=_WAIT_S) as stream:
                 lines = stream.iter_lines()
                 next(lines)
                 api.put_pods(a=(held, "terminating"), b=(urls["b"], "ready"))
                 _until(lambda: "draining" in _replicas(served)["a"])
-                answers = [httpx.post(served.url + CHAT, json=ASK) for _ in range(5)]
+                answers = [httpx.post(served.url + CHAT, json=ASK, timeout=_WAIT_S) for _ in range(5)]
                 assert {answer.headers["x-ttft-replica"] for answer in answers} == {"b"}
                 api.do(api.cluster.restart)
                 released.set()
                 assert [line for line in lines if line][-1] == "data: [DONE]"
             api.put_pods(b=(urls["b"], "ended"))
             _until(lambda: "draining" in _replicas(served)["b"])
-            refused = httpx.post(served.url + CHAT, json=ASK)
+            refused = httpx.post(served.url + CHAT, json=ASK, timeout=_WAIT_S)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_replicas")
             [source] = _discovery(served)
             assert (source["source"], source["fault"]) == ("endpointslices vllm.llm", "no pod is ready")
             api.put_pods(c=(urls["b"], "ready"))
             _until(lambda: "c" in _replicas(served))
-            assert httpx.post(served.url + CHAT, json=ASK).headers["x-ttft-replica"] == "c"
-            said = "".join(served.stderr) + _metrics(served) + httpx.get(served.admin_url + "/admin/models/m").text
+            assert httpx.post(served.url + CHAT, json=ASK, timeout=_WAIT_S).headers["x-ttft-replica"] == "c"
+            said = (
+                "".join(served.stderr)
+                + _metrics(served)
+                + httpx.get(served.admin_url + "/admin/models/m", timeout=_WAIT_S).text
+            )
         assert {each.token for each in api.cluster.asked} == {"Bearer token-of-the-pod"}
         assert "token-of-the-pod" not in said + (tmp_path / "gateway.log").read_text()
