@@ -21,6 +21,7 @@ from gateway.process_events import (
     HealthChanged,
     HedgingMeasured,
     HedgingSwitched,
+    KeysChanged,
     LearnedFileFailed,
     LearnedRestored,
     ReplicasFound,
@@ -338,6 +339,7 @@ Event = (
     | ReplicaSwitched
     | ReplicasFound
     | DiscoveryChanged
+    | KeysChanged
     | ConfigReloaded
     | CredentialChanged
     | LearnedRestored

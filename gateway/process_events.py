@@ -59,6 +59,25 @@ class DiscoveryChanged(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+class KeysChanged(msgspec.Struct, frozen=True):
+    """The list of keys (`keys_from`) has changed, or began to be unusable.
+
+    Attributes:
+        path: the file or directory.
+        keys: number of keys in force.
+        changed: number of new and changed keys.
+        removed: number of removed keys, which are rejected from now on.
+        error: why the list is not in force, and the keys before are; None if it is.
+    """
+
+    at_s: float
+    path: str
+    keys: int
+    changed: int
+    removed: int
+    error: str | None = None
+
+
 class CredentialChanged(msgspec.Struct, frozen=True):
     """The renewal of a token began to fail, works again, or the token has ended.
 

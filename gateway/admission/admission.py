@@ -27,6 +27,7 @@ import msgspec
 
 from gateway.admission.caller_limits import CallerTicket, KeyLimiter, LimitStatus, OverLimit, Quantity
 from gateway.admission.fair_queue import FairQueue
+from gateway.admission.listed_limiters import ListedLimiters
 from gateway.errors import GatewayError, Internal, Limit, LimitsAway, OverKeyLimit, Overloaded, ShuttingDown
 from gateway.events import Event, RequestEnded, RequestRejected
 from gateway.race.context import Caller, Runtime
@@ -88,16 +89,22 @@ class Admission:
     Args:
         key_limiters: limiters by key name, for keys that have limits.
         model_queues: queues by model name, for models with a concurrency limit.
+        listed: limiters of keys from a list; None without a list.
 
     Attributes:
         has_limits: False if no key and no model has a limit: every call of this object is then unnecessary.
     """
 
     def __init__(
-        self, key_limiters: Mapping[str, KeyLimiter], model_queues: Mapping[str, ModelQueue], runtime: Runtime
+        self,
+        key_limiters: Mapping[str, KeyLimiter],
+        model_queues: Mapping[str, ModelQueue],
+        runtime: Runtime,
+        listed: ListedLimiters | None = None,
     ) -> None:
-        self.has_limits = bool(key_limiters or model_queues)
+        self.has_limits = bool(key_limiters or model_queues) or listed is not None
         self._key_limiters = key_limiters
+        self._listed = listed
         self._model_queues = model_queues
         self._runtime = runtime
 
@@ -108,6 +115,8 @@ class Admission:
             OverKeyLimit: the key is at one of its limits.
         """
         limiter = self._key_limiters.get(key_name)
+        if limiter is None and self._listed is not None:
+            limiter = self._listed.get(key_name)
         if limiter is None:
             return None
         now_s, refusal = self._runtime.loop.time(), None

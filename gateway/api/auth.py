@@ -22,10 +22,12 @@ Units: seconds.
 import hashlib
 import ipaddress
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from gateway.api.request_head import RequestHead
 from gateway.errors import Forbidden, GatewayError, ModelNotAllowed, Unauthorized, UnknownHost, UnknownModel
+from gateway.listed_keys import ListedKeys
 from ttft_gateway.apis.base import Headers
 
 _ACCEPTED_MAX: Final = 1_000  # remembered hosts; each is an address or a configured name with a port
@@ -183,6 +185,8 @@ class Keyring:
         hosts: checks the hosts of callers without a key.
         pages: checks for web pages among callers without a key.
         previous: names by replaced key that is still valid.
+        listed: keys from a list, which changes at run time; None without a list.
+        same_model: names that lead to the same model, by each name; models without aliases are not in it.
         on_previous: called with the name for each use of such a key.
 
     Attributes:
@@ -198,15 +202,19 @@ class Keyring:
         previous: Mapping[str, str] | None = None,
         on_previous: Callable[[str], object] = _ignore,
         pages: PageCheck | None = None,
+        listed: ListedKeys | None = None,
+        same_model: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
         self._names = _by_digest(keys)
+        self._listed = ListedKeys() if listed is None else listed
+        self._same_model = same_model
         self._previous = _by_digest(previous or {})
         self._on_previous = on_previous
         self._allowed = allowed
         self._hosts = HostCheck() if hosts is None else hosts
         self._pages = PageCheck() if pages is None else pages
-        self.has_keys = bool(keys)
-        self.has_rules = bool(allowed)
+        self.has_keys = bool(keys) or listed is not None
+        self.has_rules = bool(allowed) or listed is not None
 
     def name(self, headers: Headers) -> str:
         """Return the name of the caller's key.
@@ -246,7 +254,9 @@ class Keyring:
         digest = hashlib.sha256(key).digest()
         name = self._names.get(digest)
         if name is None:
-            name = self._previous.get(digest)
+            name = self._listed.names.get(digest)
+        if name is None:
+            name = self._previous.get(digest) or self._listed.previous.get(digest)
             if name is None:
                 raise Unauthorized("the API key is unknown; send one of this gateway's keys")
             self._on_previous(name)
@@ -255,7 +265,12 @@ class Keyring:
     def may_use(self, key_name: str, model: str) -> bool:
         """Return True if a key may use a configured model."""
         allowed = self._allowed.get(key_name)
-        return allowed is None or model in allowed
+        if allowed is not None:
+            return model in allowed
+        rule = self._listed.rule(key_name)
+        if rule is None or rule.models is None or model in rule.models:
+            return True
+        return any(name in rule.models for name in self._same_model.get(model, ()))
 
     def model_error(self, key_name: str, model: str, models: Collection[str]) -> GatewayError:
         """Build the error for a model that does not exist or that the key may not use; it lists the usable models.

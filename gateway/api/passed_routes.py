@@ -237,7 +237,7 @@ class PassedExchange(ClientExchange):
         head, target, serving = self.head, self._target, self._serving
         self._model = model.name
         now_s = self._runtime.loop.time()
-        attempts = serving.attempts.get(self._key_name or "")
+        attempts = serving.attempts_of(self._key_name or "")
         replicas = _candidates(model, now_s, is_stateless=target.family in STATELESS)
         if not replicas:
             raise unusable(None)

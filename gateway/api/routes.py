@@ -108,7 +108,8 @@ class RacedExchange(ClientExchange):
             client: EventStream | JsonAnswer = EventStream(self, request_id, self._api)
         else:
             client = _other_client(self, request_id, self._api, inbound)
-        facts = _facts(inbound, model, serving.attempts.get(key_name), key_name, runtime)
+        attempts = serving.attempts.get(key_name) if serving.listed is None else serving.attempts_of(key_name)
+        facts = _facts(inbound, model, attempts, key_name, runtime)
         permit = None
         admission = serving.admission
         if admission.has_limits and admission.applies_to(entry, model.name):

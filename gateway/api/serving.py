@@ -7,8 +7,10 @@ import msgspec
 from gateway.admission.admission import Admission
 from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyLimits
+from gateway.listed_keys import ListedKeys
 from gateway.race.context import Model
 from gateway.traces import TraceStart
+from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 from ttft_gateway.requests.parsed import NumberLimits
 
 
@@ -50,6 +52,7 @@ class Serving(msgspec.Struct, frozen=True):
         counts: gives permits to requests that only count tokens; their limits are separate, as at Anthropic.
         limits: limits on client requests.
         attempts: limits on attempts by name of the key, for keys that have some.
+        listed: keys from a list.
         traces: finds the place of each request in its trace; None without tracing.
     """
 
@@ -62,6 +65,14 @@ class Serving(msgspec.Struct, frozen=True):
     limits: RequestLimits
     attempts: Mapping[str, AttemptLimits] = msgspec.field(default_factory=dict)
     traces: TraceStart | None = None
+    listed: ListedKeys | None = None
+
+    def attempts_of(self, key_name: str) -> AttemptLimits | None:
+        """Return the limits on attempts of a key; None if it has none."""
+        rule = None if self.listed is None else self.listed.rule(key_name)
+        if rule is None or (rule.hedge and rule.attempts_max >= ATTEMPTS_MAX):
+            return self.attempts.get(key_name)
+        return AttemptLimits(rule.hedge and rule.attempts_max > 1, rule.attempts_max)
 
     def model(self, key_name: str, requested: str) -> Model:
         """Return the requested model, or the default one.

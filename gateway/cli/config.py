@@ -16,6 +16,7 @@ from gateway.cli.parser import CONFIG_FILE, CONFIG_VARIABLE, PROGRAM, ExitCode
 from gateway.cli.terminal import fail, warn
 from gateway.config.discovered import PoolPlace, expected, sources, with_rows
 from gateway.config.errors import ConfigError
+from gateway.config.key_list import read_keys
 from gateway.config.loader import json_schema, load, masked
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import Replicas, Settings
@@ -48,10 +49,13 @@ def check_file(file: Path, env: Mapping[str, str], *, to_run: bool = True) -> Ex
         warn(caution)
     try:
         listed = _listed(settings)
+        keys = {} if settings.keys_from is None else read_keys(Path(settings.keys_from), settings)
     except ConfigError as error:
         return report_problems(error)
     replicas = sum(len(pool) for model in with_rows(settings, listed).models for pool in pools(model))
     counts = [_count(len(settings.models), "model"), _count(replicas, "replica")]
+    if keys:
+        counts.append(f"{_count(len(keys), 'key')} of keys_from")
     if found := sources(settings):
         counts.append(f"{_count(len(found), 'source')} of further replicas")
     print(f"{file}: valid ({', '.join(counts)})")
@@ -104,7 +108,7 @@ def report_no_file(file: Path) -> ExitCode:
 
 def cautions(settings: Settings) -> Iterator[str]:
     """Return warnings about settings that are valid but may be unintended."""
-    if not settings.keys:
+    if not settings.needs_key:
         clients = "on this machine" if settings.listen.loopback else f"that can reach {settings.listen}"
         yield f"no keys are configured; every client {clients} has access"
     if settings.admin_listen is not None and not settings.admin_listen.loopback and settings.admin_key is None:

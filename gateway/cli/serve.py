@@ -44,6 +44,8 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
     """Run the gateway."""
     try:
         return _serve(arguments, predecessor(os.environ))
+    except ConfigError as error:
+        return report_problems(error)
     except InheritError as error:
         fail(str(error))
         return ExitCode.CANNOT_LISTEN
@@ -54,16 +56,14 @@ def _serve(arguments: argparse.Namespace, before: Predecessor) -> ExitCode:
 
     Raises:
         InheritError: such a socket is not used.
+        ConfigError: the configuration or the list of keys cannot be used.
     """
     file = config_path(arguments.config, os.environ)
     if arguments.model is None and arguments.config is None and not file.exists():
         return _demo() if arguments.or_demo else report_no_file(file)
-    try:
-        environment = read_environment(os.environ)
-        read = partial(load, file, os.environ, environment.settings)
-        settings = read() if arguments.model is None else settings_of(arguments, os.environ, environment)
-    except ConfigError as error:
-        return report_problems(error)
+    environment = read_environment(os.environ)
+    read = partial(load, file, os.environ, environment.settings)
+    settings = read() if arguments.model is None else settings_of(arguments, os.environ, environment)
     if fault := missing_client(settings.share) or missing_exporter(settings.tracing) or missing_package(settings):
         fail(fault)
         return ExitCode.BAD_CONFIG

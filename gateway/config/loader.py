@@ -71,7 +71,7 @@ def load(file: Path, env: Mapping[str, str], defaults: Mapping[str, object] | No
         file: the YAML file.
         env: environment variables for `${NAME}`.
         defaults: values, as in a file, of top-level settings that the file does not set; None for no others. Default
-            `keys` do not apply if the file allows anonymous callers.
+            `keys` do not apply if the file allows anonymous callers, or names a list of keys.
 
     Raises:
         ConfigError: the file or a secret file is unreadable or invalid.
@@ -232,7 +232,8 @@ def _read_secret(file: Path) -> str:
 def _add_defaults(data: object, defaults: Mapping[str, object]) -> None:
     if isinstance(data, dict):
         for key, value in defaults.items():
-            if key != "keys" or data.get("allow_anonymous") not in (True, "true"):
+            is_settled = data.get("allow_anonymous") in (True, "true") or "keys_from" in data
+            if key != "keys" or not is_settled:
                 data.setdefault(key, value)
 
 
@@ -264,6 +265,7 @@ def _take_files(data: RawMapping, folder: Path) -> None:
     """Make the paths of files that are read later absolute."""
     if data.get("learned_file") != "off":
         _make_absolute(data, "learned_file", folder)
+    _make_absolute(data, "keys_from", folder)
     for source in (each for at, model in entries(data, (), "models") for _, each in templates(model, at)):
         _make_absolute(source, "file", folder)
     if isinstance(cluster := data.get("kubernetes"), dict):

@@ -273,8 +273,8 @@ def _unused_quotas(
 def _addresses(data: RawMapping) -> Iterator[Finding]:
     listen = _address(data.get("listen"), Settings.model_fields["listen"].default)
     admin = _address(data.get("admin_listen"), Settings.model_fields["admin_listen"].default)
-    anonymous = data.get("allow_anonymous") in (True, "true")
-    if listen and not listen.loopback and not data.get("keys") and not anonymous:
+    is_open = data.get("allow_anonymous") in (True, "true")
+    if listen and not listen.loopback and not data.get("keys") and not data.get("keys_from") and not is_open:
         text = (
             f"found {listen}, but an address that other machines can reach needs keys; "
             f"add `keys: [{{name: team-a, key: ${{TEAM_A_KEY}}}}]`, or write `listen: 127.0.0.1:{listen.port}`, "

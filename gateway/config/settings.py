@@ -511,6 +511,9 @@ class Settings(Section):
     """Origins of web pages that may read responses of the public address (CORS)."""
     keys: tuple[KeySettings, ...] = Field(default=(), examples=["[{name: team-a, key: ${TEAM_A_KEY}}]"])
     """Keys of callers."""
+    keys_from: str | None = Field(default=None, min_length=1, examples=["/etc/ttft-gateway/keys"])
+    """File or directory with further keys, one JSON object a line, followed at run time; unset: none. Relative to the
+    configuration file."""
     allow_anonymous: Switch = False
     """Serve callers without a key."""
     pass_headers: tuple[PassedHeader, ...] = Field(default=(), max_length=32, examples=["[x-tenant]"])
@@ -544,6 +547,11 @@ class Settings(Section):
     def own_hosts(self) -> tuple[str, ...]:
         """`hosts`, and the hosts of the addresses to listen on."""
         return (*self.hosts, *(each.host for each in (self.listen, self.admin_listen) if each is not None))
+
+    @property
+    def needs_key(self) -> bool:
+        """True if callers need a key."""
+        return bool(self.keys) or self.keys_from is not None
 
     def hedge_of(self, model: ModelSettings) -> HedgeSettings:
         """Return the hedging settings in force for a model: its own where set, else the top-level ones."""

@@ -93,6 +93,7 @@ class Facts(msgspec.Struct):
         workers: worker processes; None without workers.
         ended: processes of the gateway that have ended in the last 75 s.
         reload: rejected reload; None after a successful one.
+        keys: list of keys that cannot be used; None if it is in force.
         unaccepted: addresses at which connections cannot be accepted, now or in the last minute.
         lost_state: last damage of state, by source.
         file: fault of the learned file.
@@ -111,6 +112,7 @@ class Facts(msgspec.Struct):
     workers: WorkersState | None = None
     ended: Sequence[Note] = ()
     reload: Note | None = None
+    keys: Note | None = None
     unaccepted: Sequence[Note] = ()
     lost_state: Mapping[str, Note] = {}
     file: Note | None = None

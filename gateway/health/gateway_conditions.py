@@ -78,7 +78,12 @@ def limits_owed(facts: Facts) -> Iterator[Found]:
 
 
 def reload_rejected(facts: Facts) -> Iterator[Found]:
-    """Find a configuration that was rejected."""
+    """Find a configuration, or a list of keys, that was rejected."""
+    if facts.keys is not None:
+        yield Found(
+            f"the list of keys was rejected at {clock(facts.keys.at_s)}, the previous keys are in force; a restart "
+            f"would fail: {facts.keys.reason.splitlines()[0][:300]}"
+        )
     if facts.reload is not None:
         sentence = (
             f"the configuration was rejected at {clock(facts.reload.at_s)}, the previous one is in force; a restart "

@@ -27,6 +27,7 @@ from gateway.process_events import (
     ConfigReloaded,
     HealthChanged,
     HedgingSwitched,
+    KeysChanged,
     LearnedFileFailed,
     ReplicaSwitched,
     StateDropped,
@@ -48,6 +49,7 @@ _FOLLOWED: Final = frozenset(
         AcceptingChanged,
         ConfigReloaded,
         HedgingSwitched,
+        KeysChanged,
         LearnedFileFailed,
         ReplicaSwitched,
         StateDropped,
@@ -93,6 +95,7 @@ class Watch:
         self._totals: deque[tuple[float, Totals]] = deque()
         self._ended: deque[Note] = deque(maxlen=_NOTES_MAX)
         self._reload: Note | None = None
+        self._keys: Note | None = None
         self._file: Note | None = None
         self._lost_state: dict[str, Note] = {}
         self._unaccepted: dict[str, tuple[Note, bool]] = {}  # by address; True while it lasts
@@ -171,6 +174,8 @@ class Watch:
             self._history.add_switch(SwitchUse(self._unix_of(event.at_s), event.model, event.replica, not event.out))
         elif isinstance(event, ConfigReloaded):
             self._reload = None if event.error is None else self._note(event.at_s, "reload", event.error)
+        elif isinstance(event, KeysChanged):
+            self._keys = None if event.error is None else self._note(event.at_s, "keys", event.error)
         elif isinstance(event, WorkerChanged) and not event.ready:
             self._ended.append(self._note(event.at_s, f"worker {event.worker}", event.reason or "no reason is known"))
         elif isinstance(event, LearnedFileFailed):
@@ -212,6 +217,7 @@ class Watch:
             collected.workers,
             [note for note in self._ended if unix_s - note.at_s < _ENDED_S],
             self._reload,
+            self._keys,
             [note for note, lasts in self._unaccepted.values() if lasts or unix_s - note.at_s < RECENT_S],
             self._lost_state,
             self._file,

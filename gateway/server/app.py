@@ -8,11 +8,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.admission.listed_limiters import Listed
 from gateway.config.settings import Settings
 from gateway.health.watch import Watch
 from gateway.health.windows import WindowCounts
+from gateway.listed_keys import KeyChange
 from gateway.observe.hub import Observers
 from gateway.observe.logs import epoch_of
 from gateway.observe.process import ALONE, Member
@@ -23,6 +26,7 @@ from gateway.race.deadlines import TimerQueue
 from gateway.server.credentials.board import TokenBoard, token_sources
 from gateway.server.credentials.keepers import TokenKeepers
 from gateway.server.fleet_size import FleetSize
+from gateway.server.key_watch import FirstKeys, KeyWatch
 from gateway.server.learned_file import LearnedFile
 from gateway.server.learned_state import OwnState
 from gateway.server.model_parts import Foundation, Tune
@@ -64,6 +68,7 @@ class Gateway:
         learned_state: learned state of the pools.
         learned: file of the learned state.
         tokens: tokens in use.
+        listed: keys from a list; None without a list.
         view: state for the admin address.
         watch: verdict and history; its task is for the process that has the admin address.
     """
@@ -89,10 +94,12 @@ class Gateway:
         self._sharing = None if engine is None else Sharing(engine, size, self.runtime, dropped.of("share"))
         limits = LOCAL if self._sharing is None else self._sharing.limits
         self.tokens = TokenBoard(loop.time)
-        foundation = Foundation(tasks, self.runtime, limits, tune, self.tokens)
+        self.listed = None if settings.keys_from is None else Listed(limits)
+        foundation = Foundation(tasks, self.runtime, limits, tune, self.tokens, self.listed)
         self.in_force = InForce(build_topology(settings, foundation))
         self.tokens.users = self.in_force.token_users
         self._keepers: TokenKeepers | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.switches = Switches(self.in_force, self.hub.emit_now, loop.time)
         self.reloads = Reloads(self.in_force, foundation, reread, self.switches, self._use_new, self.hub.emit_now)
         self.public = PublicRoutes(self.in_force, self.runtime)
@@ -143,6 +150,21 @@ class Gateway:
         self._observers.values.append(keepers.values)
         await keepers.prepare(token_sources(self.in_force.topology.settings))
 
+    async def use_keys(self, change: KeyChange) -> None:
+        """Put a change of the list of keys in force."""
+        for _ in () if self.listed is None else self.listed.keys.apply(change):
+            await asyncio.sleep(0)
+
+    async def start_keys(self, first: FirstKeys | None) -> None:
+        """Put the first keys of the list in force, and follow it; nothing without a list."""
+        path = self.in_force.topology.settings.keys_from
+        if first is None or path is None:
+            return
+        watch = KeyWatch(Path(path), lambda: self.in_force.topology.settings, self.runtime, self.use_keys)
+        await watch.begin(first)
+        self._observers.values.append(watch.values)
+        self._watching = self._tasks.create_task(watch.run())
+
     def build_admin(self) -> "Admin":
         """Return the admin application; its framework is imported only then."""
         from gateway.server.admin import Admin, Controls
@@ -157,6 +179,8 @@ class Gateway:
         if self._keepers is not None:
             self._keepers.close()
         self.reloads.discovery.close()
+        if self._watching is not None:
+            self._watching.cancel()
         self.in_force.topology.close()
         self._tracing.close()
         self._observers.close()

@@ -1,4 +1,4 @@
-"""Runs a call that may hang, such as one of a disk, on a daemon thread of its own. No units."""
+"""Runs a call that may hang, such as one of a disk, on a daemon thread of its own. Units: seconds."""
 
 import asyncio
 import contextlib
@@ -34,3 +34,41 @@ def on_thread(call: Callable[[], _T], name: str) -> "asyncio.Future[_T]":
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return answer
+
+
+class Hanging(Exception):
+    """A call does not return; the text is for a person."""
+
+
+class SlowCalls:
+    """Runs calls on threads, one at a time: while one hangs, no further thread is started.
+
+    Args:
+        name: name of the threads.
+        s_max: maximum time of a call.
+    """
+
+    def __init__(self, name: str, s_max: float) -> None:
+        self._name = name
+        self._s_max = s_max
+        self._is_hanging = False  # True while a call has not returned in time
+
+    async def run(self, call: Callable[[], _T]) -> _T:
+        """Run a call.
+
+        Raises:
+            Hanging: it, or the last call, does not return.
+            Exception: the exception of the call.
+        """
+        if not self._is_hanging:
+            running = on_thread(call, self._name)
+            done, _ = await asyncio.wait({running}, timeout=self._s_max)
+            if done:
+                return running.result()
+            self._is_hanging = True
+            running.add_done_callback(self._returned)
+        raise Hanging(f"the disk does not answer within {self._s_max:g} s")
+
+    def _returned(self, late: "asyncio.Future[_T]") -> None:
+        self._is_hanging = False
+        late.exception()  # nothing else takes it

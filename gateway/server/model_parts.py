@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gateway.admission.listed_limiters import Listed
 from gateway.config import settings as config
 from gateway.config.discovered import pool_name
 from gateway.events import ParamsDropped
@@ -65,6 +66,7 @@ class Foundation(NamedTuple):
         limits: makes the limits of keys, models and quotas.
         tune: change of each model's hedging; None for the settings as they are.
         tokens: tokens in use.
+        listed: keys from a list; None without a list.
     """
 
     tasks: asyncio.TaskGroup
@@ -72,6 +74,7 @@ class Foundation(NamedTuple):
     limits: LimitMaker
     tune: Tune | None
     tokens: TokenBoard
+    listed: Listed | None = None
 
 
 class ModelParts(msgspec.Struct, frozen=True):
@@ -144,7 +147,7 @@ class PartsBuilder:
         kept: Affinity,
     ) -> None:
         self._settings = settings
-        self._tasks, self._runtime, _, self._tune, self._tokens = foundation
+        self._tasks, self._runtime, _, self._tune, self._tokens, _ = foundation
         self._before = before
         self._ledgers = ledgers
         self._kept = kept

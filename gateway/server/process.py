@@ -34,6 +34,7 @@ from gateway.server.http_server import (
     name_of,
     waiting_connections,
 )
+from gateway.server.key_watch import first_keys
 from gateway.server.model_parts import Tune
 from gateway.server.notify import READY, STOPPING, Watchdog, notify, reloading
 from gateway.server.redis_share import open_redis, wait_for_redis
@@ -86,6 +87,7 @@ async def run(
 
     Raises:
         ListenError: an address is in use or not local.
+        ConfigError: the list of keys cannot be used.
     """
     give_memory_back()
     with contextlib.ExitStack() as opened:
@@ -94,9 +96,11 @@ async def run(
         sockets = [opened.enter_context(await _bind(address, before.inherited)) for address in configured]
         before.inherited.close_rest()
         addresses = Addresses(name_of(sockets[0]), name_of(sockets[1]) if len(sockets) > 1 else None)
+        listed = None if settings.keys_from is None else await asyncio.to_thread(first_keys, settings)
         async with asyncio.TaskGroup() as tasks:
             engine = None if settings.share is None else open_redis(settings.share, tasks)
             gateway = Gateway(settings, tasks, reread, tune, engine=engine)
+            await gateway.start_keys(listed)
             await gateway.reloads.discover()
             await gateway.start_tokens()
             await gateway.learned.restore()

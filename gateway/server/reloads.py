@@ -16,13 +16,21 @@ from gateway.events import Event
 from gateway.process_events import ConfigReloaded, ReplicaSwitched
 from gateway.server.credentials.board import missing_package, token_sources
 from gateway.server.discovery.driver import Discovery
+from gateway.server.key_watch import check_names
 from gateway.server.model_parts import Foundation
 from gateway.server.switches import Switches
 from gateway.server.topology import InForce, Topology, build_topology
 from gateway.server.tracing import missing_exporter
 from ttft_gateway.credentials.sources import Source
 
-_FIXED = ("listen", "admin_listen", "learned_file", "share", "workers")  # what the start opens, reads and forks once
+_FIXED = (
+    "listen",
+    "admin_listen",
+    "keys_from",
+    "learned_file",
+    "share",
+    "workers",
+)  # what the start opens, reads and forks once
 
 Reread = Callable[[], Settings]
 """Reads the settings again, in a thread; raises `ConfigError`."""
@@ -109,6 +117,8 @@ class Reloads:
         """
         old = self._in_force.topology
         check_reload(old.settings, settings)
+        if self._foundation.listed is not None:
+            check_names(settings, self._foundation.listed.keys.by_name)
         if fault := missing_exporter(settings.tracing) or missing_package(settings):
             raise ReloadFailed(fault)
         try:

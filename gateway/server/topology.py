@@ -24,6 +24,7 @@ from gateway.api.turns import Turns
 from gateway.config import settings as config
 from gateway.config.settings import KeySettings
 from gateway.events import PreviousKeyUsed
+from gateway.listed_keys import ListedKeys
 from gateway.race.context import Model
 from gateway.server.credentials.board import TokenUser
 from gateway.server.model_parts import Before, Foundation, ModelParts, NewKey, PartsBuilder, answers_as
@@ -148,7 +149,7 @@ class Topology(msgspec.Struct, frozen=True):
         """Give objects that several topologies share the values of these settings."""
         settings = self.settings
         self.memory.bytes_max = settings.limits.buffered_bodies_max_bytes
-        self.memory.is_shared = len(settings.keys) > 1
+        self.memory.is_shared = _has_several_keys(settings)
         for model in settings.models:
             for replica in (*model.replicas, *(each for pool in model.fallbacks for each in pool.replicas)):
                 built = self.replicas[(model.name, replica.name)]
@@ -197,7 +198,7 @@ class _Builder:
     def __init__(
         self, settings: config.Settings, foundation: Foundation, previous: Topology | None, *, rows_only: bool
     ) -> None:
-        self._limits, self._runtime = foundation.limits, foundation.runtime
+        self._limits, self._runtime, self._listed = foundation.limits, foundation.runtime, foundation.listed
         self._settings = settings
         self._previous = previous
         self._rows_only = rows_only
@@ -226,7 +227,7 @@ class _Builder:
         model_queues = _model_queues(settings.models, self._limits)
         memory = BodyMemory(settings.limits.buffered_bodies_max_bytes) if previous is None else previous.memory
         memory.bytes_max = settings.limits.buffered_bodies_max_bytes
-        memory.is_shared = len(settings.keys) > 1
+        memory.is_shared = _has_several_keys(settings)
         if previous is not None:
             old = previous.settings
             old_keys = {key.name: key.without_secrets for key in old.keys}
@@ -237,14 +238,16 @@ class _Builder:
         body_bytes_max, body_s = settings.limits.request_body_max_bytes, settings.timeouts.request_body_s
         bodies = BodyLimits(body_bytes_max, body_s, memory, self._runtime, turns)
         uploads = replace(bodies, bytes_max=settings.limits.upload_max_bytes)
-        admission = Admission(key_limiters, model_queues, self._runtime)
-        counts = Admission(count_limiters, {}, self._runtime)
+        listed = self._listed
+        admission = Admission(key_limiters, model_queues, self._runtime, None if listed is None else listed.limiters)
+        counts = Admission(count_limiters, {}, self._runtime, None if listed is None else listed.counts)
         limits, attempts = _request_limits(settings), _attempt_limits(settings.keys)
-        keys = _keyring(settings, self._on_previous_key)
+        listed_keys = None if listed is None else listed.keys
+        keys = _keyring(settings, self._on_previous_key, listed_keys)
         named = _with_aliases(models, settings.models)
         tracing = settings.tracing
         traces = None if tracing is None else TraceStart(tracing.sample, random.Random().getrandbits)
-        serving = Serving(named, keys, bodies, uploads, admission, counts, limits, attempts, traces)
+        serving = Serving(named, keys, bodies, uploads, admission, counts, limits, attempts, traces, listed_keys)
         return Topology(
             settings,
             serving,
@@ -401,11 +404,16 @@ def _request_limits(settings: config.Settings) -> RequestLimits:
     return RequestLimits(bounds, passed_headers, settings.default_model)
 
 
-def _keyring(settings: config.Settings, on_previous: Callable[[str], object]) -> Keyring:
+def _has_several_keys(settings: config.Settings) -> bool:
+    return len(settings.keys) > 1 or settings.keys_from is not None
+
+
+def _keyring(settings: config.Settings, on_previous: Callable[[str], object], listed: ListedKeys | None) -> Keyring:
     """Return the keys; a key for a model may use its aliases, too.
 
     Args:
         on_previous: called with the name of a key for each use of its previous secret.
+        listed: keys from a list.
     """
     names = {key.key.get_secret_value(): key.name for key in settings.keys}
     previous = {key.previous_key.get_secret_value(): key.name for key in settings.keys if key.previous_key is not None}
@@ -421,6 +429,8 @@ def _keyring(settings: config.Settings, on_previous: Callable[[str], object]) ->
         previous,
         on_previous,
         PageCheck(settings.cors_origins, is_local=settings.listen.loopback),
+        listed,
+        {name: (model, *names) for model, names in aliases.items() if names for name in (model, *names)},
     )
 
 

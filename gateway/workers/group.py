@@ -77,6 +77,7 @@ class WorkerGroup:
 
     Attributes:
         workers: all processes with an open channel.
+        handlers: further methods for workers.
         dead: counters and histograms of processes that have ended.
         dead_usage: usage of these processes.
         dead_proof: counts of the savings of hedging of these processes, by model.
@@ -109,6 +110,7 @@ class WorkerGroup:
         self._dropped = dropped
         self._share = ShareHub()
         self.workers: list[Worker] = []
+        self.handlers: dict[str, Handler] = {}
         self.dead = Instruments()
         self.dead_usage = UsageTable()
         self.dead_proof: dict[str, Tally] = {}
@@ -162,6 +164,7 @@ class WorkerGroup:
             "switched": lambda payload: self._on_switch(msgspec.msgpack.decode(payload, type=SwitchHedging)),
             "token_rejected": lambda payload: self._on_rejected(msgspec.msgpack.decode(payload, type=TokenRejected)),
             "ended": lambda payload: self._set_last(worker, payload),
+            **self.handlers,
         }
         worker.channel = Channel(self._tasks, handlers, lambda: self._on_end(worker))
         self.workers.append(worker)

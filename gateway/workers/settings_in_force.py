@@ -26,6 +26,7 @@ from gateway.process_events import ConfigReloaded, HedgingSwitched, ReplicaSwitc
 from gateway.race.context import Runtime
 from gateway.server.credentials.board import token_sources
 from gateway.server.discovery.driver import Discovery
+from gateway.server.key_watch import KeyWatch, check_names
 from gateway.server.reloads import Reread, check_reload, read_again, reload_fault
 from gateway.share.sync import Reach
 from gateway.workers.group import CALL_S_MAX, Worker, WorkerGroup
@@ -166,6 +167,7 @@ class SettingsInForce:
     Attributes:
         settings: settings in force, with the replicas found at run time.
         revision: number of changes; a worker that begins during one would miss it.
+        keys: list of keys; None without a list.
     """
 
     def __init__(
@@ -182,6 +184,7 @@ class SettingsInForce:
         self._on_change = on_change
         self.settings = base
         self.revision = 0
+        self.keys: KeyWatch | None = None
         self._reread = reread
         self._group = group
         self._switches = switches
@@ -252,6 +255,8 @@ class SettingsInForce:
             try:
                 base = await read_again(self._reread)
                 check_reload(self.settings, base)
+                if self.keys is not None:
+                    check_names(base, self.keys.keys)
                 found = await self._discovery.prepare(base)
                 event = await self._use(found.settings, Prepare(settings=packed(found.settings)))
                 self._discovery.commit(found)

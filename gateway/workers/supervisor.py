@@ -12,8 +12,10 @@ import random
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from gateway.config.errors import ConfigError
 from gateway.config.settings import Settings
 from gateway.config.values import Address
 from gateway.errors import ReloadFailed
@@ -27,6 +29,7 @@ from gateway.race.deadlines import TimerQueue
 from gateway.server.admin import Admin, Controls
 from gateway.server.admin_address import AdminAddress
 from gateway.server.http_server import freeze_startup_objects, name_of
+from gateway.server.key_watch import FirstKeys, first_keys
 from gateway.server.learned_file import LearnedFile
 from gateway.server.learned_state import Restored
 from gateway.server.notify import READY, STOPPING, reloading
@@ -38,6 +41,7 @@ from gateway.workers.channel import Control
 from gateway.workers.group import Worker, WorkerGroup
 from gateway.workers.group_state import PackedSettings, StateKeeper
 from gateway.workers.group_view import GroupView
+from gateway.workers.keys import GroupKeys
 from gateway.workers.merging import merged_learned
 from gateway.workers.messages import (
     Begin,
@@ -100,13 +104,20 @@ async def supervise(
         StartFailed: a worker does not become ready.
     """
     addresses = Addresses(given.public, None if given.admin is None else name_of(given.admin))
+    first: FirstKeys | None = None
+    try:
+        first = None if settings.keys_from is None else await asyncio.to_thread(first_keys, settings)
+    except ConfigError as error:
+        if given.state is None:
+            raise StartFailed(str(error)) from None
+        # workers have their keys; the watch reports the fault
     fault: StartFailed | None = None
     report = ExitReport(0, None)
     async with asyncio.TaskGroup() as tasks:
         beating = tasks.create_task(given.board[SUPERVISOR].keep_beating())
         supervisor = Supervisor(settings, given, tasks, reread)
         try:
-            await supervisor.start()
+            await supervisor.start(first)
             if given.state is None:
                 on_ready(addresses)
             report = await supervisor.run(tasks.create_task(background(addresses)))
@@ -155,6 +166,11 @@ class Supervisor:
         self._in_force = SettingsInForce(
             settings, reread, self._group, self._switches, self._tokens, runtime, tasks, self._state.changed
         )
+        self._keys: GroupKeys | None = None
+        if settings.keys_from is not None:
+            self._keys = GroupKeys(Path(settings.keys_from), self._settings, runtime, self._group)
+            self._observers.values.append(self._keys.watch.values)
+            self._in_force.keys = self._keys.watch
         self._begun: dict[str, LearnedModel] = {}  # the state of the file, until all have begun
         self._begun_age_s = 0.0
         self._start_fault: str | None = None
@@ -191,12 +207,17 @@ class Supervisor:
             )
         self._background: list[asyncio.Task[None]] = []
 
-    async def start(self) -> None:
+    async def start(self, first: FirstKeys | None) -> None:
         """Wait until all workers serve, and serve the admin address.
+
+        Args:
+            first: keys of the list; None without a list, or if it cannot be used.
 
         Raises:
             StartFailed: a worker does not become ready.
         """
+        if self._keys is not None and first is not None:
+            await self._keys.watch.begin(first)
         if self._given.state is None:
             await self._in_force.discover()
             await self._learned.restore()
@@ -210,6 +231,8 @@ class Supervisor:
         freeze_startup_objects()
         for running in (self._sweep(), self._group.keep_counts(), self._learned.keep(), self._watch.run()):
             self._background.append(self._tasks.create_task(running))
+        if self._keys is not None:
+            self._background.append(self._tasks.create_task(self._keys.watch.run()))
         self._in_force.follow()
         self._group.open()
         if self._admin is not None:

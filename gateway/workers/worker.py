@@ -39,6 +39,7 @@ from gateway.share.messages import NamedEngine
 from gateway.share.sync import Reach
 from gateway.workers.board import Board, ConnectionTurns
 from gateway.workers.channel import Channel, Control, Handler, connect
+from gateway.workers.keys import METHOD, WorkerKeys
 from gateway.workers.messages import (
     Begin,
     Committed,
@@ -96,7 +97,7 @@ async def work(forked: Forked, tune: Tune | None = None) -> ExitReport:
         if begin is not None:
             worker = _Worker(forked, link.channel, tasks, begin, tune)
             link.handlers |= worker.handlers()
-            link.on_again = worker.report
+            link.on_again = worker.on_again
             report = await worker.serve(commands)
         await link.close()
         beating.cancel()
@@ -245,6 +246,8 @@ class _Worker:
         self._feeds = False
         self._gateway.hub.listeners.append(self._on_event)
         self._beginning = begin
+        listed = self._gateway.listed
+        self._keys = None if listed is None else WorkerKeys(channel, listed.keys)
 
     def _begin(self, begin: Begin) -> Restored | None:
         gateway = self._gateway
@@ -276,20 +279,29 @@ class _Worker:
         if self._redis is not None:
             await wait_for_redis(self._redis, self._number)
         await gateway.start_sharing()
+        if self._keys is not None:
+            await self._keys.begin(commands.draining)
+        following = [] if self._keys is None else [tasks.create_task(self._keys.run())]
         self._is_ready = True
         self.report(restored)
         accepting = tasks.create_task(self._accept(commands, server))
         cut = await self._run(commands, server)
-        accepting.cancel()
-        sweeping.cancel()
+        for task in (accepting, sweeping, *following):
+            task.cancel()
         if commands.ending.is_set():
             cut = gateway.public.active
         await end(gateway, server)
         self._channel.send("ended", WorkerEnded(cut, self._counts(), await gateway.learned_state.collect()))
         return ExitReport(0, signal.SIGTERM if commands.ending.is_set() else None)
 
+    def on_again(self) -> None:
+        """Go on with a new supervisor."""
+        self.report()
+        if self._keys is not None:
+            self._keys.on_change()
+
     def report(self, restored: Restored | None = None) -> None:
-        """Report to a new supervisor that this worker can serve."""
+        """Report to the supervisor that this worker can serve."""
         if self._is_ready:
             self._channel.send("ready", Ready(restored))
 
@@ -338,6 +350,7 @@ class _Worker:
             "switch_hedging": self._switch_hedging,
             "switch_replica": self._switch_replica,
             "token": self._use_token,
+            METHOD: lambda _: None if self._keys is None else self._keys.on_change(),
             "prepare": self._prepare,
             "commit": self._commit,
             "abandon": lambda _: self._abandon(),

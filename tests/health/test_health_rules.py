@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from gateway.health.facts import Facts
+from gateway.health.facts import Facts, Note
 from gateway.health.finding import Trouble
 from gateway.health.rules import BY_NAME, RULES
 from gateway.health.verdict import presences, verdict
 from gateway.observe.state import PoolState
-from health_cases import CASES, A, B, Case, facts, pool
+from health_cases import CASES, NOW_S, A, B, Case, facts, pool
 
 
 def _found(alert: str, given: Facts) -> list[str]:
@@ -43,6 +43,17 @@ def test_each_finding_can_be_written(case: Case) -> None:
     written = [each for each in verdict(lasting, case.finds.now_s).findings if each.alert == case.alert]
     assert [each.sentence for each in written] == [case.sentence]
     assert "{" not in written[0].command.replace("'{\"", "")
+
+
+def test_a_rejected_list_of_keys() -> None:
+    """It is the same trouble as a rejected configuration: a restart would fail."""
+    *_, present = presences(facts(keys=Note(NOW_S, "keys", "keys.jsonl:3:1: no JSON\nmore")), {})
+    (found,) = verdict(present, facts().now_s).findings
+    assert found.alert == "TtftReloadRejected"
+    assert found.sentence == (
+        "the list of keys was rejected at 06:00:00, the previous keys are in force; a restart would fail: "
+        "keys.jsonl:3:1: no JSON"
+    )
 
 
 def test_without_trouble_all_is_well() -> None:

@@ -20,6 +20,7 @@ from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.span_queue import SpanCounts
 from gateway.observe.state import DiscoveryState, PoolState, ReplicaState
 from gateway.server.credentials.keepers import token_values
+from gateway.server.key_watch import key_values
 from gateway.server.learned_file import file_values
 from gateway.server.sharing import share_values
 from gateway.workers.group_view import worker_values
@@ -192,6 +193,7 @@ def test_every_metric_is_documented() -> None:
         *token_values("google", 1800.0, None),
         *SpanCounts().values(),
         *DroppedState(lambda _: None, lambda: 0.0).values(),
+        *key_values(up=True, count=1),
         *verdict_values(Verdict(HealthState.DEGRADED, 0.0, 0.0, "slow", [TROUBLE])),
     ]
     metrics = Metrics(lambda: [pool("llama"), DRAINING], lambda: ADMISSION, lambda: values, lambda: FOUND)

@@ -16,7 +16,7 @@ from gateway.config.discovered import ROWS_MAX, PoolPlace, address_rows, name_of
 from gateway.config.errors import ConfigError
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import DiscoverSettings, Replicas, Settings
-from gateway.server.daemon_thread import on_thread
+from gateway.server.daemon_thread import Hanging, SlowCalls
 from gateway.server.discovery.endpoint_slices import EndpointSlice, Pod, endpoint_rows
 from gateway.server.discovery.failure import SourceFailed
 from gateway.server.discovery.kubernetes import Api, Collection, Wanted, cluster_api
@@ -164,7 +164,7 @@ class FileSource:
         self._read = read
         self._state: _FileState = ()  # of the file when it was read
         self._answer: Replicas | ConfigError = ()
-        self._is_hanging = False  # True while a call has not returned in time
+        self._calls = SlowCalls("read replicas", _ANSWER_S_MAX)
 
     async def ask(self) -> Replicas:
         state = await self._off_loop(self._look)
@@ -199,20 +199,11 @@ class FileSource:
         Raises:
             SourceFailed: it raised an `OSError`, or does not return.
         """
-        if not self._is_hanging:
-            running = on_thread(call, "read replicas")
-            done, _ = await asyncio.wait({running}, timeout=_ANSWER_S_MAX)
-            if done:
-                try:
-                    return running.result()
-                except FileNotFoundError:
-                    raise SourceFailed("the file does not exist") from None
-                except OSError as error:
-                    raise SourceFailed(f"the file cannot be read: {error.strerror or error}") from None
-            self._is_hanging = True
-            running.add_done_callback(self._returned)
-        raise SourceFailed(f"the disk does not answer within {_ANSWER_S_MAX:g} s")
-
-    def _returned(self, late: "asyncio.Future[_T]") -> None:
-        self._is_hanging = False
-        late.exception()  # nothing else takes it
+        try:
+            return await self._calls.run(call)
+        except Hanging as error:
+            raise SourceFailed(str(error)) from None
+        except FileNotFoundError:
+            raise SourceFailed("the file does not exist") from None
+        except OSError as error:
+            raise SourceFailed(f"the file cannot be read: {error.strerror or error}") from None

@@ -12,6 +12,8 @@ from gateway.config.discovered import sources as listed_sources
 from gateway.config.errors import ConfigError
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import Replicas, Settings
+from gateway.server import daemon_thread
+from gateway.server.daemon_thread import SlowCalls
 from gateway.server.discovery import sources
 from gateway.server.discovery.failure import SourceFailed
 from gateway.server.discovery.sources import Source, source_of
@@ -137,7 +139,7 @@ def test_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     async def main() -> None:
         source = source_in(file)
         with monkeypatch.context() as patch:
-            patch.setattr(sources, "on_thread", hang)
+            patch.setattr(daemon_thread, "on_thread", hang)
             for _ in range(3):
                 with pytest.raises(SourceFailed, match="the disk does not answer"):
                     await source.ask()
@@ -145,6 +147,8 @@ def test_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         hanging[0].set_exception(OSError("late"))
         await asyncio.sleep(0)
         monkeypatch.setattr(sources, "_ANSWER_S_MAX", 10.0)
+        assert len(await source_in(file).ask()) == 1
+        monkeypatch.setattr(source, "_calls", SlowCalls("again", 10.0))
         assert len(await source.ask()) == 1
 
     run_real(main())
