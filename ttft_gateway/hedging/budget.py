@@ -17,7 +17,6 @@ from ttft_gateway.limits.prices import Prices
 from ttft_gateway.routing.replicas import Replica
 
 _CACHED_PRICE: Final = 0.1  # of an uncached token, if no prices are configured: the large providers' price
-_PLENTY: Final = 0.5  # of the most credits that can be saved
 _FREE: Final = Prices(0.0, 0.0, 0.0)
 
 
@@ -85,9 +84,9 @@ class HedgeBudget:
         return self.requests.affords(now_s) and self.cost.affords(now_s, cost)
 
     def scarcity(self) -> float:
-        """Return 1 for a budget without credit, 0 if both have at least half of what can be saved."""
+        """Return the missing part of the credits that can be saved: 1 if a budget has none, 0 if both are full."""
         left = min((each.credit / each.cap if each.cap else 0.0) for each in (self.requests, self.cost))
-        return max(0.0, min(1.0, 1.0 - left / _PLENTY))
+        return max(0.0, min(1.0, 1.0 - left))
 
     def affords_prompt(self, tokens: float, now_s: float) -> bool:
         """Return True if both budgets can pay for a hedge with a prompt of this length; prices are ignored."""
