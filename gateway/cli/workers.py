@@ -1,7 +1,7 @@
 """Several workers: how many there are, and the start of a gateway with them.
 
 The number comes from the cores that this process may use: its affinity, and the quota of its control group. What
-workers need is imported when there are several. Units: cores.
+workers need is imported when there are several. Units: cores, `_s` seconds.
 """
 
 import importlib
@@ -23,6 +23,7 @@ from gateway.server.process import Addresses
 from gateway.server.reloads import Reread
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_OUTLIVES_S = 15.0  # after the top process was killed: the next gateway has then started, also on a busy host
 
 
 def serve_with_workers(
@@ -60,12 +61,13 @@ def serve_with_workers(
     admin = None if settings.admin_listen is None else bind(settings.admin_listen, before.inherited)
     before.inherited.close_rest()
     address, lock, board = name_of(public), lock_file(), Board(count)
+    outlives_s = _OUTLIVES_S if before.inherited.are_held else 0.0  # a new socket must be free for the next gateway
 
     def supervisor(control: socket.socket, state: int | None) -> int:
         member = Member(None, count, shared_memory_reader(), lock)
         before = None if state is None else read_state(state)
         try:
-            given = Given(member, address, admin, control, board, before)
+            given = Given(member, address, admin, control, board, before, outlives_s)
             return run_until_end(supervise(settings, given, on_ready, meanwhile, reread), lock)
         except StartFailed as error:
             fail(str(error))
@@ -73,7 +75,7 @@ def serve_with_workers(
 
     def worker(number: int, control: socket.socket) -> int:
         member = Member(number, count, shared_memory_reader(), lock)
-        return run_until_end(work(Forked(member, public, control, board)), lock)
+        return run_until_end(work(Forked(member, public, control, board, outlives_s)), lock)
 
     code = Top(
         count, Children(supervisor, worker), Listening(public, admin), board, settings.drain_timeout_s, before

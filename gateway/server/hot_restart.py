@@ -27,6 +27,9 @@ from gateway.server.sockets import Inherited, from_manager, opened
 
 READY_S_MAX: Final = 120.0  # until a new process is ready; then it is killed
 _VARIABLE: Final = "TTFT_GATEWAY_PREDECESSOR"  # descriptors: of the socket to the old process, then of listening ones
+_HELD: Final = (
+    "TTFT_GATEWAY_SOCKETS_HELD"  # set if a service manager holds the sockets, for the processes after this one
+)
 _NOT_INHERITED: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID")
 STARTED: Final = "a new process (%d) starts, with the addresses of this one"
 FAILED: Final = "the new process %s; this one goes on"
@@ -67,11 +70,17 @@ def predecessor(environ: MutableMapping[str, str]) -> Predecessor:
     """
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     descriptors = environ.pop(_VARIABLE, "")
+    are_held = environ.pop(_HELD, None) is not None
     if not descriptors:
-        return Predecessor(None, from_manager(environ))
+        inherited = from_manager(environ)
+        if inherited.are_held:
+            environ[_HELD] = "1"
+        return Predecessor(None, inherited)
+    if are_held:
+        environ[_HELD] = "1"
     [first, *rest] = map(int, descriptors.split(","))
     os.set_inheritable(first, False)
-    return Predecessor(socket.socket(fileno=first), Inherited(opened(rest)))
+    return Predecessor(socket.socket(fileno=first), Inherited(opened(rest), are_held=are_held))
 
 
 class Successor:

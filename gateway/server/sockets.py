@@ -25,11 +25,18 @@ class Inherited:
     Args:
         sockets: the sockets; those that are not used are closed.
         is_strict: True if a socket that no address uses is an error: its connections would wait for ever.
+        are_held: True if a service manager holds the sockets, too.
+
+    Attributes:
+        are_held: as above.
     """
 
-    def __init__(self, sockets: Sequence[socket.socket] = (), *, is_strict: bool = False) -> None:
+    def __init__(
+        self, sockets: Sequence[socket.socket] = (), *, is_strict: bool = False, are_held: bool = False
+    ) -> None:
         self._sockets = list(sockets)
         self._is_strict = is_strict
+        self.are_held = are_held
 
     def bound(self, address: Address, found: Sequence[Any]) -> socket.socket:
         """Return the inherited socket of an address, or a new one.
@@ -76,7 +83,8 @@ def from_manager(environ: MutableMapping[str, str]) -> Inherited:
         return Inherited()
     if not count.isdecimal():
         raise InheritError(f"LISTEN_FDS is {count!r}; set it to the number of sockets, or remove it")
-    return Inherited(opened(range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + int(count))), is_strict=True)
+    sockets = opened(range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + int(count)))
+    return Inherited(sockets, is_strict=True, are_held=bool(sockets))
 
 
 def opened(descriptors: Sequence[int]) -> list[socket.socket]:

@@ -250,6 +250,7 @@ class Control(Generic[_M]):
         kind: class of the messages.
         on_message: receives each message, with the descriptors that came with it.
         on_end: called when the top process has ended.
+        outlives_s: time from the end of the top process to that call.
     """
 
     def __init__(
@@ -258,8 +259,11 @@ class Control(Generic[_M]):
         kind: type[_M],
         on_message: Callable[[_M, list[int]], object],
         on_end: Callable[[], object],
+        outlives_s: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._outlives_s = outlives_s
+        self._ending: asyncio.TimerHandle | None = None
         self._sock = sock
         self._decode = msgspec.msgpack.Decoder(kind).decode
         self._on_message = on_message
@@ -280,6 +284,8 @@ class Control(Generic[_M]):
 
     def close(self) -> None:
         """Receive nothing more."""
+        if self._ending is not None:
+            self._ending.cancel()
         if self._sock.fileno() >= 0:
             self._loop.remove_reader(self._sock.fileno())
             self._sock.close()
@@ -293,6 +299,6 @@ class Control(Generic[_M]):
             content, descriptors = b"", []
         if not content:
             self._loop.remove_reader(self._sock.fileno())
-            self._on_end()
+            self._ending = self._loop.call_later(self._outlives_s, self._on_end)
             return
         self._on_message(self._decode(content), descriptors)

@@ -233,8 +233,14 @@ class ToSupervisor(msgspec.Struct, omit_defaults=True):
     is_replaced: bool = False
 
 
-class ToWorker(msgspec.Struct):
-    """A message of the top process: the socket that comes with it is the channel to a supervisor."""
+class ToWorker(msgspec.Struct, omit_defaults=True):
+    """A message of the top process: the socket that comes with it is the channel to a supervisor.
+
+    Attributes:
+        is_stopping: True, without a socket, if the gateway stops without a supervisor.
+    """
+
+    is_stopping: bool = False
 
 
 class ToTop(msgspec.Struct, omit_defaults=True):

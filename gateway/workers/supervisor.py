@@ -76,6 +76,7 @@ class Given(NamedTuple):
         control: socket to the top process.
         board: beats and connections of all processes.
         state: state of the supervisor before this one; None for the first one.
+        outlives_s: time for which the gateway serves without the top process.
     """
 
     member: Member
@@ -84,6 +85,7 @@ class Given(NamedTuple):
     control: socket.socket
     board: Board
     state: GroupState | None
+    outlives_s: float
 
 
 async def supervise(
@@ -158,7 +160,9 @@ class Supervisor:
             self._observers.dropped,
         )
         runtime = Runtime(self._loop, emit, random.Random().random, TimerQueue(self._loop))
-        self._control = Control(given.control, ToSupervisor, self._on_message, lambda: self._put_signal(None))
+        self._control = Control(
+            given.control, ToSupervisor, self._on_message, lambda: self._put_signal(None), given.outlives_s
+        )
         self._state = StateKeeper(self._control, self._read_state)
         self._switches = GroupSwitches(self._group, self._model_names, emit, self._state.changed)
         self._packed, self._packed_base = PackedSettings(), PackedSettings()

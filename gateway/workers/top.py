@@ -96,7 +96,7 @@ class _Slot:
                 socket.send_fds(self.control, [_encode(message)], [] if sock is None else [sock.fileno()])
 
     def close(self) -> None:
-        """Close the socket to the process; a worker then drains, and a supervisor ends."""
+        """Close the socket to the process."""
         if self.control is not None:
             self.control.close()
             self.control = None
@@ -418,7 +418,8 @@ class Top:
         self._kill_s = self._kill_s or _now_s() + drain_s + _KILL_S
         self._sockets.close()
         for slot in self._slots:
-            slot.close()  # the worker then drains
+            slot.send(ToWorker(is_stopping=True))
+            slot.close()
 
     def _replace(self) -> None:
         """Start the processes that are due."""

@@ -2,7 +2,8 @@
 
 Its settings, its learned state and all commands come through a channel from the supervisor; signals belong to the top
 process. A worker serves on when the supervisor disappears, and gets a channel to the next one from the top process.
-When the top process disappears, the worker drains and ends. Units: seconds.
+When the top process disappears, the worker drains and ends; it accepts for a while before if a service manager, which
+then starts the next gateway, holds the listening socket, too. Units: seconds.
 """
 
 import asyncio
@@ -73,12 +74,14 @@ class Forked(NamedTuple):
         listen: listening socket of the public address.
         control: socket to the top process.
         board: beats and connections of all processes.
+        outlives_s: time for which the worker accepts without the top process.
     """
 
     member: Member
     listen: socket.socket
     control: socket.socket
     board: Board
+    outlives_s: float
 
 
 async def work(forked: Forked, tune: Tune | None = None) -> ExitReport:
@@ -91,7 +94,7 @@ async def work(forked: Forked, tune: Tune | None = None) -> ExitReport:
     async with asyncio.TaskGroup() as tasks:
         beating = tasks.create_task(forked.board[forked.member.number or 0].keep_beating())
         commands = _Commands()
-        link = _Link(tasks, forked.control, commands)
+        link = _Link(tasks, forked, commands)
         begin = await link.begin()
         report = ExitReport(0, signal.SIGTERM)
         if begin is not None:
@@ -122,7 +125,7 @@ class _Commands:
         self.finishing = asyncio.Event()
         self.ending = asyncio.Event()
 
-    def on_top_end(self) -> None:
+    def drain_alone(self) -> None:
         """Drain without the other processes."""
         self.draining.set()
         self.finishing.set()
@@ -155,7 +158,7 @@ class _Link:
         on_again: called when another supervisor is connected.
     """
 
-    def __init__(self, tasks: asyncio.TaskGroup, control: socket.socket, commands: _Commands) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, forked: Forked, commands: _Commands) -> None:
         self.handlers: dict[str, Handler] = commands.handlers()
         self.channel = Channel(tasks, self.handlers, self._on_end)
         self.on_again: Callable[[], object] = bool
@@ -165,7 +168,7 @@ class _Link:
         self._ended = asyncio.Event()
         self._ended.set()
         self._connecting = asyncio.Lock()
-        self._control = Control(control, ToWorker, self._on_message, commands.on_top_end)
+        self._control = Control(forked.control, ToWorker, self._on_message, commands.drain_alone, forked.outlives_s)
         self._control.start()
 
     async def begin(self) -> Begin | None:
@@ -197,7 +200,9 @@ class _Link:
             async with asyncio.timeout(_CLOSE_S_MAX):
                 await self._ended.wait()
 
-    def _on_message(self, _message: ToWorker, descriptors: list[int]) -> None:
+    def _on_message(self, message: ToWorker, descriptors: list[int]) -> None:
+        if message.is_stopping:
+            self._commands.drain_alone()
         for descriptor in descriptors:
             self._tasks.create_task(self._connect(socket.socket(fileno=descriptor)))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.config.values import Address
+from gateway.server.hot_restart import predecessor
 from gateway.server.http_server import ListenError
 from gateway.server.sockets import Inherited, InheritError, from_manager, opened
 
@@ -73,3 +74,24 @@ def test_other_descriptors_are_errors() -> None:
         opened([reading])
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_the_next_process_inherits_that_sockets_are_held(monkeypatch: pytest.MonkeyPatch, *, is_held: bool) -> None:
+    """The fact that a service manager holds the sockets goes on with them, and not to a gateway with its own."""
+    environ = {"TTFT_GATEWAY_SOCKETS_HELD": "1"}  # of another gateway, which has started this one
+    monkeypatch.setattr("gateway.server.hot_restart.signal.signal", lambda *_: None)
+    with listener() as sock:
+        if is_held:
+            monkeypatch.setattr("gateway.server.sockets._FIRST_DESCRIPTOR", os.dup(sock.fileno()))
+            environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+        first = predecessor(environ).inherited
+        ours, theirs = socket.socketpair()
+        environ["TTFT_GATEWAY_PREDECESSOR"] = f"{theirs.detach()},{os.dup(sock.fileno())}"
+        before = predecessor(environ)
+        with ours:
+            before.report_ready()
+        for inherited in (first, before.inherited):
+            assert inherited.are_held is is_held
+            with contextlib.suppress(InheritError):
+                inherited.close_rest()

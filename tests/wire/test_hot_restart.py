@@ -164,6 +164,29 @@ def test_a_new_process_that_cannot_start_changes_nothing(workers: int, tmp_path:
         run_real(main())
 
 
+@linux
+def test_workers_accept_until_the_next_gateway(tmp_path: Path) -> None:
+    """After SIGKILL of the top process new connections are served before the service manager starts another one."""
+
+    async def main() -> None:
+        async with simulated_sockets.serving(0, ttft="1ms", tokens=2) as replica:
+            file = written(tmp_path, replica.url, 2, ports)
+            async with manager.running(file) as process:
+                assert await manager.state() == "READY=1"
+                process.kill()
+                assert await process.wait() == -signal.SIGKILL
+                for _ in range(4):
+                    assert await ended(*await stream(ports[0]))
+                async with manager.running(file):
+                    assert await manager.state() == "READY=1"
+                    assert await ended(*await stream(ports[0]))
+
+    with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:
+        ports = public.getsockname()[1], admin.getsockname()[1]
+        with contextlib.closing(Manager(tmp_path, [public, admin])) as manager:
+            run_real(main())
+
+
 def test_sockets_of_a_service_manager_are_used(tmp_path: Path) -> None:
     """A connection that came before the start is answered; a socket for no address is an error."""
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from gateway.workers import channel as channel_module
-from gateway.workers.channel import Channel, Handler, connect
+from gateway.workers.channel import Channel, Control, Handler, connect
+from gateway.workers.messages import ToWorker
 from running import run_real
 
 
@@ -158,5 +159,24 @@ def test_an_invalid_frame_ends_the_channel() -> None:
                     await channel_over(first, tasks, {}, over.set)
                     second.send(sent)
                     await over.wait()
+
+    run_real(main())
+
+
+@pytest.mark.parametrize(("outlives_s", "calls"), [(0.0, 1), (3600.0, 0)])
+def test_a_process_outlives_the_top_process_for_a_time(outlives_s: float, calls: int) -> None:
+    """The end of the top process is reported after that time, and not after `close`."""
+
+    async def main() -> None:
+        called = list[int]()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control = Control(theirs, ToWorker, lambda *_: None, lambda: called.append(1), outlives_s)
+        control.start()
+        ours.close()
+        while control._ending is None or (calls and not called):
+            await asyncio.sleep(0)
+        assert len(called) == calls
+        control.close()
+        assert calls or control._ending.cancelled()
 
     run_real(main())
