@@ -273,7 +273,8 @@ class ShareHub:
         if ask.since == gauge.version:
             return GaugeAnswer(len(gauge.values), None, gauge.version)
         own = gauge.values[process].rows if process in gauge.values else {}
-        others = {name: _without(sums, own.get(name)) for name, sums in gauge.sums.items()}
+        named = [(name, gauge.sums[name]) for name in ask.rows if name in gauge.sums]
+        others = {name: _without(sums, own.get(name)) for name, sums in named}
         return GaugeAnswer(len(gauge.values), {name: sums for name, sums in others.items() if any(sums)}, gauge.version)
 
     def _slice(self, now_s: float, ask: SliceAsk) -> SliceAnswer:

@@ -80,8 +80,6 @@ class LoadExchange:
         self._used_s = -math.inf
         self._is_same = False  # True if the last reported loads were the same as before
         self._is_quiet = False  # True if the loads of the others were the same, too, at the last answer
-        self._reported: Mapping[str, Row] = {}  # all rows in the ask under way
-        self._answered: Mapping[str, Row] | None = None  # all rows in the last ask; None if it has no answer
         self._received: Mapping[str, Row] = {}  # sums over the others in the last answer, and their version
         self._version = 0
         self._credits: Row = ()
@@ -109,7 +107,7 @@ class LoadExchange:
         if not self.is_used(now_s):
             self._bases.clear()
             self._own.clear()
-            self._answered, self._version = None, 0
+            self._version = 0
             return ()
         before, rows = self._own, self.own(now_s)
         self._asked = self._due_probes(now_s, 2.0 * period_s)
@@ -118,9 +116,8 @@ class LoadExchange:
             return ()
         self._asked_s, self._period_s, self._is_same, self._is_quiet = now_s, period_s, is_same, False
         key = f"{_FORM} {self.pool.name}"
-        is_known, self._answered, self._reported = rows == self._answered, None, rows
         return (
-            GaugeAsk(key, rows, self._version, is_known),
+            GaugeAsk(key, rows, self._version),
             *(BucketAsk(f"{key} {name}", 1.0, OPEN_S, want=1.0, least=1.0) for name in self._asked),
         )
 
@@ -129,7 +126,7 @@ class LoadExchange:
         gauge, *probes = answers
         is_fresh = now_s <= self._asked_s + _UNKNOWN_S - self._period_s  # they are used until the next answer
         if isinstance(gauge, GaugeAnswer):
-            self._answered, self._version = self._reported, gauge.version
+            self._version = gauge.version
             self._received = self._received if gauge.others is None else gauge.others
             if is_fresh:
                 self.put(self._received, gauge.processes, now_s)

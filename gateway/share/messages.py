@@ -9,21 +9,14 @@ Messages are arrays: a later version may append fields with defaults. Each field
 damaged or forged; what is outside is not decoded. The ranges of rows and sums belong to their readers, as their meaning
 does.
 
-`pack` and `unpack` convert batches and replies to and from the form of `ttft2.lua`, msgpack arrays. Integers of slices
-travel as text, because Lua's numbers are exact up to 2^53 only. The rows of a gauge are packed by themselves, because
-the server stores them packed. A client that can write to the server can forge a reply, so any bytes may come. The
-smallest damaged part is dropped: a row of a gauge, a bin of a slice, a switch, or an answer. Only a reply without the
-form of a reply is an error.
-
 Units: seconds; amounts are requests, tokens or slots.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Final, Protocol, TypeAlias
 
-from msgspec import Meta, Raw, Struct, convert
-from msgspec.msgpack import Decoder, Encoder
+from msgspec import Meta, Struct
 
 from gateway.share.debts import SEGMENTS_MAX
 from ttft_gateway.pool.learned import Drop
@@ -146,20 +139,17 @@ class SlotsAnswer(Struct, tag="slots", array_like=True, frozen=True):
 
 
 class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
-    """Replace what a process has now, and ask for the sums over the other processes.
+    """Replace what a process has now, and ask for the sums over the other processes, of the same names.
 
     Attributes:
         key: name of the gauge; contains the form of its rows.
         rows: integers by name, such as the attempts in flight and the pending prompt tokens of a replica.
         since: `GaugeAnswer.version` of the last answer; 0 for none.
-        is_same: True if the last answered ask had the same rows. They are then not sent to a server; if it has lost
-            them, the answer is lost.
     """
 
     key: Name
     rows: Annotated[Mapping[Name, Row], Meta(max_length=NAMES_MAX)]
     since: Number = 0
-    is_same: bool = False
 
 
 class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
@@ -259,11 +249,13 @@ class Reply(Struct, array_like=True, frozen=True):
         answers: one for each ask, of the same kind and in the same order, or `Lost`.
         processes: number of processes that have asked in the last 5 s, the asking one included.
         now_s: time of the engine's clock.
+        size_bytes: bytes of the batch and of the reply in a network; 0 on one host.
     """
 
     answers: list[Answer]
     processes: Processes = 1
     now_s: float = 0.0
+    size_bytes: Number = 0
 
 
 Answered: TypeAlias = Callable[[Reply | None], None]
@@ -304,204 +296,3 @@ class NamedEngine(Engine, Protocol):
 
 def keep_silent(_name: str, _fault: str) -> None:
     """Report nothing (a `Drop`)."""
-
-
-# The form in which `ttft2.lua` receives asks and returns answers
-
-REPLY_BYTES_MAX: Final = 64_000_000  # 32 asks with 24 bins of 3,000 names each have 50 MB
-_FALSE: Final = b"\xc2"  # in msgpack; stands for no answer
-_DIGITS_MAX: Final = 20  # of an integer of 64 bits, with its sign
-_DAMAGES: Final = (ValueError, RecursionError)  # what msgspec raises for any bytes
-
-_Total: TypeAlias = Annotated[
-    list[Integer], Meta(min_length=1, max_length=ROW_MAX + 1)
-]  # number of processes, then sums
-_Named = Annotated[dict[Name, _Total], Meta(max_length=NAMES_MAX)]
-_NamedRaw = Annotated[dict[Name, Raw], Meta(max_length=NAMES_MAX)]
-_Empty = Annotated[list[None], Meta(max_length=0)]  # Lua has one kind of empty table, which is an array
-_T = TypeVar("_T")
-
-_encode = Encoder().encode
-_decode = Decoder(tuple[list[Raw], Processes, float]).decode
-_decode_scalars = Decoder(list[bool | int | float]).decode
-_decode_gauge = Decoder(tuple[Processes, bool, Number]).decode
-_decode_named = Decoder(_Named | _Empty).decode
-_decode_named_raw = Decoder(_NamedRaw).decode
-_decode_total = Decoder(_Total).decode
-_decode_slice = Decoder(tuple[Number, list[Raw]]).decode
-_decode_number = Decoder(Number).decode
-_decode_texts = Decoder(list[str]).decode
-_decode_switches = Decoder(tuple[Number, list[Raw], Processes]).decode
-_decode_any = Decoder(str | float | int).decode
-
-
-class WireError(ValueError):
-    """A reply does not have the form of one."""
-
-
-def pack(asks: Sequence[Ask], until_s: float = math.inf) -> list[bytes]:
-    """Return the arguments of the function for a batch.
-
-    Args:
-        until_s: time of the server's clock after which nothing is leased.
-    """
-    until = f"{until_s:.6f}".encode()
-    return [
-        until,
-        _encode([_packed(ask) for ask in asks]),
-        *(b"" if ask.is_same else _encode(ask.rows) for ask in asks if isinstance(ask, GaugeAsk)),
-    ]
-
-
-def unpack(asks: Sequence[Ask], replied: object, drop: Drop = keep_silent) -> Reply:
-    """Return the reply to a batch, without its damaged parts.
-
-    Args:
-        replied: value that the client library has read.
-        drop: receives each damaged part.
-
-    Raises:
-        WireError: it is not a reply to this batch.
-    """
-    first, *sums = _parts(replied)
-    try:
-        raws, processes, now_s = _decode(first)
-    except _DAMAGES as error:
-        raise WireError(f"the reply has an unknown form: {error}") from None
-    gauges = sum(isinstance(ask, GaugeAsk) for ask in asks)
-    if len(raws) != len(asks) or len(sums) != gauges:
-        raise WireError(f"the reply has {len(raws)} answers and {len(sums)} sums to {len(asks)} asks, {gauges} of sums")
-    rest = iter(sums)
-    return Reply([_answer(ask, raw, rest, drop) for ask, raw in zip(asks, raws, strict=True)], processes, now_s)
-
-
-def _parts(replied: object) -> list[bytes]:
-    parts = [part for part in replied if isinstance(part, bytes)] if isinstance(replied, list) else []
-    if not isinstance(replied, list) or not parts or len(parts) < len(replied):
-        raise WireError("the reply is no array of texts")
-    if (size := sum(map(len, parts))) > REPLY_BYTES_MAX:
-        raise WireError(f"the reply has {size} bytes; at most {REPLY_BYTES_MAX} are read")
-    return parts
-
-
-def _answer(ask: Ask, raw: Raw, sums: Iterator[bytes], drop: Drop) -> Answer:
-    packed = next(sums) if isinstance(ask, GaugeAsk) else b""
-    name = "switches" if isinstance(ask, SwitchesAsk) else ask.key
-
-    def drop_part(part: str, fault: str) -> None:
-        drop(f"{name} {part}".rstrip(), fault)
-
-    if bytes(raw) == _FALSE:  # an old ask
-        return Lost()
-    try:
-        if isinstance(ask, GaugeAsk):
-            return _gauge(ask, raw, packed, drop_part)
-        return _ANSWERS[type(ask)](raw, drop_part)
-    except _DAMAGES as error:
-        drop_part("", str(error))
-        return Lost()
-
-
-def _packed(ask: Ask) -> object:
-    if isinstance(ask, GaugeAsk):
-        return ("gauge", ask.key, ask.since)
-    if isinstance(ask, SliceAsk):
-        return ("slice", ask.key, [text for name, added in ask.added.items() for text in (name, str(added))], ask.since)
-    if isinstance(ask, SwitchesAsk):
-        return (
-            "switches",
-            [field for each in ask.switches for field in (each.name, each.value, each.left_s)],
-            ask.after,
-        )
-    return ask
-
-
-def _bucket(raw: Raw, _drop: Drop) -> BucketAnswer:
-    return convert(("bucket", *_decode_scalars(raw)), BucketAnswer)
-
-
-def _slots(raw: Raw, _drop: Drop) -> SlotsAnswer:
-    return convert(("slots", *_decode_scalars(raw)), SlotsAnswer)
-
-
-def _gauge(ask: GaugeAsk, raw: Raw, packed: bytes, drop: Drop) -> GaugeAnswer:
-    """Return the sums over the other processes: the sums over all processes, minus the rows of this process."""
-    processes, is_counted, version = _decode_gauge(raw)
-    if not packed:
-        return GaugeAnswer(processes, None, version)
-    others: dict[str, list[int]] = {}
-    for name, (_, *total) in _totals(packed, drop):
-        if is_counted and not _subtract(total, ask.rows.get(name, ())):
-            drop(name, "it is shorter than the part of this gateway")
-        elif any(total):
-            others[name] = total
-    return GaugeAnswer(processes, others, version)
-
-
-def _totals(packed: bytes, drop: Drop) -> Iterator[tuple[str, list[int]]]:
-    try:
-        named = _decode_named(packed)
-    except _DAMAGES:
-        for name, raw in _decode_named_raw(packed).items():
-            if (total := _undamaged(_decode_total, raw, name, drop)) is not None:
-                yield name, total
-    else:
-        yield from named.items() if isinstance(named, dict) else ()
-
-
-def _subtract(total: list[int], own: Sequence[int]) -> bool:
-    """Subtract a row; return False if it is the longer one."""
-    if len(own) > len(total):
-        return False
-    for place, value in enumerate(own):
-        total[place] -= value
-    return True
-
-
-def _slice(raw: Raw, drop: Drop) -> SliceAnswer:
-    now, bins = _decode_slice(raw)
-    found = {}
-    for number, texts in _pairs(bins):
-        sums = _undamaged(_sums, texts, "bin", drop)
-        if sums is not None:
-            found[_decode_number(number)] = sums
-    return convert(("slice", now, found), SliceAnswer)
-
-
-def _sums(raw: Raw) -> dict[str, int]:
-    pairs = list(_pairs(_decode_texts(raw)))
-    if any(len(text) > _DIGITS_MAX for _, text in pairs):
-        raise ValueError("a sum has too many digits")
-    return convert({name: int(text) for name, text in pairs}, Sums)
-
-
-def _switches(raw: Raw, drop: Drop) -> SwitchesAnswer:
-    number, fields, reached = _decode_switches(raw)
-    triples = [fields[start : start + 3] for start in range(0, len(fields), 3)]
-    read = (_undamaged(_item, each, "", drop) for each in triples)
-    return convert(("switches", number, [item for item in read if item is not None], reached), SwitchesAnswer)
-
-
-def _item(fields: Sequence[Raw]) -> SwitchState:
-    return convert(tuple(map(_decode_any, fields)), SwitchState)
-
-
-def _undamaged(read: Callable[[Any], _T], raw: object, name: str, drop: Drop) -> _T | None:
-    """Return a part; None if it is damaged, after it was reported."""
-    try:
-        return read(raw)
-    except _DAMAGES as error:
-        drop(name, str(error))
-        return None
-
-
-def _pairs(flat: Sequence[_T]) -> Iterator[tuple[_T, _T]]:
-    return zip(flat[::2], flat[1::2], strict=True)
-
-
-_ANSWERS: Final[Mapping[type[Ask], Callable[[Raw, Drop], Answer]]] = {
-    BucketAsk: _bucket,
-    SlotsAsk: _slots,
-    SliceAsk: _slice,
-    SwitchesAsk: _switches,
-}

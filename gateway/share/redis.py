@@ -1,34 +1,40 @@
 """The engine of many hosts: a function library, ttft2.lua, in a Redis or Valkey server of version 7 or later.
 
 One connection and one task, which connects again and again: the server may be away at any time, also at the start.
-Batches that come while others are under way are sent together. The library is loaded at every connect, so that a server
-without data works immediately. The address is looked up at every connect, of Sentinels too.
+Batches that come while others are under way are sent together. A server without the library gets it at the connect, so
+that a server without data works immediately. The address is looked up at every connect, of Sentinels too.
 
 Imported only if a server is configured; redis-py is an extra.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from gateway.share.address import EngineAddress
-from gateway.share.messages import ASK_LIFE_S, Answer, Answered, Ask, Reply, keep_silent, pack, unpack
+from gateway.share.messages import ASK_LIFE_S, Answered, Ask, keep_silent
+from gateway.share.server_rows import ServerRows
+from gateway.share.wire import pack, unpack
 from ttft_gateway.pool.learned import Drop
 
 CONNECT_S: Final = 1.0  # time limit of a connect with all that belongs to it, and of one Sentinel
 SILENCE_S: Final = 1.0  # time limit of the reply to a batch, after which the connection is closed
-CALL_MAX: Final = 32  # asks in one function call, during which the server does nothing else
 QUEUE_MAX: Final = 256  # batches without a reply
 _PAUSES_S: Final = (0.05, 0.5)  # first and longest time between attempts to connect; doubled after each
 _REASON_MAX: Final = 200  # characters
-LIBRARY: Final = files("gateway.share").joinpath("ttft2.lua").read_text("utf-8")
+_TEXT: Final = files("gateway.share").joinpath("ttft2.lua").read_text("utf-8")
+REVISION: Final = hashlib.sha256(_TEXT.encode()).hexdigest()[:16]
+LIBRARY: Final = _TEXT.replace("local REVISION = ''", f"local REVISION = '{REVISION}'")
 
 
 class Login(NamedTuple):
@@ -85,6 +91,7 @@ class RedisEngine:
         self._call = ("FCALL", "ttft2_ask", 1, f"ttft2:{{{fleet}}}:processes", process)
         self._rand = rand
         self._tls = tls
+        self._rows = ServerRows(address.database)
         self._waiting: deque[_Batch] = deque()
         self._sent: deque[_Batch] = deque()
         self._wake = asyncio.Event()
@@ -146,6 +153,7 @@ class RedisEngine:
             asyncio.get_running_loop().call_soon(batch.answered, None)
         self._sent.clear()
         self._waiting.clear()
+        self._rows.begin()
 
     async def _connect(self) -> AbstractConnection:
         address = self._address
@@ -156,11 +164,11 @@ class RedisEngine:
             await connection.connect()
             await connection.send_command("TIME")  # a server answers no text of more than 16 kB without a login
             await connection.read_response()
-            await connection.send_command("FUNCTION", "LOAD", "REPLACE", LIBRARY)
-            await connection.read_response()
+            await _load(connection)
             sent_s = asyncio.get_running_loop().time()
-            await connection.send_command(*self._call, *pack(()))
-            self._ahead_s = unpack((), await connection.read_response()).now_s - sent_s
+            [nothing] = pack((), self._rows, sent_s)
+            await connection.send_command(*self._call, *nothing)
+            self._ahead_s = unpack((), [await connection.read_response()], self._rows).now_s - sent_s
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -225,24 +233,36 @@ class RedisEngine:
             self._sent, self._waiting = self._waiting, self._sent
             sent_s = loop.time()
             until_s = sent_s + self._ahead_s + ASK_LIFE_S
-            calls: list[tuple[str | int | bytes, ...]] = [
-                (*self._call, *pack(part, until_s)) for batch in self._sent for part in _parts(batch.asks)
+            calls = [pack(batch.asks, self._rows, sent_s, until_s) for batch in self._sent]
+            commands: list[tuple[str | int | bytes, ...]] = [
+                (*self._call, *arguments) for batch in calls for arguments in batch
             ]
             async with asyncio.timeout(SILENCE_S):
-                await connection.send_packed_command(connection.pack_commands(calls))
-            while self._sent:
+                await connection.send_packed_command(connection.pack_commands(commands))
+            for batch in calls:
                 asks = self._sent[0].asks
                 async with asyncio.timeout(SILENCE_S):
-                    replies = [unpack(part, await connection.read_response(), self.drop) for part in _parts(asks)]
-                self._ahead_s = replies[-1].now_s - sent_s
-                answers: list[Answer] = [answer for reply in replies for answer in reply.answers]
-                loop.call_soon(self._sent.popleft().answered, Reply(answers, replies[-1].processes, replies[-1].now_s))
+                    replied = [await connection.read_response() for _ in batch]
+                reply = unpack(asks, replied, self._rows, self.drop)
+                reply = replace(reply, size_bytes=reply.size_bytes + sum(map(len, chain(*batch))))
+                self._ahead_s = reply.now_s - sent_s
+                loop.call_soon(self._sent.popleft().answered, reply)
             self._pause_s = _PAUSES_S[0]
 
 
-def _parts(asks: Sequence[Ask]) -> list[Sequence[Ask]]:
-    """Return a batch in parts for one call each; an empty one is a part as well."""
-    return [asks[start : start + CALL_MAX] for start in range(0, max(1, len(asks)), CALL_MAX)]
+async def _load(connection: AbstractConnection) -> None:
+    """Load the library, unless the server has it: to load it again loses the rows of all processes."""
+    await connection.send_command("FCALL", "ttft2_revision", 0)
+    found: object = None
+    try:
+        found = await connection.read_response()
+    except (AuthenticationError, NoPermissionError):
+        raise
+    except ResponseError:  # there is no such function
+        pass
+    if found != REVISION.encode():
+        await connection.send_command("FUNCTION", "LOAD", "REPLACE", LIBRARY)
+        await connection.read_response()
 
 
 def _reason(error: Exception) -> str:

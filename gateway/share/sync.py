@@ -2,8 +2,9 @@
 
 Nothing here waits, and no request does: the state of the others is put where routing and learning read it. An exchange
 decides what it asks and what it does without answers; a bug in one of them costs the others nothing. The period grows
-with the number of gateways and the size of their batches, so that they use at most about half of a core of the engine,
-and with the time that the engine takes to reply: where it is slower than expected, all gateways ask less often.
+with the number of gateways and the bytes of their batches, so that they use at most about half of a core of the engine,
+and each gateway at most about 30 kB/s, unless loads would become too old. It also grows with the time to a reply: if
+the engine is slower than expected, all gateways ask less often.
 
 Units: seconds of the clock that the caller passes.
 """
@@ -12,13 +13,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from gateway.share.messages import Answer, Ask, Engine, GaugeAsk, Lost, Reply, SwitchesAnswer, SwitchesAsk, SwitchState
+from gateway.share.messages import Answer, Ask, Engine, Lost, Reply, SwitchesAnswer, SwitchesAsk, SwitchState
 
 PERIOD_S: Final = 0.1  # loads that are older make many gateways send to the same replica
 LOST_S: Final = 0.5  # after this time an ask counts as lost
 PERIOD_S_MAX: Final = 2.0  # a process that is silent for 5 s counts as gone
 CORE_SHARE: Final = 0.5  # of one core of the engine, used by the batches of all gateways
-_BATCH_S, _ASK_S, _ROW_S = 20e-6, 25e-6, 5e-6  # time that Redis takes for a batch, an ask in it, and a row that changes
+BATCH_S, BYTE_S = 50e-6, 60e-9  # time that Redis takes for a batch, and for each of its bytes; both are upper bounds
+_BYTES_PER_S: Final = 30_000
+_BYTES_PERIOD_S_MAX: Final = 0.3  # up to which bytes make the period longer; the loads of others are used for 0.5 s
 _BATCH_WEIGHT: Final = 0.1  # of a batch in the mean
 _REPLIES: Final = 8  # of which the fastest counts: pauses of this process make some replies late
 _REPLY_SHARE: Final = 0.05  # of the period: the time to a reply; it is longer if the engine has too much to do
@@ -47,12 +50,6 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Do not call."""
-
-
-def batch_s(asks: Sequence[Ask]) -> float:
-    """Return the time that a server takes for a batch, if all rows have changed."""
-    rows = sum(len(ask.rows) for ask in asks if isinstance(ask, GaugeAsk))
-    return _BATCH_S + _ASK_S * len(asks) + _ROW_S * rows
 
 
 class Sync:
@@ -92,14 +89,16 @@ class Sync:
         self._timer: Timer | None = None
         self._asked_s = float("-inf")
         self._open: object = None  # the batch that has no reply yet
-        self._batch_s = 0.0  # expected time of the engine for a batch
+        self._bytes = 0.0  # mean of the last batches
         self._reply_times_s: deque[float] = deque(maxlen=_REPLIES)
 
     @property
     def period_s(self) -> float:
         """Usual time between two batches."""
         reply_s = min(self._reply_times_s, default=0.0)
-        needed_s = max(self.processes * self._batch_s / CORE_SHARE, reply_s / _REPLY_SHARE)
+        batch_s = BATCH_S + BYTE_S * self._bytes
+        bytes_s = min(self._bytes / _BYTES_PER_S, _BYTES_PERIOD_S_MAX)
+        needed_s = max(self.processes * batch_s / CORE_SHARE, reply_s / _REPLY_SHARE, bytes_s)
         return max(self._period_s, min(PERIOD_S_MAX, needed_s))
 
     def start(self) -> None:
@@ -124,7 +123,6 @@ class Sync:
             return
         ticket = self._open = object()
         self._asked_s = now_s
-        self._batch_s += (_BATCH_WEIGHT if self._batch_s else 1.0) * (batch_s(asks) - self._batch_s)
 
         def answered(reply: Reply | None) -> None:
             if self._open is ticket:
@@ -137,6 +135,7 @@ class Sync:
 
     def _put(self, batch: Sequence[tuple[Exchange, Sequence[Ask]]], reply: Reply) -> None:
         self.processes, self.answered_s, start = max(1, reply.processes), self._now(), 0
+        self._bytes += _BATCH_WEIGHT * (reply.size_bytes - self._bytes)
         for exchange, asks in batch:
             end = start + len(asks)
             answers = reply.answers[start:end]

@@ -2,13 +2,16 @@
 -- The engine of gateway/share/hub.py as a function of Redis or Valkey 7 and later: the same answers to the same asks. It
 -- also carries switches from host to host.
 --
--- FCALL ttft2_ask 1 "ttft2:{FLEET}:processes" PROCESS UNTIL ASKS ROWS... executes a batch, and returns ANSWERS SUMS... After
--- the time UNTIL it leases nothing. ASKS and ANSWERS are msgpack arrays; the form of each is with its function below. ROWS and SUMS are the rows and sums of the
--- gauges, in order. All keys begin with "ttft2:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live", which is common to all wire versions. A change of meaning is a new version: another name of library, function and keys.
+-- FCALL ttft2_ask 1 "ttft2:{FLEET}:processes" PROCESS UNTIL ASKS ROWS executes a batch, and returns ANSWERS and SUMS. After
+-- the time UNTIL it leases nothing. ASKS and ANSWERS are msgpack arrays; the form of each is with its function below. ROWS
+-- and SUMS are about rows and slices. All keys begin with "ttft2:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live",
+-- which is common to all wire versions. A change of meaning is a new version: another name of library, functions and keys.
+-- FCALL ttft2_revision 0 returns the revision of this text. To load another one loses the rows.
 --
--- The clock is that of the server. Numbers of Lua are exact up to 2^53; sums of slices are 64-bit integers in text.
+-- The clock is that of the server. Numbers of Lua are exact up to 2^53.
 
 local VERSION = 2
+local REVISION = '' -- of this text; replaced by the gateway that loads it
 local SILENT_S = 5 -- a process that asks nothing for this long is gone
 local LOWER_S = 5 -- without an ask with a lower limit; then a higher one counts
 local LACKING_S = 1
@@ -17,7 +20,10 @@ local BIN_S, BINS_MAX = 5, 24
 local FORGET_WINDOWS, FORGET_S_MAX = 10, 3600
 local OWED_MAX, WASTES_MAX, WASTE_GRAIN = 0.25, 64, 1 / 32
 local PROCESSES_MAX, NAMES_MAX, ROW_MAX, SWITCHES_MAX = 4096, 4096, 64, 1024
+local ROWS_MAX, ROWS_FREE_MAX, EXACT = 32768, 256, 2^54
+local SQUARE_MAX = ROW_MAX * EXACT * EXACT -- sum of the squares of the changes of a row
 local GONE_MAX = 4 -- silent processes that one ask removes
+local COUNTED_S = 0.5 -- time for which the number of processes is taken as known
 local KEPT_S = 60 -- TTL of what belongs to processes
 local NONE = {}
 
@@ -34,51 +40,11 @@ local function silent(key, since)
   return call('ZRANGE', key, '-inf', since, 'BYSCORE', 'LIMIT', 0, GONE_MAX)
 end
 
-local function size(map)
-  local number = 0
-  for _ in pairs(map) do number = number + 1 end
-  return number
-end
-
 local function keep(key, ttl) -- sets a TTL that is shorter or missing
   if call('TTL', key) < ttl then call('EXPIRE', key, ttl) end
 end
 
 -- processes
-
--- Replaces a process's rows in sums; a sum is {number of processes with the name, sum at each place}.
-local function change(sums, old, new)
-  for name, row in pairs(new) do
-    local sum, before = sums[name], old[name]
-    if not sum or before and sum[1] == 1 then -- of this process only
-      sums[name] = {1, unpack(row)}
-    else
-      sum[1] = before and sum[1] or sum[1] + 1
-      before = before or NONE
-      for place = 1, math.max(#row, #before) do
-        sum[place + 1] = (sum[place + 1] or 0) + (row[place] or 0) - (before[place] or 0)
-      end
-    end
-  end
-  for name, before in pairs(old) do
-    if not new[name] then
-      local sum = sums[name]
-      sum[1] = sum[1] - 1
-      for place, value in ipairs(before) do sum[place + 1] = sum[place + 1] - value end
-      if sum[1] == 0 then sums[name] = nil end
-    end
-  end
-end
-
-local function unpacked(packed)
-  return packed and cmsgpack.unpack(packed) or {}
-end
-
-local function leave_gauge(at, sums, process)
-  change(sums, unpacked(call('HGET', at, '@' .. process)), NONE)
-  call('HDEL', at, '@' .. process)
-  call('ZREM', at .. ':seen', process)
-end
 
 local function leave_slots(at, process)
   local held = call('HGET', at, '@' .. process)
@@ -89,7 +55,7 @@ local function leave_slots(at, process)
   call('ZREM', at .. ':lacking', process)
 end
 
-local function gone(fleet, process) -- rows of gauges are removed by the next ask for each gauge
+local function gone(fleet, process)
   call('ZREM', fleet .. 'processes', process)
   call('ZREM', fleet .. 'switches:read', process)
   for _, key in ipairs(call('SMEMBERS', fleet .. 'of:' .. process)) do leave_slots(fleet .. key, process) end
@@ -109,9 +75,11 @@ local function live_key(fleet)
   return 'ttft' .. fleet:sub(fleet:find(':', 1, true), -1) .. 'live'
 end
 
+local SEEN = {} -- by fleet: what `see` has found last, and when each process was counted
+
 -- Counts the asking process. Each wire version has its own buckets, and the part of each limit that it has of the processes.
 -- Returns the number of processes, and the parts of all lower versions, and of the lower versions and this one.
-local function see(fleet, process, at_s)
+local function counted(fleet, process, at_s)
   local key, live = fleet .. 'processes', live_key(fleet)
   local lower, others, own, own_s, last_s = 0, 0, 0, 0, 0
   local found = call('HGETALL', live)
@@ -139,7 +107,24 @@ local function see(fleet, process, at_s)
     call('EXPIRE', live, KEPT_S)
     call('EXPIRE', key, KEPT_S)
   end
-  return processes, lower / (processes + others), (lower + processes) / (processes + others)
+  local oldest = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  return {processes, lower / (processes + others), (lower + processes) / (processes + others),
+    from_s = at_s, until_s = math.min(at_s + COUNTED_S, oldest[2] + SILENT_S)}
+end
+
+-- Counts a process once in COUNTED_S. In between, the last count holds, unless a process may have become silent since.
+local function see(fleet, process, at_s)
+  local seen = SEEN[fleet]
+  if not seen or at_s < seen.count.from_s or at_s >= seen.renewed_s + KEPT_S then
+    seen = {renewed_s = at_s, count = {from_s = at_s, until_s = 0}, processes = {}}
+    SEEN[fleet] = seen
+  end
+  local last_s = seen.processes[process]
+  if not last_s or at_s >= math.min(seen.count.until_s, last_s + COUNTED_S) then
+    seen.count = counted(fleet, process, at_s)
+    seen.processes[process] = at_s
+  end
+  return unpack(seen.count)
 end
 
 -- limits
@@ -331,83 +316,209 @@ local function slots(fleet, process, at_s, ask, from, to)
   return {granted, others, limit, wanted}
 end
 
--- sums
+-- rows
+--
+-- What processes have now changes ten times a second, and is worthless after seconds: it is in the memory of this library,
+-- not in keys. A process sends what has changed, and receives the sums of its rows that have changed since. The server
+-- gives a number to each name of a row. What is lost here is sent again: a process that the server does not know, or
+-- whose last message it does not have, gets the epoch 0, and sends all its rows with it. A row is {number, value, ...}.
+-- Slices have numbers, too. What is added to a slice goes to the present bin, which each process reads in the same way.
 
-local function fits(sums, old, new)
-  local names = 0
-  for name, sum in pairs(sums) do
-    if not old[name] or sum[1] > 1 then names = names + 1 end
+local TABLES = {} -- by fleet and database
+
+local function rows_of(name, at_s)
+  local rows = TABLES[name]
+  if rows and at_s >= rows.used_s - PAUSE_S and rows.free <= ROWS_FREE_MAX + #rows.sums / 2 then return rows end
+  for each, other in pairs(TABLES) do
+    if at_s >= other.used_s + KEPT_S then TABLES[each] = nil end
   end
-  return names + size(new) <= NAMES_MAX
+  -- free: numbers of rows that no process has. silent_s: no process is silent before. held, versions, packed: by number.
+  TABLES[name] = {epoch = math.max(math.floor(1e6 * at_s), rows and rows.epoch + 1 or 0), version = 0, free = 0,
+    silent_s = 0, size = 0, is_changed = false, processes = {}, numbers = {}, sums = {}, held = {}, versions = {}, packed = {}, slices = {}}
+  return TABLES[name]
 end
 
--- {key, since}, and rows {name: integers} in msgpack, '' for the rows that the server has
--- -> {processes, true if the rows are counted, version}, and {name: {processes, sums}} in msgpack, '' for version `since`
-local function gauge(fleet, process, at_s, ask, packed)
-  local at = fleet .. 'g:' .. ask[2]
-  local seen, me = at .. ':seen', '@' .. process
-  local left = silent(seen, at_s - SILENT_S)
-  local stored = call('HMGET', at, 'version', me)
-  local version, old, counts, packed_sums = tonumber(stored[1] or 0), stored[2], true, nil
-  if packed == '' then
-    if not old then return false, '' end
-    packed = old
+local function touch(rows, number)
+  rows.versions[number], rows.packed[number], rows.is_changed = rows.version + 1, false, true
+end
+
+local function hold(rows, number, change)
+  local before = rows.held[number]
+  rows.held[number] = before + change
+  rows.free = rows.free + (before + change == 0 and 1 or 0) - (before == 0 and 1 or 0)
+end
+
+local function remove_row(rows, own, number)
+  local sum, row = rows.sums[number], own[number]
+  for place, value in ipairs(row) do sum[place] = sum[place] - value end
+  own[number] = nil
+  hold(rows, number, -1)
+  touch(rows, number)
+end
+
+local function leave(rows, process)
+  local own = rows.processes[process].own
+  for number in pairs(own) do remove_row(rows, own, number) end
+  rows.processes[process] = nil
+  rows.size = rows.size - 1
+end
+
+local function leave_silent(rows, process, at_s)
+  local oldest_s, left = at_s, 0
+  for number, each in pairs(rows.slices) do
+    if each.bin <= math.floor(at_s / BIN_S) - BINS_MAX then rows.slices[number] = nil end
   end
-  if old ~= packed or left[1] then
-    packed_sums = call('HGET', at, 'sums')
-    local sums, before, rows = unpacked(packed_sums), unpacked(old), cmsgpack.unpack(packed)
-    for _, each in ipairs(left) do
-      if each ~= process then leave_gauge(at, sums, each) end
+  for each, other in pairs(rows.processes) do
+    if each ~= process and at_s >= other.seen_s + SILENT_S and left < GONE_MAX then
+      leave(rows, each)
+      left = left + 1
+    else
+      oldest_s = math.min(oldest_s, other.seen_s)
     end
-    for _, row in pairs(rows) do counts = counts and #row <= ROW_MAX end
-    -- a name takes more than two bytes
-    counts = counts and (#packed + #(packed_sums or '') <= 2 * NAMES_MAX or fits(sums, before, rows))
-    change(sums, before, counts and rows or NONE)
-    packed_sums = cmsgpack.pack(sums)
-    version = math.max(version + 1, math.floor(1e6 * at_s))
-    call('HSET', at, 'version', string.format('%.0f', version), 'sums', packed_sums, me, packed)
   end
-  if counts then
-    call('ZADD', seen, at_s, process)
-  else
-    call('HDEL', at, me)
-    call('ZREM', seen, process)
-  end
-  call('EXPIRE', at, KEPT_S)
-  call('EXPIRE', seen, KEPT_S)
-  if version == ask[3] then
-    packed_sums = ''
-  elseif not packed_sums then
-    packed_sums = call('HGET', at, 'sums')
-  end
-  return {call('ZCARD', seen), counts, version}, packed_sums
+  rows.silent_s = oldest_s + SILENT_S
 end
 
--- {key, {name, addend in text, ...}, since} -> {present bin, {bin, {name, sum in text, ...}, ...}}
-local function slice(fleet, process, at_s, ask)
-  local at, added = fleet .. 's:' .. ask[2] .. ':', ask[3]
-  local number = math.floor(at_s / BIN_S)
-  if #added > 0 then
-    local room = NAMES_MAX - call('HLEN', at .. number)
-    for i = 1, #added, 2 do
-      if room >= #added / 2 then
-        call('HINCRBY', at .. number, added[i], added[i + 1])
-      elseif room > 0 or call('HEXISTS', at .. number, added[i]) == 1 then
-        call('HINCRBY', at .. number, added[i], added[i + 1])
-        room = NAMES_MAX - call('HLEN', at .. number)
+local function number_of(rows, name) -- 0 if there are too many
+  local number = rows.numbers[name]
+  if number or #rows.sums >= ROWS_MAX then return number or 0 end
+  number = #rows.sums + 1
+  rows.numbers[name], rows.sums[number], rows.held[number], rows.free = number, {number}, 0, rows.free + 1
+  rows.versions[number], rows.packed[number] = 0, false
+  return number
+end
+
+-- {number or name, count, place, change, place, change, ...}: places begin with 2, and a count of 0 removes the row. Adds
+-- the numbers of the names to `numbers`.
+local function change(rows, own, changes, numbers)
+  local at, all, versions, packed, version = 1, rows.sums, rows.versions, rows.packed, rows.version + 1
+  while changes[at] do
+    local number, last = changes[at], at + 1 + 2 * math.max(0, changes[at + 1])
+    if type(number) == 'string' then
+      number = number_of(rows, number)
+      numbers[#numbers + 1] = number
+      if number > 0 then versions[number] = version end -- its sum is returned
+    end
+    if last == at + 1 then
+      if own[number] then remove_row(rows, own, number) end
+    elseif number > 0 then
+      local sum, row, total = all[number], own[number], 0
+      if not row then
+        row = {0}
+        own[number] = row
+        hold(rows, number, 1)
       end
+      for i = at + 2, last, 2 do
+        local place, value = changes[i], changes[i + 1]
+        sum[place] = (sum[place] or 0) + value
+        row[place] = (row[place] or 0) + value
+        total = total + value * value
+      end
+      if not (total <= SQUARE_MAX) or #row > ROW_MAX + 1 then error('out of range') end
+      versions[number], packed[number] = version, false
     end
-    call('EXPIRE', at .. number, BIN_S * (BINS_MAX + 1))
+    at = last + 1
   end
-  local bins = {}
-  for each = math.max(ask[4] <= number and ask[4] or 0, number - BINS_MAX + 1), number do
-    local sums = call('HGETALL', at .. each)
-    if #sums > 0 then
-      bins[#bins + 1] = each
-      bins[#bins + 1] = sums
+  rows.is_changed = rows.is_changed or at > 1
+end
+
+local function add(slice, bin, added, first, last)
+  local present = slice.bins[bin] or {sums = {}, versions = {}, size = 0}
+  slice.bins[bin], slice.bin, slice.version = present, bin, slice.version + 1
+  present.version = slice.version
+  for i = first, last, 2 do
+    local name, value = added[i], added[i + 1]
+    if not (value >= -EXACT and value <= EXACT) then error('out of range') end
+    local sum = present.sums[name]
+    if sum or present.size < NAMES_MAX then
+      if not sum then present.size = present.size + 1 end
+      present.sums[name], present.versions[name] = (sum or 0) + value, slice.version
     end
   end
-  return {number, bins}
+end
+
+-- {version, bin, {name, sum, ...}, bin, ...} of what has changed since a version
+local function changed_bins(slice, bin, since)
+  local found = {slice.version}
+  for number, each in pairs(slice.bins) do
+    if number <= bin - BINS_MAX or number > bin then
+      slice.bins[number] = nil
+    elseif each.version > since then
+      local sums = {}
+      for name, version in pairs(each.versions) do
+        if version > since then
+          sums[#sums + 1] = name
+          sums[#sums + 1] = each.sums[name]
+        end
+      end
+      found[#found + 1] = number
+      found[#found + 1] = sums
+    end
+  end
+  return found
+end
+
+-- {number or name, version since which to return the sums, or -1, count, name, addend, ...}. Adds the numbers of the names
+-- to `numbers`. Returns the present bin, and the answer for each slice, {} without one.
+local function add_to_slices(rows, at_s, added, numbers)
+  local bin, answers, at = math.floor(at_s / BIN_S), {}, 1
+  while added[at] do
+    local number, since, last = added[at], added[at + 1], at + 2 + 2 * math.max(0, added[at + 2])
+    if type(number) == 'string' then
+      number = number_of(rows, number)
+      numbers[#numbers + 1] = number
+    end
+    local slice = number > 0 and (rows.slices[number] or {version = 1, bin = bin, bins = {}})
+    if slice then
+      rows.slices[number] = slice
+      if last > at + 2 then add(slice, bin, added, at + 3, last) end
+    end
+    answers[#answers + 1] = slice and since >= 0 and changed_bins(slice, bin, since) or {}
+    at = last + 1
+  end
+  return bin, answers
+end
+
+local function lost()
+  return {0, 0, NONE, 0, 0, NONE}, ''
+end
+
+local function exchanged(name, process, at_s, number, epoch, since, changes, added)
+  local rows = rows_of(name, at_s)
+  rows.used_s = at_s
+  if at_s >= rows.silent_s then leave_silent(rows, process, at_s) end
+  local me = rows.processes[process]
+  if epoch == 0 then
+    if me then leave(rows, process) end
+    if rows.size >= PROCESSES_MAX then return lost() end
+    me = {own = {}}
+    rows.processes[process], rows.size, since = me, rows.size + 1, 0
+  elseif epoch ~= rows.epoch or not me or number ~= me.number + 1 then
+    return lost()
+  end
+  me.number, me.seen_s = number, at_s
+  local numbers, parts, versions, packed = {}, {}, rows.versions, rows.packed
+  change(rows, me.own, changes, numbers)
+  local bin, answers = add_to_slices(rows, at_s, added, numbers)
+  if rows.is_changed then rows.version, rows.is_changed = rows.version + 1, false end
+  for each = 1, rows.version > since and #versions or 0 do
+    if versions[each] > since and me.own[each] then
+      if not packed[each] then packed[each] = cmsgpack.pack(rows.sums[each]) end
+      parts[#parts + 1] = packed[each]
+    end
+  end
+  return {rows.epoch, rows.version, numbers, #parts, bin, answers}, table.concat(parts)
+end
+
+-- {database, number of the message, epoch, since, changes, additions to slices} in msgpack, with the epoch 0 all rows
+-- -> {epoch, version, numbers of the names in the message, number of sums, bin, slices}, and the sums, one after another
+local function exchange(fleet, process, at_s, packed)
+  local message = cmsgpack.unpack(packed)
+  local name = fleet .. message[1]
+  local results = {pcall(exchanged, name, process, at_s, unpack(message, 2))}
+  if results[1] then return results[2], results[3] end
+  TABLES[name] = nil -- a part of the message may be counted
+  return lost()
 end
 
 -- switches
@@ -455,7 +566,7 @@ local function switches(fleet, process, at_s, ask)
   return {number, list, call('ZCOUNT', read, number, '+inf')}
 end
 
-local KINDS = {bucket = bucket, slots = slots, slice = slice, switches = switches}
+local KINDS = {bucket = bucket, slots = slots, switches = switches}
 
 -- The keys of an ask; without an ask, the keys of the processes.
 local function kept(fleet, process, at_s, ask)
@@ -463,11 +574,7 @@ local function kept(fleet, process, at_s, ask)
   local kind, key = ask[1], ask[2]
   if kind == 'bucket' then return {fleet .. 'b:' .. key, fleet .. 'epoch'} end
   if kind == 'slots' then return {fleet .. 'c:' .. key, fleet .. 'c:' .. key .. ':lacking', fleet .. 'of:' .. process} end
-  if kind == 'gauge' then return {fleet .. 'g:' .. key, fleet .. 'g:' .. key .. ':seen'} end
-  if kind == 'switches' then return {fleet .. 'switches', fleet .. 'switches:number', fleet .. 'switches:read'} end
-  local bins, number = {}, math.floor(at_s / BIN_S)
-  for each = number - BINS_MAX + 1, number do bins[#bins + 1] = fleet .. 's:' .. key .. ':' .. each end
-  return bins
+  return {fleet .. 'switches', fleet .. 'switches:number', fleet .. 'switches:read'}
 end
 
 -- Calls a function. If it fails, its keys are damaged: they are deleted, and it is called again as after a loss.
@@ -478,24 +585,24 @@ local function healed(fn, ...)
   return fn(...)
 end
 
--- {{kind, ...}, ...} -> {{{answer, ...}, processes, now_s}, sums of each gauge}; all are packed
+-- {{kind, ...}, ...} in msgpack, and a message about rows or '' -> {{answer, ...}, processes, now_s, answer about rows or
+-- false} in msgpack, and the sums of rows
 local function ask(keys, args)
-  local fleet, process, at_s, answers, replies = keys[1]:sub(1, -10), args[1], now(), {}, {}
+  local fleet, process, at_s, answers = keys[1]:sub(1, -10), args[1], now(), {}
   local processes, from, to = healed(see, fleet, process, at_s)
   local is_old = at_s > tonumber(args[2]) -- it was sent again meanwhile
   for i, each in ipairs(cmsgpack.unpack(args[3])) do
     local kind = each[1]
-    if kind == 'gauge' then
-      local place = #replies + 1
-      answers[i], replies[place] = healed(gauge, fleet, process, at_s, each, args[place + 3])
-    elseif is_old and (kind == 'bucket' or kind == 'slots') then
+    if is_old and (kind == 'bucket' or kind == 'slots') then
       answers[i] = false
     else
       answers[i] = healed(KINDS[kind], fleet, process, at_s, each, from, to)
     end
   end
-  table.insert(replies, 1, cmsgpack.pack({answers, processes, at_s}))
-  return replies
+  local about_rows, sums = false, ''
+  if args[4] ~= '' then about_rows, sums = exchange(fleet, process, at_s, args[4]) end
+  return {cmsgpack.pack({answers, processes, at_s, about_rows}), sums}
 end
 
 redis.register_function('ttft2_ask', ask)
+redis.register_function{function_name = 'ttft2_revision', callback = function() return REVISION end, flags = {'no-writes'}}

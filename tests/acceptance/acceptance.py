@@ -24,6 +24,7 @@ from cut_scenarios import cuts, differing
 from deadline_scenarios import SILENT, TIMEOUT_S, blips, silences
 from discovery_scenarios import blocked
 from error_forms import DEAD
+from exchange_cost import CROWDS, KB_PER_S_MAX, exchange_cost
 from fault_judge import WRONG
 from fault_requests import FAULTS
 from fault_scenarios import Results, faulty
@@ -38,7 +39,7 @@ from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from recovery_table import rows, tally
-from redis_scenarios import REDIS_LIMIT, TROUBLES, crowd, shared
+from redis_scenarios import REDIS_LIMIT, TROUBLES, shared
 from rolling_scenarios import rolled
 from running import run_real
 from share_scenarios import EVEN, LIMIT, SKEWED
@@ -315,12 +316,15 @@ def outages() -> Iterator[Line]:
 
 
 def redis_crowd() -> Iterator[Line]:
-    """Cost of 1,000 processes for one server; for a quiet machine."""
-    with tempfile.TemporaryDirectory() as folder:
-        cost = run_real(crowd(Path(folder), 1000, 10.0))
-    cores, kb = 1000 * cost.due * cost.batch_s, cost.due * cost.batch_bytes / 1000
-    measured = f"{cores:.2f} cores, {kb:.1f} kB/s a head; {cost.sent:.1f} of {cost.due:.1f} batches/s sent"
-    yield Line("1,000 processes at one Redis", "<= 0.5, <= 20", measured, cores <= 0.5 and kb <= 20)
+    """Costs of fleets for one server; for a quiet machine."""
+    for fleet, most_s in CROWDS:
+        with tempfile.TemporaryDirectory() as folder:
+            cost = exchange_cost(Path(folder), fleet)
+        server, kb_per_s = 1e6 * cost.server_s, cost.bytes_per_s / 1000
+        size = f"{cost.batch_bytes / 1000:.1f} kB, {cost.batches_per_s:.1f} a second, {kb_per_s:.1f} kB/s"
+        measured = f"{server:.0f} us of the server, {1e6 * cost.gateway_s:.0f} us of the gateway, {size}"
+        is_fine = cost.server_s <= most_s and kb_per_s <= KB_PER_S_MAX
+        yield Line(f"a batch of {fleet}", f"<= {1e6 * most_s:.0f} us, {KB_PER_S_MAX} kB/s", measured, is_fine)
 
 
 def hosts() -> Iterator[Line]:

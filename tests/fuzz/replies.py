@@ -9,8 +9,10 @@ from typing import Final
 import msgspec
 
 from gateway.observe.describe import pool_state
-from gateway.share.messages import Ask, BucketAsk, Lost, Reply, SlotsAsk, SwitchesAsk, SwitchState, WireError, unpack
+from gateway.share.messages import Ask, BucketAsk, Lost, Reply, SlotsAsk, SwitchesAsk, SwitchState
 from gateway.share.pools import exchanges_of
+from gateway.share.server_rows import ServerRows
+from gateway.share.wire import WireError, pack, unpack
 from pooled import pool, send
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.limits.budget import RetryBudget
@@ -49,18 +51,17 @@ def check(data: bytes) -> None:
         SwitchesAsk([SwitchState("hedging", "off")]),
     ]
     dropped: list[tuple[str, str]] = []
+    asks: list[Ask] = [ask for each in (*asked, others) for ask in each]
+    rows = ServerRows()
+    pack(asks, rows, _NOW_S)
     try:
-        reply = unpack(
-            [ask for asks in (*asked, others) for ask in asks],
-            data.split(SEPARATOR),
-            lambda *part: dropped.append(part),
-        )
+        reply = unpack(asks, [data.split(SEPARATOR)], rows, lambda *part: dropped.append(part))
     except WireError:
         return
     assert _DECODER.decode(msgspec.msgpack.encode(reply)) == reply  # a decoder accepts only what is in range
     answers = iter(reply.answers)
-    for part, asks in zip(parts, asked, strict=True):
-        mine = [next(answers) for _ in asks]
+    for part, own in zip(parts, asked, strict=True):
+        mine = [next(answers) for _ in own]
         if not any(isinstance(answer, Lost) for answer in mine):
             part.answered(mine, _NOW_S)
     for replica in tried.replicas:

@@ -1,5 +1,6 @@
 """Keys of a server that were damaged or forged there, by whoever can write to it."""
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -8,7 +9,18 @@ from msgspec.msgpack import encode
 from redis import Redis
 
 import shared_fixtures
-from gateway.share.messages import Ask, BucketAsk, GaugeAnswer, GaugeAsk, SliceAsk, SlotsAsk, SwitchesAsk, SwitchState
+from gateway.share.messages import (
+    Ask,
+    BucketAsk,
+    GaugeAnswer,
+    GaugeAsk,
+    Lost,
+    SliceAnswer,
+    SliceAsk,
+    SlotsAsk,
+    SwitchesAsk,
+    SwitchState,
+)
 from share_engines import ServerEngine
 
 server = shared_fixtures.server
@@ -25,9 +37,6 @@ KEYS: Final = (
     "c:k",
     "c:k:lacking",
     "of:process",
-    "g:k",
-    "g:k:seen",
-    "s:k:200",
     "switches",
     "switches:number",
     "switches:read",
@@ -51,7 +60,6 @@ def _hash(client: Redis, key: str) -> None:
     client.delete(key)
     for field in ("@process", "sum", "limit", "e1"):
         client.hset(key, field, "x")
-    client.hset(key, "sums", encode({"r": [1, "x"]}))
     client.hset(key, "hedging", encode("x"))
 
 
@@ -68,15 +76,37 @@ def test_a_damaged_key_costs_what_it_had(server: ServerEngine, key: str, damage:
         assert reply.processes == 1
 
 
-def test_rows_return_after_their_gauge_was_deleted(server: ServerEngine) -> None:
-    """Each process writes its row again with its next ask, although the row has not changed."""
+def test_rows_and_sums_return_after_the_server_has_lost_them(server: ServerEngine) -> None:
+    """Each process sends all its rows again, and gets no sums before the others have sent theirs, too."""
+    server.lose()
+    processes = ("one", "two")
+    asks: list[Ask] = [GaugeAsk("k", {"r": (1, 2)}), SliceAsk("s", {"e1": 1})]
+    for process in (*processes, *processes):
+        server.answer(1_000.0, process, asks)
+    server.lose_rows()
+    for process in processes:
+        assert server.answer(1_000.1, process, asks).answers == [Lost(), Lost()]
+    for process in processes:
+        assert server.answer(1_000.2, process, asks).answers[0] == Lost()
+    for process in processes:
+        gauge, slices = server.answer(1_001.2, process, asks).answers
+        assert isinstance(gauge, GaugeAnswer)
+        assert (gauge.processes, gauge.others) == (2, {"r": [1, 2]})
+        assert slices == SliceAnswer(200, {200: {"e1": 3 if process == "one" else 4}})
+
+
+@pytest.mark.parametrize(
+    "change", [[1, 1, 2, math.inf], [1, 1, 2, math.nan], [1, 1, 2, "x"], [1, 1, 2], ["x"], [1, -1]]
+)
+def test_a_message_that_is_out_of_range_adds_nothing(server: ServerEngine, change: list[object]) -> None:
+    """All rows are sent again: a part of the message may have been added."""
     server.lose()
     ask = GaugeAsk("k", {"r": (1, 2)})
-    for _ in range(2):
-        server.answer(1_000.0, "one", [ask])
-        server.answer(1_000.0, "two", [ask])
-        server.client.delete(f"{PREFIX}g:k", f"{PREFIX}g:k:seen")
-    server.answer(1_000.1, "one", [ask])
-    [answer] = server.answer(1_000.1, "two", [ask]).answers
+    server.answer(1_000.0, "one", [ask])
+    message = encode((0, 1, 0, 0, change, []))
+    server.client.fcall("ttft2_ask", 1, f"{PREFIX}processes", "forger", "inf", encode([]), message)
+    for now_s in (1_000.1, 1_000.2):
+        server.answer(now_s, "one", [ask])
+    [answer] = server.answer(1_001.5, "one", [ask]).answers
     assert isinstance(answer, GaugeAnswer)
-    assert (answer.processes, answer.others) == (2, {"r": [1, 2]})
+    assert (answer.processes, answer.others) == (1, {})

@@ -19,13 +19,12 @@ from gateway.share.messages import (
     SwitchesAnswer,
     SwitchesAsk,
     SwitchState,
-    WireError,
-    unpack,
 )
+from gateway.share.server_rows import ServerRows
+from gateway.share.wire import WireError, pack, unpack
 
-GAUGE, SLICE, BUCKET, SLOTS, SWITCHES = (
-    GaugeAsk("g", {"a": (1, 2)}),
-    SliceAsk("s", {}),
+GAUGE, SLICE = GaugeAsk("g", {"a": (1, 2), "b": (0,)}), SliceAsk("s", {})
+BUCKET, SLOTS, SWITCHES = (
     BucketAsk("b", 60.0, 60.0),
     SlotsAsk("c", 4, 0),
     SwitchesAsk(),
@@ -36,67 +35,100 @@ TOO_MANY_BINS: list[object] = [part for number in range(30) for part in (number,
 
 
 @pytest.mark.parametrize(
-    ("ask", "answer", "sums", "read", "dropped"),
+    ("ask", "answer", "read", "dropped"),
     [
-        (GAUGE, [2, True, 0], {"a": [2, 4, 9], "b": [1, 3]}, GaugeAnswer(2, {"a": [3, 7], "b": [3]}), []),
-        (GAUGE, [1, True, 0], [], GaugeAnswer(1, {}), []),
-        (GAUGE, [2, True, 0], {"a": [2, 4, math.inf], "b": [1, 3]}, GaugeAnswer(2, {"b": [3]}), ["g a"]),
-        (GAUGE, [2, True, 0], {"a": [2, 4, math.nan], "b": [1, 3]}, GaugeAnswer(2, {"b": [3]}), ["g a"]),
-        (GAUGE, [2, True, 0], {"a": [2, 4, "x"], "b": [1, 3]}, GaugeAnswer(2, {"b": [3]}), ["g a"]),
-        (GAUGE, [2, True, 0], {"a": [2, 4], "b": [1, 3]}, GaugeAnswer(2, {"b": [3]}), ["g a"]),
-        (GAUGE, [2, True, 0], {"a": [], "b": [1, *range(1, 66)]}, GaugeAnswer(2, {}), ["g a", "g b"]),
-        (GAUGE, [2, True, 0], {"a" * 2_000: [1, 3]}, Lost(), ["g"]),
-        (GAUGE, [10**9, True, 0], {}, Lost(), ["g"]),
-        (GAUGE, [-1, True, 0], {}, Lost(), ["g"]),
-        (GAUGE, [2, True], {}, Lost(), ["g"]),
-        (GAUGE, [2, True, -1], {}, Lost(), ["g"]),
-        (GAUGE, [2, True, 7], b"", GaugeAnswer(2, None, 7), []),
-        (GAUGE, [2, True, 0], b"\x81" + LATIN + b"\x92\x01\x02", Lost(), ["g"]),
-        (GAUGE, [2, True, 0], DEEP, Lost(), ["g"]),
-        (SLICE, [9, [8, ["e1", "2"]]], None, SliceAnswer(9, {8: {"e1": 2}}), []),
-        (SLICE, [9, [7, ["e1", "x"], 8, ["e1", "2"]]], None, SliceAnswer(9, {8: {"e1": 2}}), ["s bin"]),
-        (SLICE, [9, [7, ["e1", "9" * 5_000], 8, []]], None, SliceAnswer(9, {8: {}}), ["s bin"]),
-        (SLICE, [9, [7, ["e1", str(2**70)], 8, []]], None, SliceAnswer(9, {8: {}}), ["s bin"]),
-        (SLICE, [9, [7, ["e1"], 8, []]], None, SliceAnswer(9, {8: {}}), ["s bin"]),
-        (SLICE, [9, [7]], None, Lost(), ["s"]),
-        (SLICE, [-9, []], None, Lost(), ["s"]),
-        (SLICE, [9, TOO_MANY_BINS], None, Lost(), ["s"]),
-        (BUCKET, [5.0, -3.0, 0, 7, 60], None, BucketAnswer(5.0, -3.0, 0.0, 7, 60.0), []),
-        (BUCKET, [0, -3.0, math.inf, 7, 60], None, BucketAnswer(0.0, -3.0, math.inf, 7, 60.0), []),
-        (BUCKET, [-5.0, 3.0, 0, 7, 60], None, Lost(), ["b"]),
-        (BUCKET, [math.nan, 3.0, 0, 7, 60], None, Lost(), ["b"]),
-        (BUCKET, [5.0, -math.inf, 0, 7, 60], None, Lost(), ["b"]),
-        (BUCKET, [5.0, 3.0, 0, math.inf, 60], None, Lost(), ["b"]),
-        (BUCKET, [5.0, 3.0, 0, 7, [60]], None, Lost(), ["b"]),
-        (BUCKET, False, None, Lost(), []),  # an old ask
-        (SLOTS, [1, 0, 4, False], None, SlotsAnswer(1, 0, 4, wanted=False), []),
-        (SLOTS, [1, -2, 4, False], None, Lost(), ["c"]),
-        (SWITCHES, [3, ["x", "on", 5.0], 2], None, SwitchesAnswer(3, [SwitchState("x", "on", 5.0)], 2), []),
+        (BUCKET, [5.0, -3.0, 0, 7, 60], BucketAnswer(5.0, -3.0, 0.0, 7, 60.0), []),
+        (BUCKET, [0, -3.0, math.inf, 7, 60], BucketAnswer(0.0, -3.0, math.inf, 7, 60.0), []),
+        (BUCKET, [-5.0, 3.0, 0, 7, 60], Lost(), ["b"]),
+        (BUCKET, [math.nan, 3.0, 0, 7, 60], Lost(), ["b"]),
+        (BUCKET, [5.0, -math.inf, 0, 7, 60], Lost(), ["b"]),
+        (BUCKET, [5.0, 3.0, 0, math.inf, 60], Lost(), ["b"]),
+        (BUCKET, [5.0, 3.0, 0, 7, [60]], Lost(), ["b"]),
+        (BUCKET, False, Lost(), []),  # an old ask
+        (SLOTS, [1, 0, 4, False], SlotsAnswer(1, 0, 4, wanted=False), []),
+        (SLOTS, [1, -2, 4, False], Lost(), ["c"]),
+        (SWITCHES, [3, ["x", "on", 5.0], 2], SwitchesAnswer(3, [SwitchState("x", "on", 5.0)], 2), []),
         (
             SWITCHES,
             [3, ["x", "on", math.inf, "y", "off", 5], 2],
-            None,
             SwitchesAnswer(3, [SwitchState("y", "off", 5.0)], 2),
             ["switches"],
         ),
         (
             SWITCHES,
             [3, ["x" * 2_000, "on", 5, "y", "off", 5], 2],
-            None,
             SwitchesAnswer(3, [SwitchState("y", "off", 5)], 2),
             ["switches"],
         ),
-        (SWITCHES, [3, [["x"], "on", 5], 2], None, SwitchesAnswer(3, [], 2), ["switches"]),
+        (SWITCHES, [3, [["x"], "on", 5], 2], SwitchesAnswer(3, [], 2), ["switches"]),
     ],
 )
-def test_what_is_read(ask: Ask, answer: object, sums: object, read: object, dropped: list[str]) -> None:
-    """A damaged row, bin or item costs itself, other damage the answer; the next answer is read in any case."""
-    parts = [encode([[answer, [0, [], 1]], 2, 5.0])]
-    if isinstance(ask, GaugeAsk):
-        parts.append(sums if isinstance(sums, bytes) else encode(sums))
+def test_what_is_read(ask: Ask, answer: object, read: object, dropped: list[str]) -> None:
+    """A damaged item costs itself, other damage the answer; the next answer is read in any case."""
     names: list[str] = []
-    reply = unpack([ask, SWITCHES], parts, lambda name, _: names.append(name))
+    replied = [encode([[answer, [0, [], 1]], 2, 5.0, False]), b""]
+    reply = unpack([ask, SWITCHES], [replied], ServerRows(), lambda name, _: names.append(name))
     assert reply.answers == [read, SwitchesAnswer(0, [], 1)]
+    assert names == dropped
+
+
+def _sums(*sums: object) -> bytes:
+    return b"".join(map(encode, sums))
+
+
+ROWS = [
+    7,
+    1,
+    [1, 2, 3, 4],
+    3,
+    9,
+    [[5, 9, ["e1", 2]]],
+]  # numbers of the row that counts processes, of a, b and the slice
+COUNT, A, B = [1, 2], [2, 4, 9], [3, 3]
+BOTH = GaugeAnswer(2, {"a": [3, 7], "b": [3]}, 2)
+ONE = SliceAnswer(9, {9: {"e1": 2}})
+
+
+@pytest.mark.parametrize(
+    ("about", "sums", "read", "dropped"),
+    [
+        (ROWS, _sums(COUNT, A, B), [BOTH, ONE], []),
+        (ROWS, _sums(COUNT, A, [9, 1]), [GaugeAnswer(2, {"a": [3, 7]}, 2), ONE], []),  # of another process
+        ([*ROWS[:3], 0, *ROWS[4:]], b"", [GaugeAnswer(1, {}, 1), ONE], []),
+        (ROWS, _sums(COUNT, [2, 4, math.inf], B), [GaugeAnswer(2, {"b": [3]}, 2), ONE], ["g a"]),
+        (ROWS, _sums(COUNT, [2, 4, math.nan], B), [GaugeAnswer(2, {"b": [3]}, 2), ONE], ["g a"]),
+        (ROWS, _sums(COUNT, [2, 4, "x"], B), [GaugeAnswer(2, {"b": [3]}, 2), ONE], ["g a"]),
+        (ROWS, _sums(COUNT, [2, 4], B), [GaugeAnswer(2, {"b": [3]}, 2), ONE], ["g a"]),
+        (ROWS, _sums(COUNT, [2, 4, 9], [3, *range(65)]), [GaugeAnswer(2, {"a": [3, 7]}, 2), ONE], ["g b"]),
+        (ROWS, _sums([1, 10**9], A, B), [GaugeAnswer(4096, BOTH.others, 2), ONE], []),
+        (ROWS, _sums([1, -1], A, B), [GaugeAnswer(1, BOTH.others, 2), ONE], []),
+        (ROWS, _sums(COUNT, A), [Lost(), Lost()], ["rows"]),
+        (ROWS, _sums(COUNT, A, {"b": 3}), [Lost(), Lost()], ["rows"]),
+        (ROWS, LATIN * 3, [Lost(), Lost()], ["rows"]),
+        (ROWS, DEEP, [Lost(), Lost()], ["rows"]),
+        ([7, 1, [1, 2], *ROWS[3:]], _sums(COUNT, A, B), [Lost(), Lost()], ["rows"]),
+        ([7, 1, [1, 2, 3, 10**9], *ROWS[3:]], _sums(COUNT, A, B), [Lost(), Lost()], ["rows"]),
+        ([-7, *ROWS[1:]], _sums(COUNT, A, B), [Lost(), Lost()], ["rows"]),
+        ([0, 0, [], 0, 0, []], b"", [Lost(), Lost()], []),  # the server has lost the rows
+        (False, b"", [Lost(), Lost()], ["rows"]),
+        ([*ROWS[:5], []], _sums(COUNT, A, B), [Lost(), Lost()], ["rows"]),
+        ([*ROWS[:5], [[]]], _sums(COUNT, A, B), [BOTH, Lost()], []),
+        ([*ROWS[:5], [[5, 9, ["e1", "x"]]]], _sums(COUNT, A, B), [BOTH, SliceAnswer(9, {})], ["s bin"]),
+        ([*ROWS[:5], [[5, 9, ["e1", -(2**63)]]]], _sums(COUNT, A, B), [BOTH, SliceAnswer(9, {})], ["s bin"]),
+        ([*ROWS[:5], [[5, 8, ["e1"], 9, ["e1", 2]]]], _sums(COUNT, A, B), [BOTH, ONE], ["s bin"]),
+        ([*ROWS[:5], [[5, 9]]], _sums(COUNT, A, B), [BOTH, Lost()], ["s"]),
+        ([*ROWS[:5], [[-5]]], _sums(COUNT, A, B), [BOTH, Lost()], ["s"]),
+        ([*ROWS[:5], [TOO_MANY_BINS]], _sums(COUNT, A, B), [BOTH, Lost()], ["s"]),
+    ],
+)
+def test_what_is_read_of_rows_and_slices(about: object, sums: bytes, read: list[object], dropped: list[str]) -> None:
+    """A damaged row or bin costs itself, other damage all rows, which are then sent again."""
+    names: list[str] = []
+    rows = ServerRows()
+    asks: list[Ask] = [GAUGE, SLICE]
+    pack(asks, rows, 1.0)
+    replied = [[encode([[], 2, 5.0, about]), sums]]
+    assert unpack(asks, replied, rows, lambda name, _: names.append(name)).answers == read
     assert names == dropped
 
 
@@ -110,20 +142,21 @@ def test_what_is_read(ask: Ask, answer: object, sums: object, read: object, drop
         [5],
         [b""],
         [b"\xc1"],
-        [encode([[[0, [], 1]], 10**9, 5.0])],
-        [encode([[[0, [], 1]], -1, 5.0])],
-        [encode([[[0, [], 1]], math.inf, 5.0])],
-        [encode([[[0, [], 1]], 1])],
-        [encode([[[0, [], 1]], 1, None])],
-        [encode([[], 1, 5.0])],
+        [encode([[[0, [], 1]], 10**9, 5.0, False]), b""],
+        [encode([[[0, [], 1]], -1, 5.0, False]), b""],
+        [encode([[[0, [], 1]], math.inf, 5.0, False]), b""],
         [encode([[[0, [], 1]], 1, 5.0]), b""],
-        [DEEP],
-        [b"\xdd\xff\xff\xff\xff"],
-        [LATIN],
-        [encode([[[0, [], 1]], 1, 5.0]), bytes(64_000_001)],
+        [encode([[[0, [], 1]], 1, None, False]), b""],
+        [encode([[], 1, 5.0, False]), b""],
+        [encode([[[0, [], 1]], 1, 5.0, False])],
+        [encode([[[0, [], 1]], 1, 5.0, False]), b"", b""],
+        [DEEP, b""],
+        [b"\xdd\xff\xff\xff\xff", b""],
+        [LATIN, b""],
+        [encode([[[0, [], 1]], 1, 5.0, False]), bytes(64_000_001)],
     ],
 )
 def test_what_is_no_reply(replied: object) -> None:
     """Any other value is one error."""
     with pytest.raises(WireError):
-        unpack([SWITCHES], replied)
+        unpack([SWITCHES], [replied], ServerRows())

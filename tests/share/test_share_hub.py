@@ -316,11 +316,11 @@ def test_processes_and_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     processes = Processes(ShareHub)
     for process in "abc":
         processes.gauge(process, r=(1, 1))
-    assert processes.gauge("c") == GaugeAnswer(2, {"r": [1, 1]})
+    assert processes.gauge("c", r=(0, 0)) == GaugeAnswer(2, {"r": [1, 1]})
     processes.gauge("c", r1=(1, 1), r2=(1, 1))
-    assert processes.gauge("b").others == {}
+    assert processes.gauge("b", r1=(0, 0)).others == {}
     processes.gauge("c", r=(1, 1, 1))
-    assert processes.gauge("b").others == {}
+    assert processes.gauge("b", r=(0, 0)).others == {}
     sums = processes.ask("a", SliceAsk("s", {"x": 1, "y": 1, "z": 1}), SliceAnswer).bins[200]
     assert sums == {"x": 1, "y": 1}
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.share.messages import Answer, Answered, Ask, GaugeAsk, Reply, SwitchesAsk
-from gateway.share.sync import Sync, batch_s
+from gateway.share.messages import Answer, Answered, Ask, Reply, SwitchesAsk
+from gateway.share.sync import BATCH_S, BYTE_S, CORE_SHARE, Sync
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from switching_hub import SwitchingHub
 
@@ -16,6 +16,7 @@ class Scripted:
 
     def __init__(self, processes: int = 1) -> None:
         self.processes = processes
+        self.size_bytes = 0
         self.batches: list[tuple[float, Sequence[Ask], Answered]] = []
         self.answers = True
         self.delay_s = 0.001
@@ -31,7 +32,7 @@ class Scripted:
     def answer(self, index: int) -> None:
         """Answer a batch."""
         _, asks, answered = self.batches[index]
-        answered(Reply(SwitchingHub().answer(0.0, "a", asks).answers, self.processes))
+        answered(Reply(SwitchingHub().answer(0.0, "a", asks).answers, self.processes, 0.0, self.size_bytes))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -75,18 +76,19 @@ def test_ten_times_a_second() -> None:
     assert len(part.got) == 11
 
 
-POOL = GaugeAsk("g", {f"10.0.0.{number}:8000": (0,) * 11 for number in range(10)})
-
-
 @pytest.mark.parametrize(
-    ("processes", "pools", "fewest", "most"), [(8, 20, 40, 41), (48, 20, 26, 30), (1_000, 1, 20, 23)]
+    ("processes", "size_bytes", "fewest", "most"),
+    [(8, 3_000, 90, 101), (48, 6_000, 48, 55), (48, 90_000, 16, 36), (2_000, 1_000, 20, 30)],
 )
-def test_a_large_fleet_and_large_batches_ask_less_often(processes: int, pools: int, fewest: int, most: int) -> None:
-    """Together the gateways use at most half of a core of the engine."""
-    part = Part(*[POOL] * pools)
-    times_s = run(Scripted(processes), 4.0, part)
-    assert fewest <= len(times_s) <= most
-    assert processes * len(times_s) * batch_s([POOL] * pools) <= 1.1 * 0.5 * 4.0
+def test_a_large_fleet_and_large_batches_ask_less_often(
+    processes: int, size_bytes: int, fewest: int, most: int
+) -> None:
+    """Together they use half of a core of the engine at most, and each of them 30 kB/s, but asks thrice a second."""
+    engine = Scripted(processes)
+    engine.size_bytes = size_bytes
+    later = [at_s for at_s in run(engine, 16.0) if at_s >= 6.0]  # from a mean over some batches
+    assert fewest <= len(later) <= most
+    assert processes * len(later) * (BATCH_S + BYTE_S * size_bytes) <= 1.1 * CORE_SHARE * 10.0
 
 
 def test_a_slow_engine_is_asked_less_often() -> None:
@@ -101,8 +103,8 @@ def test_a_slow_engine_is_asked_less_often() -> None:
 def test_the_period_is_bounded() -> None:
     """However slow the engine is, a gateway is not silent for so long that it counts as gone."""
     slow = Scripted(processes=4_096)
-    slow.delay_s = 0.4
-    assert len(run(slow, 60.0, Part(*[POOL] * 100))) >= 28
+    slow.delay_s, slow.size_bytes = 0.4, 50_000
+    assert len(run(slow, 60.0)) >= 28
 
 
 def test_an_engine_that_does_not_answer_is_asked_twice_a_second() -> None:

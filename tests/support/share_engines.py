@@ -4,14 +4,17 @@ Both have the test's clock: in the text of the functions, the server's TIME beco
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
 import redis
 
-from gateway.share.messages import Ask, Reply, pack, unpack
+from gateway.share.messages import Ask, Reply
 from gateway.share.redis import LIBRARY
+from gateway.share.server_rows import ServerRows
+from gateway.share.wire import pack, unpack
 
 _CLOCK = "call('TIME')"
 
@@ -39,19 +42,28 @@ class ServerEngine:
         self._version = f"ttft{version}"
         library = LIBRARY.replace("VERSION = 2", f"VERSION = {version}").replace("ttft2", self._version)
         assert _CLOCK in library
-        self.client.function_load(library.replace(_CLOCK, "call('MGET', 'clock:s', 'clock:us')"), replace=True)
+        self._library = library.replace(_CLOCK, "call('MGET', 'clock:s', 'clock:us')")
+        self._rows: defaultdict[str, ServerRows] = defaultdict(ServerRows)
+        self.lose()
 
     def answer(self, now_s: float, process: str, asks: Sequence[Ask], until_s: float = math.inf) -> Reply:
         """Execute a batch of a process."""
-        micros = round(now_s * 1e6)
+        micros, rows = round(now_s * 1e6), self._rows[process]
         pipe = self.client.pipeline(transaction=False)
         pipe.mset({"clock:s": micros // 1_000_000, "clock:us": micros % 1_000_000})
-        pipe.fcall(f"{self._version}_ask", 1, f"{self._version}:{{test}}:processes", process, *pack(asks, until_s))
-        return unpack(asks, cast("list[list[bytes]]", pipe.execute())[1])
+        for arguments in pack(asks, rows, now_s, until_s):
+            pipe.fcall(f"{self._version}_ask", 1, f"{self._version}:{{test}}:processes", process, *arguments)
+        return unpack(asks, cast("list[list[bytes]]", pipe.execute())[1:], rows)
 
     def lose(self) -> None:
-        """Lose all data, but not the functions."""
+        """Lose all data; each process connects again."""
         self.client.flushall()
+        self.lose_rows()
+        self._rows.clear()
+
+    def lose_rows(self) -> None:
+        """Load the functions again, which lose the rows."""
+        self.client.function_load(self._library, replace=True)
 
     def keys(self) -> dict[str, int]:
         """Return the TTL in seconds of every key; -1 for none."""

@@ -3,17 +3,18 @@
 import asyncio
 import contextlib
 import json
-import math
 import signal
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import redis as client
-from msgspec.msgpack import encode
 
 import simulated_sockets
+from gateway.share.messages import GaugeAsk
+from gateway.share.server_rows import ServerRows
+from gateway.share.wire import pack, unpack
 from redis_server import RedisServer, redis_server
 from running import run_real
 from simulated_sockets import send
@@ -24,12 +25,11 @@ FLEET: Final = "test"
 SECRET: Final = "sk-shared-0123456789abcdef"
 REQUESTS: Final = 40
 FAR: Final = 2**53
-KEY: Final = f"ttft2:{{{FLEET}}}:g:load1 m"
+PROCESSES: Final = f"ttft2:{{{FLEET}}}:processes"
 
 
 def _row(level: int, *, in_flight: int = 0) -> list[int]:
-    """Return the sums of two gateways with a row."""
-    return [2, in_flight, 0, 0, 0, 0, 0, level, 0, 0, 0, 0]
+    return [in_flight, 0, 0, 0, 0, 0, level, 0, 0, 0, 0]
 
 
 async def _site(stack: contextlib.AsyncExitStack, file: Path) -> Site:
@@ -71,15 +71,19 @@ async def _all_get_requests(site: Site) -> None:
     await until(three)
 
 
-async def _forge(server: RedisServer, rows: Mapping[str, object], sites: list[Site]) -> None:
-    """Write rows again and again until each gateway has dropped some, or for a hundred times."""
+async def _forge(server: RedisServer, rows: Mapping[str, Sequence[int]], sites: list[Site]) -> None:
+    """Add rows as a gateway would, until each gateway has dropped some; then remove them."""
+
+    async def dropped() -> bool:
+        return all([await site.metric('ttft_gateway_state_dropped_total{source="share"}') for site in sites])
+
+    forged = ServerRows()
     with client.Redis(port=server.port) as forger:
-        for _ in range(100):
-            forger.hset(KEY, "sums", encode(rows))
-            await asyncio.sleep(0.01)
-        dropped = [await site.metric('ttft_gateway_state_dropped_total{source="share"}') for site in sites]
-        assert all(dropped), dropped
-        forger.flushall()
+        for each in (rows, {}):
+            [arguments] = pack([GaugeAsk("load1 m", each)], forged, 1.0)
+            replied = forger.fcall("ttft2_ask", 1, PROCESSES, "forger", *arguments)
+            unpack([GaugeAsk("load1 m", each)], [replied], forged)
+            await until(dropped)
 
 
 def test_forged_loads_cost_what_they_are_of(tmp_path: Path) -> None:
@@ -101,7 +105,7 @@ def test_forged_loads_cost_what_they_are_of(tmp_path: Path) -> None:
             await until(both_count_both)
             for site in sites:
                 await _replicas_of(site)
-            await _forge(server, {"f1": _row(-FAR), "f2": _row(FAR, in_flight=FAR), "f3": [2, *[math.inf] * 11]}, sites)
+            await _forge(server, {"f1": _row(-FAR), "f2": _row(FAR, in_flight=FAR), "f3": [-FAR] * 11}, sites)
             for site in sites:
                 await _all_get_requests(site)
                 [model] = (await site.get("/admin/models"))["models"]

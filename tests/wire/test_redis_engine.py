@@ -23,7 +23,8 @@ from gateway.share.messages import (
     SwitchesAsk,
     SwitchState,
 )
-from gateway.share.redis import CALL_MAX, QUEUE_MAX, Login, RedisEngine
+from gateway.share.redis import QUEUE_MAX, Login, RedisEngine
+from gateway.share.wire import CALL_MAX
 from redis_server import RedisServer, redis_server
 from running import run_real
 from unused_ports import unused_port
