@@ -22,6 +22,7 @@ from gateway.cli.terminal import warn
 from gateway.observe.writer import LineWriter
 from gateway.server.process import ExitReport
 
+_THREAD_S_MAX = 0.001  # for which a thread that reads a file may keep the loop waiting; Python's default is 5 ms
 _BUFFER_BYTES_MAX = 256 * 1024  # 2,000 lines, or some 200 tracebacks
 _LOST = b"warning: %d lines of standard error were lost, because nothing read them\n"
 
@@ -33,6 +34,7 @@ def run_until_end(serving: Coroutine[object, object, ExitReport], write_lock: in
         write_lock: descriptor of a file that several processes lock while they write lines; None for one process.
     """
     _raise_open_files()
+    sys.setswitchinterval(_THREAD_S_MAX)
     with stderr_off_loop(write_lock) as close_stderr, asyncio.Runner(loop_factory=new_loop) as runner:
         report = runner.run(serving)
         if report.cut:

@@ -4,6 +4,7 @@ The number comes from the cores that this process may use: its affinity, and the
 workers need is imported when there are several. Units: cores, `_s` seconds.
 """
 
+import gc
 import importlib
 import os
 import socket
@@ -64,6 +65,7 @@ def serve_with_workers(
     outlives_s = _OUTLIVES_S if before.inherited.are_held else 0.0  # a new socket must be free for the next gateway
 
     def supervisor(control: socket.socket, state: int | None) -> int:
+        gc.disable()  # until the process is ready
         member = Member(None, count, shared_memory_reader(), lock)
         before = None if state is None else read_state(state)
         try:
@@ -74,9 +76,11 @@ def serve_with_workers(
             return ExitCode.FAILED
 
     def worker(number: int, control: socket.socket) -> int:
+        gc.disable()
         member = Member(number, count, shared_memory_reader(), lock)
         return run_until_end(work(Forked(member, public, control, board, outlives_s)), lock)
 
+    gc.enable()
     code = Top(
         count, Children(supervisor, worker), Listening(public, admin), board, settings.drain_timeout_s, before
     ).run()

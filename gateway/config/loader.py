@@ -7,6 +7,7 @@ are in rules.py and settings.py, the wording of pydantic's errors in errors.py.
 """
 
 import ast
+import contextlib
 import inspect
 import re
 import stat
@@ -38,6 +39,7 @@ from gateway.config.errors import ConfigError, ConfigProblem, finding
 from gateway.config.rules import broken_rules
 from gateway.config.settings import (
     AttemptTimeoutSettings,
+    KeySettings,
     ModelSettings,
     ModelTimeoutSettings,
     Settings,
@@ -50,6 +52,7 @@ from gateway.config.values import secret_fault, with_v1
 
 _FILE_BYTES_MAX = 1_000_000
 _SECRET_BYTES_MAX = 16_384
+_PIECES_MIN = 30  # models or keys; fewer take a few milliseconds together
 PROBLEMS_MAX = 100  # reported at a time; a file of another program may have as many as lines
 _FURTHER_LINES = {"key": ("previous_key",)}  # secret -> secrets that its file may have on further lines
 _TOO_MANY_LINES = (
@@ -251,7 +254,7 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
         _take_files(data, folder)
     settings = None
     try:
-        settings = Settings.model_validate(data)
+        settings = Settings.model_validate(_in_pieces(data))
     except ValidationError as error:
         for detail in error.errors(include_url=False)[:PROBLEMS_MAX]:
             if detail["type"] != "too_short" or not detail["input"]:  # otherwise an item is at fault
@@ -276,6 +279,22 @@ def _take_files(data: RawMapping, folder: Path) -> None:
 def _make_absolute(section: RawMapping, name: str, folder: Path) -> None:
     if isinstance(file := section.get(name), str) and file:
         section[name] = str((folder / file).absolute())
+
+
+def _in_pieces(data: object) -> object:
+    """Return data with validated models and keys, so that no call keeps the interpreter's lock for long.
+
+    Data with a mistake are validated as a whole, for the positions of all mistakes.
+    """
+    if not isinstance(data, dict):
+        return data
+    pieces: dict[str, object] = {}
+    for name, kind in (("models", ModelSettings), ("keys", KeySettings)):
+        rows = data.get(name)
+        if isinstance(rows, list) and len(rows) >= _PIECES_MIN:
+            with contextlib.suppress(ValidationError):
+                pieces[name] = [kind.model_validate(row) for row in rows]
+    return {**data, **pieces}
 
 
 def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:

@@ -7,6 +7,20 @@ from pydantic import BaseModel, ConfigDict
 SectionT = TypeVar("SectionT", bound="Section")
 
 
+def is_same(one: object, other: object) -> bool:
+    """Return True if settings are equal, with the same ones set: a value that is set may hide another section's."""
+    if isinstance(one, Section):
+        return (
+            isinstance(other, Section)
+            and type(one) is type(other)
+            and one.model_fields_set == other.model_fields_set
+            and all(is_same(value, other.__dict__[name]) for name, value in one.__dict__.items())
+        )
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return one == other
+
+
 class Section(BaseModel):
     """A mapping in the file: frozen; unknown keys are errors."""
 

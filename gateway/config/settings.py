@@ -21,7 +21,7 @@ from gateway.config.clouds import PlacePart
 from gateway.config.credential import CredentialSettings, named_source
 from gateway.config.discover import DiscoverSource, KubernetesSettings
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader, header_name
-from gateway.config.section import Section, overlaid
+from gateway.config.section import Section, is_same, overlaid
 from gateway.config.tiers import Tier
 from gateway.config.values import (
     BaseUrl,
@@ -547,6 +547,18 @@ class Settings(Section):
     def own_hosts(self) -> tuple[str, ...]:
         """`hosts`, and the hosts of the addresses to listen on."""
         return (*self.hosts, *(each.host for each in (self.listen, self.admin_listen) if each is not None))
+
+    def keeping(self, old: "Settings") -> "Settings":
+        """Return these settings with the old objects of the models that are the same."""
+        known = {model.name: model for model in old.models}
+        pairs = ((known.get(model.name), model) for model in self.models)
+        models = tuple(was if was is not None and is_same(was, model) else model for was, model in pairs)
+        return self.model_copy(update={"models": models})
+
+    def is_same_but_models(self, old: "Settings") -> bool:
+        """Return True if the settings differ from old ones in models and keys at most."""
+        rest: dict[str, object] = {"models": (), "keys": ()}
+        return is_same(self.model_copy(update=rest), old.model_copy(update=rest))
 
     @property
     def needs_key(self) -> bool:

@@ -77,10 +77,8 @@ def describe(
     return {"model": model.name, "hedging_possible": possible, "pools": pools}
 
 
-def admission_state(
-    fair_queues: Mapping[str, FairQueue[Any]], key_limiters: Mapping[str, KeyLimiter], memory: BodyMemory, now_s: float
-) -> AdmissionState:
-    """Return a snapshot of admission for metrics and the admin address, by names of models and keys."""
+def queues_state(fair_queues: Mapping[str, FairQueue[Any]], memory: BodyMemory) -> AdmissionState:
+    """Return a snapshot of admission without keys, for metrics, by names of models."""
     models = tuple(
         ModelAdmission(
             name,
@@ -92,11 +90,11 @@ def admission_state(
         )
         for name, fair_queue in fair_queues.items()
     )
-    keys = tuple(_key_admission(name, limiter, now_s) for name, limiter in key_limiters.items())
-    return AdmissionState(models, keys, memory.held, memory.bytes_max, memory.arriving)
+    return AdmissionState(models, (), memory.held, memory.bytes_max, memory.arriving)
 
 
-def _key_admission(name: str, limiter: KeyLimiter, now_s: float) -> KeyAdmission:
+def key_admission(name: str, limiter: KeyLimiter, now_s: float) -> KeyAdmission:
+    """Return a snapshot of the limits of a key."""
     left = {status.quantity: status.remaining for status in limiter.status(now_s)}
     return KeyAdmission(
         name,

@@ -126,6 +126,7 @@ class Observers:
         self._log = RequestLog(self._writer.write, epoch_of(loop.time), text=text, worker=member.number)
         self._proof = ProofCounts(self.hub.emit)
         self._block_counts = BlockCounts()
+        self._every_goal: Callable[[], Mapping[str, Goal]] = dict
         self._loop = loop
         self._counted_until: asyncio.TimerHandle | None = None
         self.values: list[Callable[[], Iterable[ProcessValue]]] = [self._proof.values, self.dropped.values]
@@ -148,9 +149,11 @@ class Observers:
         for values in self.values:
             yield from values()
 
-    def measure(self, goals: Mapping[str, Goal], every: Mapping[str, Goal]) -> None:
-        """Count what hedging saves on some models; `every`: the goals of all, for experiments."""
-        self._block_counts.goals = every
+    def measure(self, goals: Mapping[str, Goal], every: Callable[[], Mapping[str, Goal]]) -> None:
+        """Count what hedging saves on some models; `every` returns the goals of all, for experiments."""
+        self._every_goal = every
+        if self._block_counts.on_event in self.hub.listeners:
+            self._block_counts.goals = every()
         self._proof.goals, listeners = goals, self.hub.listeners
         if bool(goals) is not (self._proof.on_event in listeners):
             (listeners.append if goals else listeners.remove)(self._proof.on_event)
@@ -165,6 +168,7 @@ class Observers:
         self.hub.flush()
         listeners, counts = self.hub.listeners, self._block_counts
         if counts.on_event not in listeners:
+            counts.goals = self._every_goal()
             listeners.append(counts.on_event)
         counts.begin(begin, self._loop.time())
         if self._counted_until is not None:

@@ -86,16 +86,18 @@ class Page:
             instruments = await self._folded(scrape.instruments, names, None if before is names else before)
             process = self._values(scrape.process, names, before)
             await asyncio.sleep(0)
-            return _shown(scrape, names)._replace(instruments=instruments, process=process)
+            return (await _shown(scrape, names))._replace(instruments=instruments, process=process)
 
     async def _choose(self, scrape: Scrape, lines: int) -> Names:
         """Return the names; the previous object if they have not changed."""
         now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(0)
         known = {(pool.model, each.replica) for pool in scrape.pools for each in pool.replicas}
         if self._chosen is None or now_s >= self._chosen_s + _CHOICE_S:
             attempts = await _attempts(scrape.instruments)
             recent = {named: count - self._attempts.get(named, 0.0) for named, count in attempts.items()}
             self._chosen, self._attempts, self._chosen_s = _choice(known, recent, lines), attempts, now_s
+        await asyncio.sleep(0)
         troubled = _troubled(scrape.pools)
         self._troubled = list(dict.fromkeys((*troubled, *self._troubled)))[:_TROUBLED_MAX]
         extra = {each for each in self._troubled if each in known}
@@ -241,11 +243,13 @@ def _troubled(pools: Sequence[PoolState]) -> list[Named]:
     return [(model, replica) for _, _, model, replica in sorted(found)[:_TROUBLED_MAX]]
 
 
-def _shown(scrape: Scrape, names: Names) -> Scrape:
+async def _shown(scrape: Scrape, names: Names) -> Scrape:
     """Return a scrape with the states of what is named or in trouble, and the sums of the others."""
     under_way: dict[Named, float] = {}
     pools = []
-    for pool in scrape.pools:
+    for number, pool in enumerate(scrape.pools, 1):
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
         is_named = pool.model in names.models
         replicas = tuple(each for each in pool.replicas if (pool.model, each.replica) in names.replicas)
         others = sum(each.in_flight for each in pool.replicas) - sum(each.in_flight for each in replicas)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gateway.config.settings import HedgeSettings, Settings
+from gateway.config.settings import HedgeSettings, ModelSettings, Settings
 from gateway.events import AttemptReport, Event, Listener, RequestEnded, Role
 from gateway.observe.instruments import MODEL
 from gateway.observe.process import ProcessValue
@@ -197,21 +197,23 @@ def proof_values(tallies: Mapping[str, Tally]) -> Iterator[ProcessValue]:
 
 def every_goal(settings: Settings) -> dict[str, Goal]:
     """Return the SLO and the limit of each model."""
-    found = {}
-    for model in settings.models:
-        limit_s, slo_s = settings.timeouts_of(model).ttft_failover_s, settings.hedge_of(model).measure.slo_s
-        found[model.name] = Goal(min(slo_s, math.nextafter(limit_s, 0.0)), limit_s)
-    return found
+    return {model.name: _goal(settings, model) for model in settings.models}
+
+
+def _goal(settings: Settings, model: ModelSettings) -> Goal:
+    limit_s, slo_s = settings.timeouts_of(model).ttft_failover_s, settings.hedge_of(model).measure.slo_s
+    return Goal(min(slo_s, math.nextafter(limit_s, 0.0)), limit_s)
 
 
 def goals(settings: Settings) -> dict[str, Goal]:
     """Return the SLO and the limit of each model with measured hedging, the policy `shadow`, or `prefer: cost`."""
-    every, hedging = every_goal(settings), {model.name: settings.hedge_of(model) for model in settings.models}
-    return {
-        name: every[name]._replace(is_shadow=hedge.policy == "shadow", is_measured=_is_measured(hedge))
-        for name, hedge in hedging.items()
-        if _is_measured(hedge) or hedge.prefer == "cost"
-    }
+    usual, found = settings.hedge, dict[str, Goal]()
+    for model in settings.models:
+        hedge = settings.hedge_of(model) if model.hedge.model_fields_set else usual
+        if _is_measured(hedge) or hedge.prefer == "cost":
+            goal = _goal(settings, model)
+            found[model.name] = goal._replace(is_shadow=hedge.policy == "shadow", is_measured=_is_measured(hedge))
+    return found
 
 
 def _is_measured(hedge: HedgeSettings) -> bool:

@@ -174,7 +174,7 @@ class Recorder:
                 self._on_hedges(event)
             if event.usual_cost is not None:
                 self._instruments.usual_cost.at(model).value += event.usual_cost
-        self._usage.requests[key_name, model] += len(events)
+        self._usage.requests[self._usage.key_in(key_name, model), model] += len(events)
         self._key_series(key_name, status_class).value += len(events)
 
     def _count_attempts(
@@ -201,7 +201,8 @@ class Recorder:
             series.cached.value += usage.cached_tokens or 0
             series.output.value += usage.completion_tokens or 0
             series.reasoning.value += usage.reasoning_tokens or 0
-        charges, total = [attempt.charge for attempt in attempts], self._usage.totals[key_name, model, disposition]
+        row = self._usage.key_in(key_name, model)
+        charges, total = [attempt.charge for attempt in attempts], self._usage.totals[row, model, disposition]
         prompt_tokens, cached_tokens, completion_tokens = total.add(charges)
         series.billed_prompt.value += prompt_tokens - cached_tokens
         series.billed_cached.value += cached_tokens

@@ -1,7 +1,7 @@
 """Usage since the start of the gateway: tokens and cost by caller's key and model.
 
-Keys and models come from the configuration, which bounds the table. `gateway.observe.recorder` feeds it together with
-the metrics. Units: requests, tokens, money in the configuration's currency.
+The table is bounded: of very many keys, further ones are counted together. `gateway.observe.recorder` feeds it together
+with the metrics. Units: requests, tokens, money in the configuration's currency.
 """
 
 from collections import defaultdict
@@ -11,7 +11,10 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec.structs import replace
 
+from gateway.observe.instruments import OTHER
 from ttft_gateway.hedging.charges import ChargeTotal, Disposition
+
+_ROWS_MAX = 20_000  # keys and models; a row has some 0.5 kB
 
 
 class UsageRow(msgspec.Struct, omit_defaults=True):
@@ -66,6 +69,10 @@ class UsageTable:
         self.before_read: Callable[[], object] = bool
         self.requests: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.totals: defaultdict[tuple[str, str, Disposition], ChargeTotal] = defaultdict(ChargeTotal)
+
+    def key_in(self, key: str, model: str) -> str:
+        """Return the name under which a key is counted: above the bound, further keys of a model are one."""
+        return key if len(self.requests) < _ROWS_MAX or (key, model) in self.requests else OTHER
 
     def dump(self) -> UsageDump:
         """Return everything that was counted."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,7 +112,14 @@ class Gateway:
         observers.values += [self.learned.values, self._tracing.counts.values]
         self._windows = WindowCounts(epoch_of(loop.time), loop.time)
         self.view = OwnView(
-            self.in_force, self.runtime, observers, self.reloads.discovery, self.learned, self._sharing, self._windows
+            self.in_force,
+            self.runtime,
+            observers,
+            self.reloads.discovery,
+            self.learned,
+            self._sharing,
+            self._windows,
+            self.listed,
         )
         self.watch = Watch(self.view.collect, self.hub.emit_now, loop.time, epoch_of(loop.time))
         self.view.watch = self.watch
@@ -128,7 +136,7 @@ class Gateway:
         if self._keepers is not None:
             self._keepers.follow(token_sources(topology.settings))
         self.public.use_new()
-        self._observers.measure(goals(topology.settings), every_goal(topology.settings))
+        self._observers.measure(goals(topology.settings), partial(every_goal, topology.settings))
         self._tracing.use(topology.settings.tracing)
         if self._sharing is not None:
             self._sharing.use(topology.models.values(), topology.ledgers)

@@ -218,7 +218,8 @@ def give_memory_back() -> None:
 
 
 def freeze_startup_objects() -> None:
-    """Exclude the objects of the start from garbage collection, which would use 5% of the CPU for them."""
+    """Exclude the objects of the start from garbage collection, which would use 5% of the CPU for them; start it."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(_YOUNG_MAX)

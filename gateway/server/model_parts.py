@@ -103,6 +103,7 @@ class Before(NamedTuple):
     Attributes:
         rows_only: True if the settings differ only in replicas that were found at run time; the same objects of
             settings then stand for the same objects here.
+        keeps_models: True if a model with the same object of settings may be kept whole.
     """
 
     settings: config.Settings
@@ -110,6 +111,7 @@ class Before(NamedTuple):
     clients: Mapping[Origin, UpstreamClient]
     replicas: Mapping[tuple[str, str], Replica]
     rows_only: bool
+    keeps_models: bool
 
 
 class NewKey(NamedTuple):
@@ -162,8 +164,21 @@ class PartsBuilder:
 
     def parts(self, model: config.ModelSettings) -> ModelParts:
         """Return the parts of a model; the previous ones if nothing has changed."""
-        old = None if self._before is None else self._before.parts.get(model.name)
-        return old if old is not None and self._rows_only and old.settings is model else self._build(model, old)
+        before = self._before
+        old = None if before is None else before.parts.get(model.name)
+        if before is None or old is None or old.settings is not model:
+            return self._build(model, old)
+        if self._rows_only:
+            return old
+        return self._kept_model(old, before) if before.keeps_models and _is_plain(model) else self._build(model, old)
+
+    def _kept_model(self, old: ModelParts, before: Before) -> ModelParts:
+        """Return the parts of a model that a reload has not changed; its replicas are tested again."""
+        name = old.model.name
+        for row in old.rows:
+            replica = self.replicas[name, row] = before.replicas[name, row]
+            replica.breaker.end_cool_down()
+        return old
 
     def _build(self, model: config.ModelSettings, old: ModelParts | None) -> ModelParts:
         settings, self._clients, self._rows, self._users = self._settings, {}, {}, []
@@ -333,6 +348,15 @@ class PartsBuilder:
             edits=edits_of(replica),
             wall_s=lambda: datetime.now(UTC).timestamp(),
         )
+
+
+def _is_plain(model: config.ModelSettings) -> bool:
+    """Return True if no file of certificates and no quota of others belongs to a model: its settings are all of it."""
+    return all(
+        row.base_url.startswith("http://") and CATALOG[row.kind].own_engine and row.quota is None
+        for rows in (model.replicas, *(fallback.replicas for fallback in model.fallbacks))
+        for row in rows
+    )
 
 
 def answers_as(model: config.ModelSettings, replica: config.ReplicaSettings) -> str:

@@ -3,14 +3,19 @@
 Units: seconds.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Final
 
+from msgspec.structs import replace
+
+from gateway.admission.listed_limiters import Listed
 from gateway.health.facts import Collected, ProcessFacts
 from gateway.health.history import ModelHistory
 from gateway.health.watch import Watch, totals_of
 from gateway.health.windows import WindowCounts
-from gateway.observe.describe import admission_state, describe, pool_state
+from gateway.observe.describe import describe, key_admission, pool_state, queues_state
 from gateway.observe.hub import Observers
 from gateway.observe.instruments import Dump
 from gateway.observe.metrics import Scrape
@@ -24,6 +29,8 @@ from gateway.server.learned_file import LearnedFile
 from gateway.server.sharing import Sharing
 from gateway.server.topology import InForce
 
+_SLICE_KEYS: Final = 200  # that are described in one iteration of the event loop, about 1 ms
+
 
 class OwnView:
     """The `gateway.server.admin.View` of one process.
@@ -35,6 +42,7 @@ class OwnView:
         learned: file of the learned state.
         sharing: the part of the process in a fleet; None for a process alone.
         windows: counts of the last minutes.
+        listed: keys from a list; None without a list.
 
     Attributes:
         metrics: counters and histograms.
@@ -50,7 +58,9 @@ class OwnView:
         learned: LearnedFile,
         sharing: Sharing | None,
         windows: WindowCounts,
+        listed: Listed | None = None,
     ) -> None:
+        self._listed = listed
         self._in_force = in_force
         self._runtime = runtime
         self._observers = observers
@@ -61,7 +71,7 @@ class OwnView:
         self._collected = 0  # number of the last slot
         self.watch: Watch
         self._leave_out = partial(observers.dropped.leaving_out, "pool")
-        self.metrics = observers.metrics(self._pools, self._admission, discovery.states)
+        self.metrics = observers.metrics(self._pools, self._queues, discovery.states)
 
     def counts(self) -> tuple[Dump, UsageDump, dict[str, Tally]]:
         """Return what the metrics, the usage table and the measurement of hedging have counted."""
@@ -107,7 +117,16 @@ class OwnView:
         return await self.watch.history(model)
 
     async def admission(self) -> AdmissionState:
-        return self._admission()
+        topology, now_s = self._in_force.topology, self._runtime.loop.time()
+        limiters = dict(topology.key_limiters)
+        if self._listed is not None:
+            limiters.update(self._listed.limiters.in_use)
+        keys = []
+        for number, (name, limiter) in enumerate(limiters.items(), 1):
+            keys.append(key_admission(name, limiter, now_s))
+            if number % _SLICE_KEYS == 0:
+                await asyncio.sleep(0)
+        return replace(self._queues(), keys=tuple(keys))
 
     async def usage(self, key: str | None, model: str | None) -> UsageReport:
         self._observers.hub.flush()
@@ -141,7 +160,6 @@ class OwnView:
                 with self._leave_out(pool.name):
                     yield from pool_state(model.name, pool, now_s, topology.draining(model.name, pool.name))
 
-    def _admission(self) -> AdmissionState:
+    def _queues(self) -> AdmissionState:
         topology = self._in_force.topology
-        fair_queues = {name: queue.fair_queue for name, queue in topology.model_queues.items()}
-        return admission_state(fair_queues, topology.key_limiters, topology.memory, self._runtime.loop.time())
+        return queues_state({name: queue.fair_queue for name, queue in topology.model_queues.items()}, topology.memory)

@@ -19,7 +19,7 @@ from gateway.server.discovery.driver import Discovery
 from gateway.server.key_watch import check_names
 from gateway.server.model_parts import Foundation
 from gateway.server.switches import Switches
-from gateway.server.topology import InForce, Topology, build_topology
+from gateway.server.topology import InForce, Topology, build_in_steps, build_topology
 from gateway.server.tracing import missing_exporter
 from ttft_gateway.credentials.sources import Source
 
@@ -69,6 +69,7 @@ class Reloads:
         self._emit = emit
         self._loop = foundation.runtime.loop
         self._lock = asyncio.Lock()
+        self._changing = asyncio.Lock()  # held while a topology is prepared and committed
         self.prepare_tokens: Callable[[Collection[Source]], Awaitable[None]] = _no_tokens
         self.discovery = Discovery(foundation.tasks, foundation.runtime, self._apply_rows, os.environ)
 
@@ -82,8 +83,9 @@ class Reloads:
     async def _apply_rows(self, settings: Settings, _model: str = "") -> None:
         """Put settings in force that differ only in replicas that were found at run time."""
         await self.prepare_tokens(token_sources(settings))
-        for each in self._replace(self.prepare(settings, rows_only=True)):
-            self._emit(each)
+        async with self._changing:
+            for each in self._replace(self.prepare(settings, rows_only=True)):
+                self._emit(each)
 
     async def reload(self) -> ConfigReloaded:
         """Read the settings again and apply them to new requests; running requests keep the old ones.
@@ -93,10 +95,12 @@ class Reloads:
         """
         async with self._lock:
             try:
-                found = await self.discovery.prepare(await read_again(self._reread))
+                base = self.discovery.base or self._in_force.topology.settings
+                found = await self.discovery.prepare(await read_again(self._reread, base))
                 await self.prepare_tokens(token_sources(found.settings))
-                event, switched = self.commit(self.prepare(found.settings))
-                self.discovery.commit(found)
+                async with self._changing:
+                    event, switched = self.commit(await self.prepare_in_steps(found.settings))
+                    self.discovery.commit(found)
             except Exception as error:
                 text, old = reload_fault(error), self._in_force.topology
                 self._emit(ConfigReloaded(self._loop.time(), len(old.models), len(old.replicas), 0, text))
@@ -115,17 +119,46 @@ class Reloads:
         Raises:
             ReloadFailed: the settings need a restart.
         """
+        self._check(settings)
         old = self._in_force.topology
-        check_reload(old.settings, settings)
-        if self._foundation.listed is not None:
-            check_names(settings, self._foundation.listed.keys.by_name)
-        if fault := missing_exporter(settings.tracing) or missing_package(settings):
-            raise ReloadFailed(fault)
         try:
             return build_topology(settings, self._foundation, old, rows_only=rows_only)
         except BaseException:
             old.set_kept()
             raise
+
+    async def prepare_in_steps(self, settings: Settings) -> Topology:
+        """Do the same for a reload, in steps that do not hold the event loop for long.
+
+        Raises:
+            ReloadFailed: the settings need a restart, or another change has come first.
+        """
+        self._check(settings)
+        old = self._in_force.topology
+        steps = build_in_steps(settings, self._foundation, old)
+        try:
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as built:
+                    topology: Topology = built.value
+                    return topology
+                await asyncio.sleep(0)
+        except BaseException:
+            old.set_kept()
+            raise
+
+    def _check(self, settings: Settings) -> None:
+        """Check that settings can be used without a restart.
+
+        Raises:
+            ReloadFailed: they cannot.
+        """
+        check_reload(self._in_force.topology.settings, settings)
+        if self._foundation.listed is not None:
+            check_names(settings, self._foundation.listed.keys.by_name)
+        if fault := missing_exporter(settings.tracing) or missing_package(settings):
+            raise ReloadFailed(fault)
 
     def abandon(self, topology: Topology) -> None:
         """Give up a new topology."""
@@ -156,8 +189,8 @@ async def _no_tokens(_sources: Collection[Source]) -> None:
     """Fetch nothing: another process has the tokens."""
 
 
-async def read_again(reread: Reread | None) -> Settings:
-    """Read the settings again.
+async def read_again(reread: Reread | None, old: Settings) -> Settings:
+    """Read the settings again; models that are the same have the old objects.
 
     Raises:
         ConfigError: they are invalid.
@@ -165,7 +198,7 @@ async def read_again(reread: Reread | None) -> Settings:
     """
     if reread is None:
         raise ReloadFailed("there is no configuration file: the gateway was started with options; restart it")
-    return await asyncio.to_thread(reread)
+    return await asyncio.to_thread(lambda: reread().keeping(old))
 
 
 def check_reload(old: Settings, new: Settings) -> None:

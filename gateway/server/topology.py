@@ -7,7 +7,7 @@ than their own model. Running requests keep their old objects. No policy belongs
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -50,6 +50,7 @@ _PASSED_HEADERS = frozenset(
         b"x-llm-d-slo-ttft-ms",
     }
 )
+_STEP_MODELS = 8  # some 2 ms, if all are built
 _DRAINED_S = 300.0  # time for which a removed replica stays in the metrics
 _T = TypeVar("_T")
 
@@ -112,6 +113,9 @@ class Topology(msgspec.Struct, frozen=True):
             for replica in model.replicas:  # one with new settings stays out, too
                 if replica is not old.replicas.get((model.name, replica.name)):
                     replica.take_out(out=old.is_out((model.name, replica.name)))
+            if model.name in old.models:
+                for pool, former in zip(model.pools, old.models[model.name].pools, strict=False):
+                    pool.hedging_on = former.hedging_on  # it may have been switched since the pool was built
         for new_key in self.new_keys:
             new_key.replica.use_key(new_key.endpoint, new_key.secrets, now_s)
         for drained in self.drained.values():
@@ -191,7 +195,20 @@ def build_topology(
         previous: topology to replace; None at the start.
         rows_only: True if the settings differ from the previous ones only in replicas that were found at run time.
     """
-    return _Builder(settings, foundation, previous, rows_only=rows_only).build()
+    steps = build_in_steps(settings, foundation, previous, rows_only=rows_only)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as built:
+            found: Topology = built.value
+            return found
+
+
+def build_in_steps(
+    settings: config.Settings, foundation: Foundation, previous: Topology | None = None, *, rows_only: bool = False
+) -> Generator[None, None, Topology]:
+    """Do the same, and yield between steps that are too short to delay a stream."""
+    return (yield from _Builder(settings, foundation, previous, rows_only=rows_only).build())
 
 
 class _Builder:
@@ -211,19 +228,27 @@ class _Builder:
         stored = next((model.stored_answers for model in models), None) or Affinity()  # one for all models
         before = None
         if previous is not None:
-            before = Before(previous.settings, previous.parts, previous.clients, previous.replicas, self._rows_only)
+            keeps = self._rows_only or settings.is_same_but_models(previous.settings)
+            state = previous.settings, previous.parts, previous.clients, previous.replicas
+            before = Before(*state, rows_only, keeps)
             if not rows_only:
                 _rekey(self._ledgers, previous.settings, settings)
         self._builder = PartsBuilder(settings, foundation, before, self._ledgers, stored)
 
-    def build(self) -> Topology:
+    def build(self) -> Generator[None, None, Topology]:
         settings, previous = self._settings, self._previous
-        parts = {model.name: self._builder.parts(model) for model in settings.models}
+        parts: dict[str, ModelParts] = {}
+        for number, model in enumerate(settings.models, 1):
+            parts[model.name] = self._builder.parts(model)
+            if number % _STEP_MODELS == 0:
+                yield
         models = {name: each.model for name, each in parts.items()}
         if previous is not None and self._rows_only:
             return self._with_changed(previous, parts, models)
+        yield
         key_limiters = _key_limiters(settings.keys, self._limits)
         count_limiters = _key_limiters(settings.keys, self._limits, counts_only=True)
+        yield
         model_queues = _model_queues(settings.models, self._limits)
         memory = BodyMemory(settings.limits.buffered_bodies_max_bytes) if previous is None else previous.memory
         memory.bytes_max = settings.limits.buffered_bodies_max_bytes
@@ -234,6 +259,7 @@ class _Builder:
             key_limiters |= _kept(previous.key_limiters, old_keys, settings.keys)
             count_limiters |= _kept(previous.count_limiters, old_keys, settings.keys)
             model_queues |= _kept_queues(previous, settings.models)
+        yield
         turns = Turns(self._runtime.loop) if previous is None else previous.serving.bodies.turns
         body_bytes_max, body_s = settings.limits.request_body_max_bytes, settings.timeouts.request_body_s
         bodies = BodyLimits(body_bytes_max, body_s, memory, self._runtime, turns)
@@ -352,16 +378,21 @@ def _ledgers(
 
 def _rekey(ledgers: LedgerRegistry, old: config.Settings, new: config.Settings) -> None:
     """Carry over each quota of which all replicas have a new key."""
-    before, now = _keyed(old), _keyed(new)
-    in_use = set(now.values())
-    for named, identity in now.items():
-        former = before.get(named, identity)
-        if former != identity and former[:2] == identity[:2] and former not in in_use:
+    kept = {id(model) for model in old.models}
+    changed = {model.name for model in new.models if id(model) not in kept}
+    before, now = (_keyed(each, lambda name: name in changed) for each in (old, new))
+    pairs = [(before.get(named, identity), identity) for named, identity in now.items()]
+    others = [(former, identity) for former, identity in pairs if former != identity and former[:2] == identity[:2]]
+    in_use = set(_keyed(new, bool).values()) if others else set()
+    for former, identity in others:
+        if former not in in_use:
             ledgers.rekey(*former, identity[2])
 
 
-def _keyed(settings: config.Settings) -> dict[tuple[str, str], tuple[str, str, str | None]]:
-    """Return base URL, model and key of each replica, by names of model and replica."""
+def _keyed(
+    settings: config.Settings, wanted: Callable[[str], bool]
+) -> dict[tuple[str, str], tuple[str, str, str | None]]:
+    """Return base URL, model and key of each replica of the wanted models, by names of model and replica."""
     return {
         (model.name, row.name): (
             row.base_url,
@@ -369,6 +400,7 @@ def _keyed(settings: config.Settings) -> dict[tuple[str, str], tuple[str, str, s
             None if row.api_key is None else row.api_key.get_secret_value(),
         )
         for model in settings.models
+        if wanted(model.name)
         for row in (*model.replicas, *(each for pool in model.fallbacks for each in pool.replicas))
     }
 

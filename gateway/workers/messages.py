@@ -156,10 +156,26 @@ class SwitchReplicaDone(msgspec.Struct):
 
 
 class Prepare(msgspec.Struct):
-    """Settings to prepare, packed: all, or one model in which only replicas found at run time have changed."""
+    """Settings to prepare: of a reload, or of one model in which only replicas found at run time have changed.
+
+    Attributes:
+        settings: settings without models, packed.
+        names: names of all models.
+        changed: models that are others than in the settings in force, each packed.
+        model: the model with other replicas, packed.
+    """
 
     settings: bytes | None = None
+    names: list[str] = []
+    changed: list[bytes] = []
     model: bytes | None = None
+
+
+def change_to(new: Settings, old: Settings | None = None) -> Prepare:
+    """Return the message for a reload: the models that are other objects than in `old`; None for all."""
+    known = {} if old is None else {model.name: model for model in old.models}
+    changed = [packed(model) for model in new.models if known.get(model.name) is not model]
+    return Prepare(packed(new.model_copy(update={"models": ()})), [model.name for model in new.models], changed)
 
 
 class Prepared(msgspec.Struct):

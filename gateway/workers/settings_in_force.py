@@ -37,6 +37,7 @@ from gateway.workers.messages import (
     SwitchHedging,
     SwitchReplica,
     SwitchReplicaDone,
+    change_to,
     packed,
 )
 from gateway.workers.tokens import GroupTokens
@@ -221,9 +222,7 @@ class SettingsInForce:
         The worker serves from then on.
         """
         async with self._change_lock:
-            [(_, answer)] = await self._group.ask(
-                "prepare", Prepare(settings=packed(self.settings)), _PREPARE_S_MAX, [worker]
-            )
+            [(_, answer)] = await self._group.ask("prepare", change_to(self.settings), _PREPARE_S_MAX, [worker])
             if answer is None or msgspec.msgpack.decode(answer, type=Prepared).fault is not None:
                 return False
             [(_, answer)] = await self._group.ask("commit", None, CALL_S_MAX, [worker])
@@ -253,12 +252,12 @@ class SettingsInForce:
         """
         async with self._change_lock:
             try:
-                base = await read_again(self._reread)
+                base = await read_again(self._reread, self.base)
                 check_reload(self.settings, base)
                 if self.keys is not None:
                     check_names(base, self.keys.keys)
                 found = await self._discovery.prepare(base)
-                event = await self._use(found.settings, Prepare(settings=packed(found.settings)))
+                event = await self._use(found.settings, change_to(found.settings, self.settings))
                 self._discovery.commit(found)
                 self._found = found
                 if event is None:

@@ -63,6 +63,7 @@ from gateway.workers.messages import (
 from ttft_gateway.credentials.sources import Source
 
 _BEGIN_S_MAX: Final = 60.0
+_SLICE_MODELS: Final = 16  # that are unpacked in one iteration of the event loop, about 1 ms
 _CLOSE_S_MAX: Final = 1.0  # for the last message
 
 
@@ -414,13 +415,13 @@ class _Worker:
         except (errors.UnknownReplica, errors.LastReplica) as error:
             return SwitchReplicaDone(error=type(error).__name__, message=error.message)
 
-    def _prepare(self, payload: bytes) -> Prepared:
+    async def _prepare(self, payload: bytes) -> Prepared:
         self._abandon()
         try:
             prepare = msgspec.msgpack.decode(payload, type=Prepare)
             if prepare.settings is not None:
-                settings = share_of(unpacked(prepare.settings, Settings), self._workers)
-                self._prepared = self._gateway.reloads.prepare(settings)
+                settings = share_of(await self._settings_of(prepare.settings, prepare), self._workers)
+                self._prepared = await self._gateway.reloads.prepare_in_steps(settings)
             elif prepare.model is not None:
                 model, settings = unpacked(prepare.model, ModelSettings), self._gateway.in_force.topology.settings
                 models = tuple(model if each.name == model.name else each for each in settings.models)
@@ -429,6 +430,16 @@ class _Worker:
         except Exception as error:
             return Prepared(reload_fault(error))
         return Prepared()
+
+    async def _settings_of(self, rest: bytes, prepare: Prepare) -> Settings:
+        """Return the settings of a reload, unpacked in slices."""
+        models = {model.name: model for model in self._gateway.in_force.topology.settings.models}
+        for number, content in enumerate(prepare.changed, 1):
+            model = unpacked(content, ModelSettings)
+            models[model.name] = model
+            if number % _SLICE_MODELS == 0:
+                await asyncio.sleep(0)
+        return unpacked(rest, Settings).model_copy(update={"models": tuple(models[name] for name in prepare.names)})
 
     def _commit(self, _payload: bytes) -> Committed:
         prepared, self._prepared = self._prepared, None

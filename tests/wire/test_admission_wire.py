@@ -35,7 +35,7 @@ async def _json(got: Answer) -> dict[str, object]:
 def _gate(site: Site) -> tuple[int, int]:
     """Requests inside and waiting."""
     assert site.gateway is not None
-    [model] = site.gateway.view._admission().models
+    [model] = site.gateway.view._queues().models
     return model.in_flight, model.waiting
 
 

@@ -145,6 +145,11 @@ class Discovery:
             task.cancel()
         self._asking = []
 
+    @property
+    def base(self) -> Settings | None:
+        """The settings in force without replicas found at run time; None before the first `commit`."""
+        return None if self._in_force is None else self._in_force.base
+
     def states(self) -> Iterator[DiscoveryState]:
         """Yield a snapshot of each source."""
         now_s = self._runtime.loop.time()

@@ -1,0 +1,398 @@
+"""Measures gateways with many models and keys: start, memory, scrapes, verdicts, reloads, and how long a loop is held.
+
+    growth.py [models|workers|keys|large ...]    by default all but `large`
+
+A gateway is a real process (ticked.py), and one simulated replica answers for all of its replicas. CPU times do not
+contain other processes. A hold is the smallest of three measurements, each the longest hold of its time: the system
+adds some milliseconds to a measurement on a busy machine. Linux. Units: seconds, megabytes of 10^6 bytes.
+"""
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from checkout import ROOT
+from served import replicas
+
+HOLD_S_MAX: Final = 0.005
+_WAIT_S_MAX: Final = 600.0
+_REPLICAS: Final = 3
+_THREADS: Final = 8
+_TICKED: Final = ROOT / "tests/acceptance/ticked.py"
+_ADDRESSES: Final = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0"}
+_VERDICT_S: Final = 11.0  # two verdicts
+
+
+class Line(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    must_be: str
+    measured: str
+    holds: bool
+
+
+class Grown(NamedTuple):
+    """A running gateway.
+
+    Attributes:
+        folder: folder of its files.
+        port, admin_port: its addresses.
+        processes: ids of its processes, the top process or the only one first.
+        start_cpu_s: CPU time of all processes until /readyz was answered with 200.
+    """
+
+    folder: Path
+    port: int
+    admin_port: int
+    processes: Sequence[int]
+    start_cpu_s: float
+
+    @property
+    def serving(self) -> Sequence[int]:
+        """The processes that serve requests: the workers are the children of the top process, the first one apart."""
+        return self.processes if len(self.processes) == 1 else self.processes[2:]
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of all processes."""
+        return cpu_s(self.processes)
+
+    def pss_mb(self) -> float:
+        """Return the memory of all processes; a page that several share counts once."""
+        return sum(map(_pss_mb, self.processes))
+
+    def settle(self) -> None:
+        """Wait until the gateway is idle."""
+        before_s = -1.0
+        while self.cpu_s() - before_s > 0.05:
+            before_s = self.cpu_s()
+            time.sleep(1.0)  # noqa: TID251 # the same
+
+    def held(self, act: Callable[[], object]) -> float:
+        """Return the longest hold of the loop of a process that serves, while something is done three times."""
+        holds = []
+        for _ in range(3):
+            self._measured()
+            act()
+            holds.append(max(float(each["longest_s"]) for each in self._measured()))
+        return min(holds)
+
+    def _measured(self) -> list[Any]:
+        files = {process: self.folder / str(process) for process in self.serving}
+        for process, file in files.items():
+            file.unlink(missing_ok=True)
+            os.kill(process, signal.SIGUSR1)
+        until(lambda: all(file.exists() for file in files.values()))
+        return [json.loads(file.read_text(encoding="ascii")) for file in files.values()]
+
+    def write(self, settings: Mapping[str, object]) -> None:
+        """Replace the configuration."""
+        (self.folder / "gateway.yaml").write_text(_yaml({**_ADDRESSES, **settings}), encoding="utf-8")
+
+    def reload(self) -> None:
+        """Read the configuration again."""
+        status, body = ask(self.admin_port, "POST", "/admin/reload")
+        assert status == 200, body
+
+
+def settings_of(models: int, url: str, **others: object) -> dict[str, object]:
+    """Return settings with a number of models."""
+    rows = [{"name": f"r{number}", "kind": "vllm", "base_url": url, "model": "m"} for number in range(_REPLICAS)]
+    return {"models": [{"name": name, "replicas": rows} for name in names_of(models)], **others}
+
+
+def names_of(models: int) -> list[str]:
+    """Return the names of models."""
+    return [f"model-{number:05}" for number in range(models)]
+
+
+def _yaml(settings: Mapping[str, Any]) -> str:
+    """Return settings as YAML with one setting in a line, as people write it."""
+    lines = [*(f"{name}: {json.dumps(value)}" for name, value in settings.items() if name != "models"), "models:"]
+    for model in settings["models"]:
+        lines += [f"  - name: {model['name']}", "    replicas:"]
+        for row in model["replicas"]:
+            first, *rest = (f"{name}: {value}" for name, value in row.items())
+            lines += [f"      - {first}", *(f"        {each}" for each in rest)]
+    return "\n".join(lines) + "\n"
+
+
+@contextlib.contextmanager
+def grown(settings: Mapping[str, object], keys: str = "") -> Iterator[Grown]:
+    """Run a gateway; `keys` is the content of the file `keys.jsonl`."""
+    with tempfile.TemporaryDirectory(prefix="growth") as name:
+        folder = Path(name)
+        (folder / "keys.jsonl").write_text(keys, encoding="utf-8")
+        file = folder / "gateway.yaml"
+        file.write_text(_yaml({**_ADDRESSES, **settings}), encoding="utf-8")
+        environment = {**os.environ, "NO_COLOR": "1", "TICKS_FOLDER": name, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, str(_TICKED), "serve", "--config", str(file)]
+        with (
+            (folder / "log").open("wb") as log,
+            (folder / "stderr").open("wb") as stderr,
+            subprocess.Popen(command, env=environment, stdout=log, stderr=stderr, start_new_session=True) as top,
+        ):
+            try:
+                yield _ready(folder, top.pid)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(top.pid, signal.SIGTERM)
+                top.wait(60)
+
+
+def _ready(folder: Path, top: int) -> Grown:
+    stderr = folder / "stderr"
+
+    def ports() -> list[int]:
+        return list(map(int, re.findall(r"http://127.0.0.1:(\d+)", stderr.read_text(encoding="utf-8"))))
+
+    until(lambda: len(ports()) >= 2, lambda: stderr.read_text(encoding="utf-8")[-1000:])
+    port, admin_port = ports()[:2]
+    until(lambda: ask(port, "GET", "/readyz")[0] == 200)
+    children = Path(f"/proc/{top}/task/{top}/children").read_text(encoding="ascii").split()
+    processes = [top, *map(int, children)]
+    return Grown(folder, port, admin_port, processes, cpu_s(processes))
+
+
+def cpu_s(processes: Sequence[int]) -> float:
+    """Return the CPU time of processes."""
+    ticks = 0
+    for each in processes:
+        fields = Path(f"/proc/{each}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _pss_mb(process: int) -> float:
+    text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
+    found = re.search(r"^Pss: +(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) / 1e3 if found else 0.0
+
+
+def until(holds: Callable[[], object], state: Callable[[], str] = str) -> None:
+    """Wait for something.
+
+    Raises:
+        TimeoutError: it took too long.
+    """
+    for _ in range(int(_WAIT_S_MAX / 0.02)):
+        with contextlib.suppress(OSError):
+            if holds():
+                return
+        time.sleep(0.02)  # noqa: TID251 # it looks at another process
+    raise TimeoutError(state())
+
+
+def ask(port: int, method: str, path: str, body: object = None, key: str = "none") -> tuple[int, bytes]:
+    """Send a request; return the status and the body of the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    try:
+        return _answer(connection, method, path, body, key)
+    finally:
+        connection.close()
+
+
+def _answer(
+    connection: http.client.HTTPConnection, method: str, path: str, body: object, key: str
+) -> tuple[int, bytes]:
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def chats(port: int, models: Sequence[str], key: str = "none") -> None:
+    """Send a short request for each model, over a few connections."""
+    waiting = list(models)
+    failed: list[int] = []
+
+    def work() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        with contextlib.suppress(IndexError):
+            while True:
+                body = {"model": waiting.pop(), "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+                status, _ = _answer(connection, "POST", "/v1/chat/completions", body, key)
+                failed.extend([status] * (status != 200))
+        connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(_THREADS)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not failed, failed[:3]
+
+
+def _line(what: str, value: float, most: float, unit: str, more: str = "") -> Line:
+    return Line(what, f"<= {most:g} {unit}", f"{value:.3g} {unit}{more}", value <= most)
+
+
+def _hold(what: str, running: Grown, act: Callable[[], object]) -> Line:
+    return _line(f"longest hold: {what}", 1000 * running.held(act), 1000 * HOLD_S_MAX, "ms")
+
+
+def _two_verdicts() -> None:
+    time.sleep(_VERDICT_S)  # noqa: TID251 # they come by themselves
+
+
+def _in_use(running: Grown, count: int, settings: Callable[[int], Mapping[str, object]]) -> Iterator[Line]:
+    """Measure scrapes, the verdict and a reload of a gateway after three requests for each model."""
+    for _ in range(3):
+        chats(running.port, names_of(count))
+    running.settle()
+    before_s = running.cpu_s()
+    page, every = (ask(running.admin_port, "GET", f"/metrics{query}")[1] for query in ("", "?all=1"))
+    spent = f"; all=1: {len(every) / 1e6:.1f} MB, {running.cpu_s() - before_s:.1f} CPU s for both"
+    yield _line("a scrape", len(page) / 1e6, 2.0, "MB", spent)
+    yield Line("memory after three requests a model", "", f"{running.pss_mb():.0f} MB", holds=True)
+    yield _hold("a scrape", running, lambda: ask(running.admin_port, "GET", "/metrics"))
+    yield _hold("a scrape of everything", running, lambda: ask(running.admin_port, "GET", "/metrics?all=1"))
+    yield _hold("two verdicts", running, _two_verdicts)
+    added = iter(range(1, 100))
+
+    def one_more() -> None:
+        running.write(settings(count + next(added)))
+        running.reload()
+
+    yield _hold("a reload with one model more", running, one_more)
+    chats(running.port, names_of(count + 3)[-3:])
+
+
+def models(count: int = 1000) -> Iterator[Line]:
+    """Many models in one process."""
+    with replicas(a={"ttft": "1ms", "gap": "1ms", "tokens": 2}) as urls:
+
+        def settings(number: int) -> Mapping[str, object]:
+            return settings_of(number, urls["a"], allow_anonymous=True)
+
+        with grown(settings(count)) as running:
+            more = f", memory {running.pss_mb():.0f} MB"
+            yield _line(f"{count:,} models x {_REPLICAS}: start", running.start_cpu_s, 3.0, "CPU s", more)
+            half = "the same with half a core, from the CPU time"
+            yield _line(half, running.start_cpu_s / 0.5, 5.0, "s")
+            yield from _in_use(running, count, settings)
+
+
+def workers(count: int = 1000) -> Iterator[Line]:
+    """The same with two workers."""
+    with replicas(a={"ttft": "1ms", "gap": "1ms", "tokens": 2}) as urls:
+
+        def settings(number: int) -> Mapping[str, object]:
+            return settings_of(number, urls["a"], allow_anonymous=True, workers=2)
+
+        with grown(settings(count)) as running:
+            yield Line(f"{count:,} models, two workers: start", "", f"{running.start_cpu_s:.1f} CPU s", holds=True)
+            yield from _in_use(running, count, settings)
+
+
+def large() -> Iterator[Line]:
+    """Ten thousand models: start, answers and reload."""
+    count = 10_000
+    with replicas(a={"ttft": "1ms", "gap": "1ms", "tokens": 2}) as urls:
+        settings = settings_of(count, urls["a"], allow_anonymous=True)
+        with grown(settings) as running:
+            more = f", memory {running.pss_mb():.0f} MB"
+            yield _line(f"{count:,} models x {_REPLICAS}: start", running.start_cpu_s, 40.0, "CPU s", more)
+            chats(running.port, names_of(count))
+            running.settle()
+            page = ask(running.admin_port, "GET", "/metrics")[1]
+            yield _line("a scrape after a request for each", len(page) / 1e6, 2.5, "MB")
+            running.write(settings_of(count + 1, urls["a"], allow_anonymous=True))
+            before_s = running.cpu_s()
+            running.reload()
+            yield _line("a reload with one model more", running.cpu_s() - before_s, 20.0, "CPU s")
+            chats(running.port, names_of(count + 1)[-1:])
+            yield Line("memory", "", f"{running.pss_mb():.0f} MB", holds=True)
+
+
+def _keys(count: int, *, without: int = -1) -> str:
+    rows = (number for number in range(count) if number != without)
+    return "".join(
+        json.dumps({"name": f"key-{number:06}", "key_sha256": hashlib.sha256(b"secret-%d" % number).hexdigest()}) + "\n"
+        for number in rows
+    )
+
+
+def keys(count: int = 100_000) -> Iterator[Line]:
+    """A long list of keys."""
+    with replicas(a={"ttft": "1ms", "gap": "1ms", "tokens": 2}) as urls:
+        settings = settings_of(1, urls["a"], keys_from="keys.jsonl")
+        with grown(settings, _keys(1)) as few, grown(settings, _keys(count)) as many:
+            pss_mb, added_mb = many.pss_mb(), many.pss_mb() - few.pss_mb()
+            more = f", memory {pss_mb:.0f} MB, {added_mb:.0f} MB more than with one"
+            yield _line(f"{count:,} keys: start", many.start_cpu_s, 6.0, "CPU s", more)
+            yield _cost(few, many)
+            last = count - 1
+
+            def status() -> int:
+                return ask(many.port, "GET", "/v1/models", key=f"secret-{last}")[0]
+
+            def write(without: int) -> None:
+                new = many.folder / ".new"
+                new.write_text(_keys(count, without=without), encoding="utf-8")
+                new.rename(many.folder / "keys.jsonl")
+
+            def revoked() -> None:
+                nonlocal last
+                write(last)
+                until(lambda: status() == 401)
+                last -= 1
+
+            yield _hold("a key is removed", many, revoked)
+            assert status() == 200
+            (many.folder / "keys.jsonl").write_text("{", encoding="utf-8")
+            until(lambda: b"\nttft_gateway_keys_up 0.0" in ask(many.admin_port, "GET", "/metrics")[1])
+            yield Line("a key that is valid while the list is damaged", "200", str(status()), status() == 200)
+            yield Line("an unknown one", "401", str(ask(many.port, "GET", "/v1/models")[0]), holds=True)
+
+
+def _cost(few: Grown, many: Grown) -> Line:
+    """Compare the CPU time of a request with one key and with many, in turns."""
+    spent: dict[str, list[float]] = {"few": [], "many": []}
+    for _ in range(5):
+        for name, running in (("few", few), ("many", many)):
+            before_s = running.cpu_s()
+            chats(running.port, names_of(1) * 1000, "secret-0")
+            spent[name].append(running.cpu_s() - before_s)
+    one, other = min(spent["few"]), min(spent["many"])
+    measured = f"{other:.3f} ms, {one:.3f} ms with one key"
+    return Line("CPU time of a request with many keys", "<= 1.1 x with one", measured, other <= 1.1 * one)
+
+
+PARTS: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
+    "models": models,
+    "workers": workers,
+    "keys": keys,
+    "large": large,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure some parts, or all but `large`; return 1 if a figure is not what it must be."""
+    if unknown := [name for name in argv if name not in PARTS]:
+        sys.stderr.write(f"there is no part {unknown[0]}; write some of: {' '.join(PARTS)}\n")
+        return 2
+    failed = False
+    for name in argv or [each for each in PARTS if each != "large"]:
+        for line in PARTS[name]():
+            failed = failed or not line.holds
+            must_be = f" (must be {line.must_be})" if line.must_be else ""
+            sys.stdout.write(f"{'ok  ' if line.holds else 'FAIL'} {line.what}: {line.measured}{must_be}\n")
+            sys.stdout.flush()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
