@@ -38,7 +38,7 @@ _HEADERS: Final = {"authorization": "Bearer k", "content-type": "application/jso
 
 
 def _block(transport: httpx.BaseTransport, url: str) -> Callable[[int], float]:
-    client = httpx.Client(transport=transport)
+    client = httpx.Client(transport=transport, timeout=7200.0)
 
     def run(requests: int) -> float:
         start_s = time.process_time()
@@ -50,7 +50,7 @@ def _block(transport: httpx.BaseTransport, url: str) -> Callable[[int], float]:
 
 
 def _async_block(runner: asyncio.Runner, transport: httpx.AsyncBaseTransport, url: str) -> Callable[[int], float]:
-    client = httpx.AsyncClient(transport=transport)
+    client = httpx.AsyncClient(transport=transport, timeout=7200.0)
 
     async def work(requests: int) -> None:
         for _ in range(requests):

@@ -32,6 +32,7 @@ from ttft_gateway import AsyncHedgingTransport, HedgeConfig, HedgingSession, Hed
 CLIENTS: Final = ("httpx", "httpx async", "aiohttp")
 _PROFILE: Final = '[{"ttft": "0ms", "gap": "0ms", "tokens": "4"}]'
 _NEVER_LATE: Final = HedgeConfig(min_delay=3600.0)
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout()  # before a shorter one there is no time for a backup, so no timer
 _WARM: Final = 320  # while a new budget lends, a request costs more
 _AGAIN: Final = 5  # translated code is counted differently at first
 _COUNT: Final = 60
@@ -43,7 +44,7 @@ def _httpx(_url: str, *, raced: bool) -> Iterator[Send]:
     inner: Any = httpx.HTTPTransport(verify=False, uds="pretended")
     inner._pool._network_backend = pretended_server._Backend()
     made: Any = pretended_server._prepared(HedgingTransport(_NEVER_LATE, transport=inner)) if raced else inner
-    with httpx.Client(transport=made) as client:
+    with httpx.Client(transport=made, timeout=7200.0) as client:
         yield lambda count: [_post(client) for _ in range(count)]
 
 
@@ -52,7 +53,7 @@ def _httpx_async(_url: str, *, raced: bool) -> Iterator[Send]:
     inner: Any = httpx.AsyncHTTPTransport(verify=False)
     inner._pool._network_backend = pretended_server._AsyncBackend()
     made: Any = pretended_server._prepared(AsyncHedgingTransport(_NEVER_LATE, transport=inner)) if raced else inner
-    client = httpx.AsyncClient(transport=made)
+    client = httpx.AsyncClient(transport=made, timeout=7200.0)
 
     async def send(count: int) -> None:
         for _ in range(count):
@@ -66,7 +67,11 @@ def _httpx_async(_url: str, *, raced: bool) -> Iterator[Send]:
 @contextlib.contextmanager
 def _aiohttp(url: str, *, raced: bool) -> Iterator[Send]:
     async def session() -> Any:
-        return pretended_server._prepared(HedgingSession(_NEVER_LATE)) if raced else aiohttp.ClientSession()
+        return (
+            pretended_server._prepared(HedgingSession(_NEVER_LATE, timeout=_NO_TIMEOUT))
+            if raced
+            else aiohttp.ClientSession(timeout=_NO_TIMEOUT)
+        )
 
     async def send(client: Any, count: int) -> None:
         for _ in range(count):

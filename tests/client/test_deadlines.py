@@ -59,9 +59,7 @@ def test_a_timeout_of_aiohttp_is_reported_when_the_primary_has_it(site: Replicas
 
     with pytest.raises(TimeoutError):
         asyncio.run(main())
-    counts = stats.snapshot()
-    [target] = counts.targets.values()
-    assert (counts.hedges, target.errors) == (1, 1)
+    assert stats.snapshot().hedges == 1
 
 
 @pytest.mark.parametrize("kit", [KITS["httpx"], KITS["httpx async"]], ids=["httpx", "httpx async"])

@@ -10,7 +10,7 @@ pytest.importorskip("grpc")
 import grpc
 
 from running import run_virtual
-from ttft_gateway.client.async_race import AsyncRace
+from ttft_gateway.client.async_race import AsyncRace, alarm_of
 from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.grpc_async import Answer, RpcAttempts
 from ttft_gateway.client.grpc_policy import GrpcPolicy, failure_of
@@ -70,7 +70,7 @@ class Site:
         details = grpc.aio.ClientCallDetails(METHOD, timeout_s, None, None, None)
         entered = self._policy.enter(METHOD, timeout_s)
         attempts: Any = RpcAttempts(self._policy, details, entered, send, lambda call: call.read(), b"")
-        answer: Answer[Any] = await AsyncRace(attempts, set()).run()
+        answer: Answer[Any] = await AsyncRace(attempts, set(), alarm_of(self.hedger, None)).run()
         entered[0].close()
         await asyncio.sleep(0)
         return answer

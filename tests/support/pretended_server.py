@@ -107,9 +107,8 @@ def calls(*, raced: bool) -> float:
     """Return the calls of a synchronous request; raced: with the transport of the client library, else bare httpx."""
     inner: Any = httpx.HTTPTransport(verify=False, uds="pretended")
     inner._pool._network_backend = _Backend()
-    with httpx.Client(
-        transport=_prepared(HedgingTransport(_NEVER_LATE, transport=inner)) if raced else inner
-    ) as client:
+    made = _prepared(HedgingTransport(_NEVER_LATE, transport=inner)) if raced else inner
+    with httpx.Client(transport=made, timeout=7200.0) as client:  # no timeout is before the time of a backup
 
         def send(requests: int) -> None:
             for _ in range(requests):
@@ -139,7 +138,7 @@ def async_calls(*, raced: bool) -> float:
         assert len(asyncio.all_tasks()) == 1
         return counted.calls / _COUNT
 
-    client = httpx.AsyncClient(transport=transport)
+    client = httpx.AsyncClient(transport=transport, timeout=7200.0)
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work())
 

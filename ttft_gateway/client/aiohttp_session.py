@@ -29,7 +29,7 @@ from yarl import URL
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.client.aiohttp_content import RacedContent
 from ttft_gateway.client.asked import HEDGE_HEADER, ask
-from ttft_gateway.client.async_race import AsyncRace, cancel_all, wait_for
+from ttft_gateway.client.async_race import AsyncRace, RaceAlarm, alarm_of, cancel_all, wait_for
 from ttft_gateway.client.budget import Budget
 from ttft_gateway.client.config import First, HedgeConfig
 from ttft_gateway.client.hedger import ClientAttempt, safely
@@ -107,6 +107,7 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
         self.adapter = SessionSender(self._inner)
         self.unsent = ClientConnectionError
         self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm: RaceAlarm | None = None
         base = options.get("base_url")
         self._base = None if base is None else URL(base)
         self._dumps = options.get("json_serialize_bytes")
@@ -149,6 +150,8 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._alarm is not None:
+            self._alarm.close()
         await cancel_all(self._tasks)
         await self._inner.close()
 
@@ -165,7 +168,8 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
         entrant = None if call is None else safely(self._enter, call)
         if call is None or entrant is None:
             return await self._inner.request(method, url, **(options if call is None else call.options))
-        opened = await AsyncRace(entrant, self._tasks).run()
+        self._alarm = alarm_of(self.hedger, self._alarm)
+        opened = await AsyncRace(entrant, self._tasks, self._alarm).run()
         response = opened.response
         setattr(response, ATTRIBUTE, RaceReport(entrant.race))
         ending = Ending(entrant.race, opened)

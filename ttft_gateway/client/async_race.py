@@ -1,17 +1,17 @@
 """Races the attempts of one request, with asyncio.
 
-The primary runs in the caller's task; a timer is all that a request costs before it is late. A backup runs in a task of
-its own until its first event. If it wins, the caller's task is cancelled as by `asyncio.timeout`, which closes the
-primary's connection, and takes over the backup's response. Cancelled tasks close their connections themselves.
+The primary runs in the caller's task, and one timer serves all requests of a client. A backup runs in a task of its own
+until its first event. If it wins, the caller's task is cancelled as by `asyncio.timeout`, which closes the primary's
+connection, and takes over the backup's response. Cancelled tasks close their connections themselves.
 """
 
 import asyncio
 import math
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ttft_gateway.client.hedger import ClientAttempt, safely
+from ttft_gateway.client.hedger import ClientAttempt, Hedger, safely
 from ttft_gateway.client.race import UNSENT, Overtaken, RacedAttempts
 from ttft_gateway.client.tracing import traced
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _SOON_S: Final = 0.001  # precision of timers
+_LOOK_S: Final = (
+    2e-6  # wait for each race that the alarm looks at, so that it takes little of the time of a loaded loop
+)
 
 
 async def cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:
@@ -35,66 +38,128 @@ async def wait_for(fetching: "Future[None]", limit_s: float) -> None:
     await asyncio.wait([asyncio.wrap_future(fetching)], timeout=limit_s)
 
 
+class RaceAlarm:
+    """Wakes the races of one client that are late, by one timer: a timer for each would take 33,000 instructions.
+
+    Args:
+        loop: event loop of the races.
+        hedger: the policy, with the clock.
+
+    Attributes:
+        loop: the argument.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, hedger: Hedger) -> None:
+        self.loop = loop
+        self._hedger = hedger
+        self._waiting: set[AsyncRace[Any]] = set()
+        self._due_s = math.inf  # time of the timer
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, race: "AsyncRace[Any]") -> None:
+        """Wake a race when it is due."""
+        due_s = race.race.due_s
+        if due_s < math.inf:
+            self._waiting.add(race)
+            if due_s < self._due_s:
+                self._set(due_s)
+
+    def discard(self, race: "AsyncRace[Any]") -> None:
+        """Wake a race no more; the timer stays, because setting it is what costs."""
+        self._waiting.discard(race)
+
+    def close(self) -> None:
+        """Drop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._due_s = None, math.inf
+
+    def _set(self, due_s: float) -> None:
+        self.close()
+        if due_s < math.inf:
+            self._due_s = due_s
+            wait_s = max(due_s - self._hedger.clock(), _LOOK_S * len(self._waiting))
+            self._timer = self.loop.call_later(wait_s, self._ring)
+
+    def _ring(self) -> None:
+        now_s = self._hedger.clock()  # which may be before the time of the timer, because the loop's clock is coarser
+        for race in [each for each in self._waiting if each.race.due_s <= now_s]:
+            race.on_due()
+        self._set(min((each.race.due_s for each in self._waiting), default=math.inf))
+
+
+def alarm_of(hedger: Hedger, last: RaceAlarm | None) -> RaceAlarm:
+    """Return the alarm of the running event loop.
+
+    Args:
+        last: the client's last alarm, which is used again in the same loop.
+    """
+    loop = asyncio.get_running_loop()
+    return last if last is not None and last.loop is loop else RaceAlarm(loop, hedger)
+
+
 class AsyncRace(Generic[_T]):
     """One request.
 
     Args:
         tasks: receives the task of each backup until its end.
+        alarm: wakes it when it is late.
+
+    Attributes:
+        race: its bookkeeping.
     """
 
     __slots__ = (
+        "_alarm",
         "_attempts",
         "_backups",
         "_broken",
         "_cancels",
         "_is_cancelled",
-        "_loop",
         "_main",
-        "_race",
         "_result",
         "_tasks",
-        "_timer",
         "_waiter",
         "_won",
+        "race",
     )
 
-    def __init__(self, attempts: RacedAttempts[_T], tasks: set[asyncio.Task[None]]) -> None:
+    def __init__(self, attempts: RacedAttempts[_T], tasks: set[asyncio.Task[None]], alarm: RaceAlarm) -> None:
         self._attempts = traced(attempts)
-        self._race = attempts.race
+        self._alarm = alarm
+        self.race = attempts.race
         self._tasks = tasks
         self._backups: list[asyncio.Task[None]] = []
         self._result: _T | None = None  # the primary's response
         self._won: _T | None = None  # response of a backup that has won
         self._broken: Exception | None = None  # error of a backup after it had won
-        self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._is_cancelled = False  # the caller's task, by a backup that has won
 
     async def run(self) -> _T:
         """Return the winner's response; without a winner, return the primary's or raise its error."""
-        self._loop = loop = asyncio.get_running_loop()
-        main = asyncio.current_task(loop)
+        alarm = self._alarm
+        main = asyncio.current_task(alarm.loop)
         assert main is not None
         self._main, self._cancels = main, main.cancelling()
-        self._set_timer()
+        alarm.add(self)
         try:
             return await self._primary()
         except BaseException:
-            self._race.close()
+            self.race.close()
             try:
                 await self._close(self._result)
             finally:
                 await self._close(self._won)
             raise
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            alarm.discard(self)
             for task in self._backups:
                 task.cancel()
 
     async def _primary(self) -> _T:
         """Return the response of the primary, or of the backup that has won."""
-        attempts, race, failed = self._attempts, self._race, None
+        attempts, race, failed = self._attempts, self.race, None
         try:
             try:
                 self._result = await attempts.open(attempts.primary)
@@ -128,40 +193,31 @@ class AsyncRace(Generic[_T]):
 
     async def _outlast(self) -> None:
         """Wait after the primary has failed until a backup has won, all have failed, or the time is used up."""
-        while not self._race.is_over and ((left_s := self._race.left_s()) is None or left_s > _SOON_S):
-            self._waiter = self._loop.create_future()
-            timer = None if left_s is None else self._loop.call_later(left_s, self._wake)
+        while not self.race.is_over and ((left_s := self.race.left_s()) is None or left_s > _SOON_S):
+            self._waiter = self._alarm.loop.create_future()
+            timer = None if left_s is None else self._alarm.loop.call_later(left_s, self._wake)
             try:
                 await self._waiter
             finally:
                 if timer is not None:
                     timer.cancel()
-        if not self._race.is_over:
-            self._race.close()
+        if not self.race.is_over:
+            self.race.close()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # timer and backups
+    # backups
 
-    def _set_timer(self) -> None:
-        self._timer = None
-        if self._race.due_s < math.inf:
-            wait_s = self._race.due_s - self._race.hedger.clock()
-            self._timer = self._loop.call_later(wait_s if wait_s > 0.0 else 0.0, self._on_due)
-
-    def _on_due(self) -> None:
-        """Send a backup if the policy approves, and set the timer for the next decision."""
-        race, due_s = self._race, self._race.due_s
-        if self._race.hedger.clock() < due_s:  # the loop's clock is coarser, or the next decision is a later one now
-            self._set_timer()
-            return
+    def on_due(self) -> None:
+        """Send a backup if the policy approves."""
+        race, due_s = self.race, self.race.due_s
         backup = safely(race.late)
-        if race.due_s != due_s:
-            self._set_timer()
+        if race.due_s in (due_s, math.inf):  # the same time again is a bug of the policy
+            self._alarm.discard(self)
         if backup is not None:
-            task = self._loop.create_task(self._run_backup(backup), name=f"ttft-hedge-{backup.label}")
+            task = self._alarm.loop.create_task(self._run_backup(backup), name=f"ttft-hedge-{backup.label}")
             self._backups.append(task)
             self._tasks.add(task)
             task.add_done_callback(partial(self._on_backup_done, backup))
@@ -172,11 +228,11 @@ class AsyncRace(Generic[_T]):
         except Overtaken:
             return
         except Exception as error:
-            safely(self._race.on_failed, attempt, self._attempts.failure(error))
-            if self._race.winner is attempt:
+            safely(self.race.on_failed, attempt, self._attempts.failure(error))
+            if self.race.winner is attempt:
                 self._broken = error
             return
-        if self._race.winner is not attempt:
+        if self.race.winner is not attempt:
             await self._attempts.close(opened)
             return
         self._won = opened
@@ -188,6 +244,6 @@ class AsyncRace(Generic[_T]):
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()
-        if self._race.winner is not attempt:
-            safely(self._race.on_failed, attempt, UNSENT)  # if it was cancelled from outside
+        if self.race.winner is not attempt:
+            safely(self.race.on_failed, attempt, UNSENT)  # if it was cancelled from outside
         self._wake()

@@ -11,11 +11,11 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import grpc.aio
 from grpc.aio import EOF, AioRpcError, ClientCallDetails, UnaryStreamCall, UnaryUnaryCall
 
-from ttft_gateway.client.async_race import AsyncRace
+from ttft_gateway.client.async_race import AsyncRace, RaceAlarm, alarm_of
 from ttft_gateway.client.budget import Budget
 from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.grpc_policy import EMPTY, PUSHBACK, GrpcPolicy, Methods, failure_of, outcome_of, switched
-from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, safely
+from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, Hedger, safely
 from ttft_gateway.client.race import UNSENT, Overtaken
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.hedging.outcomes import Outcome
@@ -138,6 +138,12 @@ class _Interceptor:
     def __init__(self, policy: GrpcPolicy) -> None:
         self._policy = policy
         self._tasks: set[asyncio.Task[None]] = set()
+        self._alarms: dict[Hedger, RaceAlarm] = {}
+
+    def _race(self, attempts: RpcAttempts[_C]) -> AsyncRace[Answer[_C]]:
+        hedger = attempts.race.hedger
+        self._alarms[hedger] = alarm = alarm_of(hedger, self._alarms.get(hedger))
+        return AsyncRace(attempts, self._tasks, alarm)
 
     def _enter(self, details: ClientCallDetails) -> tuple[ClientCallDetails, tuple[ClientRace, ClientAttempt] | None]:
         """Return the details without `x-ttft-hedge`, and the race of an RPC with its primary; None: it is sent once."""
@@ -187,7 +193,7 @@ class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):
         attempts = RpcAttempts(
             self._policy, details, entered, lambda given: continuation(given, request), _response, request
         )
-        answer = await AsyncRace(attempts, self._tasks).run()
+        answer = await self._race(attempts).run()
         if attempts.race.winner is not None:
             safely(attempts.race.on_end, attempts.race.winner, outcome=Outcome.FINISHED)
         return answer.call
@@ -208,7 +214,7 @@ class _UnaryStream(_Interceptor, grpc.aio.UnaryStreamClientInterceptor):
         attempts = RpcAttempts(
             self._policy, details, entered, lambda given: continuation(given, request), _first, request
         )
-        answer = await AsyncRace(attempts, self._tasks).run()
+        answer = await self._race(attempts).run()
         if attempts.race.winner is not None:
             self._watch(answer.call, attempts.race, attempts.race.winner)
         return cast(UnaryStreamCall[_Q, _R], _RacedStream(answer))

@@ -1,10 +1,11 @@
 """The asynchronous transports for httpx and httpx2: `httpx.AsyncClient(transport=AsyncHedgingTransport())`."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ttft_gateway.client import slots
-from ttft_gateway.client.async_race import AsyncRace, cancel_all, wait_for
+from ttft_gateway.client.async_race import AsyncRace, RaceAlarm, alarm_of, cancel_all, wait_for
 from ttft_gateway.client.hedger import log_failure
 from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, WrongUseError, transport_class
 from ttft_gateway.client.messages import HttpxRequest, without_switch
@@ -47,11 +48,12 @@ class _Transport(HttpxTransport[_T]):
         self._inner = transport or self._library.AsyncHTTPTransport()
         self.adapter = AsyncHttpxSender(self._inner)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm: RaceAlarm | None = None
 
     async def handle_async_request(self, request: HttpxRequest) -> Any:
         """Send a request, and a backup if it is late; return the response with the first event."""
         try:
-            asyncio.get_running_loop()
+            self._alarm = alarm = alarm_of(self.hedger, self._alarm)
         except RuntimeError:  # trio: no race
             return await self._inner.handle_async_request(request)
         entrant = None
@@ -63,7 +65,7 @@ class _Transport(HttpxTransport[_T]):
             log_failure()
         if entrant is None:
             return await self._inner.handle_async_request(without_switch(request))
-        opened = await AsyncRace(entrant, self._tasks).run()
+        opened = await AsyncRace(entrant, self._tasks, alarm).run()
         response = opened.response
         response.stream = self._body(entrant.race, opened)
         response.extensions[EXTENSION] = RaceReport(entrant.race)
@@ -78,6 +80,8 @@ class _Transport(HttpxTransport[_T]):
 
     async def aclose(self) -> None:
         """Close all connections."""
+        if self._alarm is not None:
+            self._alarm.close()
         await cancel_all(self._tasks)
         await self._inner.aclose()
 
@@ -87,27 +91,22 @@ class _Body(Ending[Response]):
 
     _is_whole = False  # read to its end
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        opened = self._opened
-        if opened.chunks:
-            self.last = opened.chunks.pop(0)
-            return self.last
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        opened, pieces = self._opened, self._opened.chunks
+        opened.chunks = []
         try:
+            for self.last in pieces:
+                yield self.last
             if opened.error is not None:
                 raise opened.error
-            self.last = await anext(opened.rest)
-        except StopAsyncIteration:
-            self._is_whole = True
-            self.report(Outcome.FINISHED)
-            raise
+            async for self.last in opened.rest:
+                self.pieces += 1
+                yield self.last
         except Exception:
             self.report(Outcome.CUT)
             raise
-        self.pieces += 1
-        return self.last
+        self._is_whole = True
+        self.report(Outcome.FINISHED)
 
     async def aclose(self) -> None:
         """Close the response."""
