@@ -1,4 +1,6 @@
-"""Exchanges the samples of pools and the usage of quotas; loads.py exchanges the loads of pools. Pure.
+"""Exchanges the samples of pools and the usage of quotas. Pure.
+
+Other files have the loads of pools (loads.py), and the waits of pools that prefer a low bill (ways.py).
 
 Samples go out as counts of bins and as sums, which the engine adds; each gateway takes in the additions of the others
 since its last answer, so that all have the same windows, equal to the windows of one gateway. A gateway that starts
@@ -20,9 +22,11 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, convert
 
 from gateway.share.loads import LoadExchange
-from gateway.share.messages import BIN_S, Answer, Ask, GaugeAnswer, GaugeAsk, SliceAnswer, SliceAsk, keep_silent
+from gateway.share.messages import Answer, Ask, GaugeAnswer, GaugeAsk, SliceAnswer, keep_silent
 from gateway.share.rows import USAGE, Row, checked
+from gateway.share.slices import SAMPLES_PERIOD_S, Slice
 from gateway.share.sync import Exchange
+from gateway.share.ways import WayExchange
 from ttft_gateway.estimation.predictor import Predictor
 from ttft_gateway.estimation.window import RELATIVE_ACCURACY, BinCount, BinIndex, Window, median_of
 from ttft_gateway.limits.bucket import Spend
@@ -31,7 +35,6 @@ from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.learned import Drop
 from ttft_gateway.pool.pool import Pool
 
-SAMPLES_PERIOD_S: Final = 1.0
 _SAMPLES_FORM: Final = f"learn1 {RELATIVE_ACCURACY}"  # of the names and their units; another meaning is another form
 _EVENTS, _CENSORED, _ANSWERS, _FIRST, _FIT = _LETTERS = "ecayf"  # first letters of names; a number follows
 _DIGITS_MAX: Final = 6
@@ -64,6 +67,7 @@ def exchanges_of(
     quotas = {each.ledger: each for each in old if isinstance(each, UsageExchange)}
     loads = {each.pool: each for each in old if isinstance(each, LoadExchange)}
     samples = [each for each in old if isinstance(each, SampleExchange)]
+    ways = [each for each in old if isinstance(each, WayExchange)]
     found: list[Exchange] = [
         quotas.get(ledger) or UsageExchange(name, ledger, drop) for name, ledger in ledgers.items()
     ]
@@ -71,45 +75,9 @@ def exchanges_of(
         for number, pool in enumerate(pools):
             load = loads.get(pool) or LoadExchange(pool, None if number else retries, drop)
             found += [load, SampleExchange(pool, load, drop, samples)]
+            if pool.bills is not None:
+                found.append(WayExchange(pool, pool.bills, load, drop, ways))
     return found
-
-
-class Slice:
-    """The state of one gateway in a slice: finds the additions of others since the last answer.
-
-    Args:
-        known_age_s: time before the first answer until which the gateway has the additions of all; None if it has none.
-    """
-
-    def __init__(self, known_age_s: float | None = None) -> None:
-        self._known_age_s = known_age_s
-        self._since = 0
-        self._added: Counter[str] = Counter()  # since the last answer
-        self._seen: Mapping[str, int] = {}  # sums of the bin `since`
-
-    def ask(self, key: str, added: Mapping[str, int]) -> SliceAsk:
-        """Return the ask that adds to the present bin."""
-        self._added.update(added)
-        return SliceAsk(key, added, self._since)
-
-    def others(self, answer: SliceAnswer) -> dict[str, int]:
-        """Return what others have added since the last answer, or in the last `SLICE_S`."""
-        found: Counter[str] = Counter()
-        for number, sums in self._unknown(answer).items():
-            found.update(sums)
-            if number == self._since:
-                is_lost = any(sums.get(name, 0) < count for name, count in self._seen.items())
-                found.subtract({} if is_lost else self._seen)
-        found.subtract(self._added)
-        self._since, self._seen, self._added = answer.now, answer.bins.get(answer.now, {}), Counter()
-        return {name: count for name, count in found.items() if count > 0}
-
-    def _unknown(self, answer: SliceAnswer) -> Mapping[int, Mapping[str, int]]:
-        known_age_s, self._known_age_s = self._known_age_s, None
-        if known_age_s is None:
-            return answer.bins
-        known = answer.now - known_age_s / BIN_S  # of the bin in which it lies, too: a bin is not divided
-        return {number: sums for number, sums in answer.bins.items() if number > known}
 
 
 @dataclass(eq=False)

@@ -258,9 +258,11 @@ def _learned_pool(states: Sequence[LearnedPool]) -> LearnedPool:
 
 
 def _learned_replica(states: Sequence[LearnedReplica], source: str) -> LearnedReplica:
+    ways = [state.way for state in states if state.source == source and state.way is not None]
+    way = max(ways, key=lambda each: len(each.waits), default=None)
     same = [state.windows for state in states if state.source == source]
     most_ttft = max((each.ttft for each in same), key=_samples)
-    return LearnedReplica(source, ReplicaWindows(most_ttft, max((each.ttfb for each in same), key=_samples)))
+    return LearnedReplica(source, ReplicaWindows(most_ttft, max((each.ttfb for each in same), key=_samples)), way)
 
 
 def _samples(state: WindowState | None) -> int:

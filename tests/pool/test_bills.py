@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from ttft_gateway.hedging.outcomes import Denial, Outcome
 from ttft_gateway.hedging.parameters import HedgeParameters, Prefer
 from ttft_gateway.limits.prices import Prices, TierPrices
 from ttft_gateway.pool.bills import Bills
+from ttft_gateway.pool.learned import LearnedPool, learned_pool, restore_pool
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
@@ -214,6 +216,23 @@ def test_a_reload_keeps_what_was_learned() -> None:
     traffic.first.clear()
     traffic.send(100)
     assert traffic.first["flex"] > 90
+
+
+@pytest.mark.parametrize(("slow", "leader"), [(0.04, "flex"), (0.95, "default")])
+def test_a_restart_keeps_what_was_learned(slow: float, leader: str) -> None:
+    """A new process takes the way that pays, and probes one that does not at the low rate, from the file on."""
+    traffic = Traffic(tiers())
+    traffic.slow["flex"] = slow
+    traffic.send(1_000)
+    *_, state = learned_pool(traffic.pool, traffic.now_s)
+    assert state is not None
+    document = msgspec.json.encode(state)
+    traffic.pool = tiers()
+    assert restore_pool(traffic.pool, msgspec.json.decode(document, type=LearnedPool), 5.0, traffic.now_s)
+    traffic.send(30)  # the account begins anew, and a cheap way needs credit for its backup
+    traffic.first.clear()
+    traffic.send(150)
+    assert traffic.first[leader] >= 140
 
 
 def test_a_long_prompt_has_its_own_course() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.share.messages import SliceAnswer
-from gateway.share.pools import Slice
+from gateway.share.slices import Slice
 from gateway.workers.merging import merged_learned
 from pooled import pool as new_pool
 from together import Together

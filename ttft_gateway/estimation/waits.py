@@ -10,8 +10,10 @@ Units: seconds.
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
+
+import msgspec
 
 _LAST: Final = 480  # waits that are remembered: a tail of 2 % has a standard error of 0.6 points
 IN_USE: Final = 160  # the last of them, by which a way in use is judged: it is left after about half of them
@@ -21,6 +23,7 @@ _OUTSIDE: Final = 8  # ... of which this number beyond the same end of the earli
 _END: Final = 0.1  # tenth at each end, that happens in one of 300,000 dozens
 _ENDS_EVERY: Final = 20  # waits after which the ends are computed again
 _DOUBT: Final = 0.5  # of one wait without an end is assumed: after 160 short waits, 0.3 % of the next ones are longer
+_DIGITS: Final = 4  # of recorded waits: a tenth of a millisecond
 _PARTS: Final = tuple((index + 0.5) / 8 for index in range(8))
 
 
@@ -62,6 +65,20 @@ class WaitCurve:
         return self._parts_s
 
 
+class WaitsState(msgspec.Struct, frozen=True):
+    """The last waits of a way as plain values.
+
+    Attributes:
+        waits: lengths, each with True if the first token ended it.
+        refusals: last attempts; True for a refused one.
+        share: share of the primaries that went this way.
+    """
+
+    waits: Annotated[list[tuple[Annotated[float, msgspec.Meta(ge=0.0)], bool]], msgspec.Meta(max_length=_LAST)]
+    refusals: Annotated[list[bool], msgspec.Meta(max_length=_LAST)]
+    share: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
 class Waits:
     """The last waits at one replica.
 
@@ -78,6 +95,7 @@ class Waits:
         self._ends_s = (0.0, math.inf)
         self._ends_due = _ENDS_EVERY
         self._curves: dict[int, WaitCurve] = {}  # by number of waits
+        self._new: deque[tuple[float, bool] | None] = deque(maxlen=_LAST)  # own ones for other gateways; None: refused
         self.added = self.seen = 0
         self.added_s = 0.0
 
@@ -86,12 +104,45 @@ class Waits:
         self._waits.append((wait_s, is_end))
         self._curves.clear()
         self.seen += 1
+        self._new.append((wait_s, is_end))
         self._watch(wait_s, is_end=is_end)
         self._count(now_s, refused=False)
 
     def add_refusal(self, now_s: float) -> None:
         """Add an attempt that ended at once, without a bill."""
+        self._new.append(None)
         self._count(now_s, refused=True)
+
+    def take_new(self) -> list[tuple[float, bool] | None]:
+        """Return the own waits, and None for each own refusal, since the last call; at most the last 480."""
+        new = list(self._new)
+        self._new.clear()
+        return new
+
+    def put(self, waits: Iterable[tuple[float, bool]], refusals: int, now_s: float) -> None:
+        """Add what other gateways have seen, in no certain order: a change of time is found in own waits only."""
+        for wait in waits:
+            self._waits.append(wait)
+            self.seen += 1
+            self._count(now_s, refused=False)
+        for _ in range(min(refusals, _LAST)):
+            self._count(now_s, refused=True)
+        self._curves.clear()
+
+    def state(self, share: float) -> WaitsState:
+        """Return the last waits as plain values; `share` is of the primaries."""
+        waits = [(round(wait_s, _DIGITS), is_end) for wait_s, is_end in self._waits]
+        return WaitsState(waits[-IN_USE:], list(self._refused)[-IN_USE:], min(1.0, share))
+
+    @classmethod
+    def restored(cls, state: WaitsState) -> "Waits":
+        """Return the waits of a recorded state."""
+        found = cls()
+        found._waits.extend(state.waits)
+        found._refused.extend(state.refusals)
+        found.seen = found._ends_due = len(state.waits)
+        found.added = len(state.refusals)
+        return found
 
     def _watch(self, wait_s: float, *, is_end: bool) -> None:
         """Forget the earlier waits if the last ones show that they belong to another time."""

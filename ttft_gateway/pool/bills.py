@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from ttft_gateway.estimation.waits import IN_USE, RECENT, WaitCurve, Waits
+from ttft_gateway.estimation.waits import IN_USE, RECENT, WaitCurve, Waits, WaitsState
 from ttft_gateway.hedging.bill import Course, Way, cheapest, courses, is_hopeless, rescue
 from ttft_gateway.hedging.budget import HedgeBudget
 from ttft_gateway.hedging.charges import Disposition, charge
@@ -101,6 +101,19 @@ class Bills:
         self._waits |= {name: old._waits[name] for name in stay}
         self._shares |= {name: old._shares[name] for name in stay}
         self._answer_tokens = old._answer_tokens
+
+    @property
+    def waits(self) -> Mapping[str, Waits]:
+        """The waits of each way, by name."""
+        return self._waits
+
+    def state(self, name: str) -> WaitsState:
+        """Return what was learned about a way as plain values."""
+        return self._waits[name].state(self._shares[name])
+
+    def restore(self, name: str, state: WaitsState) -> None:
+        """Take over what was recorded about a way."""
+        self._waits[name], self._shares[name] = Waits.restored(state), state.share
 
     # before an attempt
 

@@ -15,6 +15,7 @@ import msgspec
 
 from ttft_gateway.estimation.first_token import FirstTokenState
 from ttft_gateway.estimation.tokens import TokenScale, TokenScaleState
+from ttft_gateway.estimation.waits import WaitsState
 from ttft_gateway.pool.learning import LearningState, ReplicaWindows
 from ttft_gateway.pool.pool import Pool
 
@@ -36,10 +37,12 @@ class LearnedReplica(msgspec.Struct, frozen=True):
     Attributes:
         source: `Replica.source`.
         windows: its windows.
+        way: its waits as a way to ask, in a pool that prefers a low bill; None in other pools.
     """
 
     source: str
     windows: ReplicaWindows
+    way: WaitsState | None = None
 
 
 class LearnedPool(msgspec.Struct, frozen=True):
@@ -137,7 +140,8 @@ def learned_pool(pool: Pool, now_s: float) -> Iterator[LearnedPool | None]:
     """Yield None after each replica, so that the reader can return to the event loop; then yield the pool's state."""
     replicas = {}
     for replica in pool.replicas:
-        replicas[replica.name] = LearnedReplica(replica.source, pool.learning.windows(replica.name, now_s))
+        way = None if pool.bills is None else pool.bills.state(replica.name)
+        replicas[replica.name] = LearnedReplica(replica.source, pool.learning.windows(replica.name, now_s), way)
         yield None
     yield LearnedPool(pool.first_token.state, pool.learning.state(now_s), replicas)
 
@@ -161,6 +165,10 @@ def restore_pool(pool: Pool, learned: LearnedPool, elapsed_s: float, now_s: floa
         return False
     pool.learning.restore(learned.learning, windows, elapsed_s, now_s)
     pool.learning.restored_age_s = age_s
+    for name in windows:
+        way = learned.replicas[name].way
+        if pool.bills is not None and way is not None:
+            pool.bills.restore(name, way)
     if pool.first_token.restore(learned.first_token, windows.keys()):
         pool.learning.restart()  # the recorded times belong to another event
     return True
