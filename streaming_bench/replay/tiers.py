@@ -38,7 +38,7 @@ from ttft_gateway.hedging.outcomes import Denial
 from ttft_gateway.hedging.parameters import DEFAULTS, Prefer
 from ttft_gateway.limits.prices import Prices, TierPrices
 
-ATTEMPTS_MIN: Final = 400  # of each way: eight blocks
+ATTEMPTS_MIN: Final = 150  # of each way: three blocks, which make a wide interval
 REQUESTS_MIN: Final = 1_000
 
 _DRAWS: Final = 2

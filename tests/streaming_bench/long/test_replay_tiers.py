@@ -73,8 +73,8 @@ def test_the_command_prints_and_writes_the_bill(tmp_path: Path, capsys: pytest.C
     ("change", "prices", "message"),
     [
         ({}, {"flex": 0.5}, "replicas without a price: 'openai/default'; add them to --tiers"),
-        ({}, {"flex": 0.5, "default": 0.9}, "no replica with a price of 1, the usual tier, and 400 attempts"),
-        ({}, {"flex": 2.0, "default": 1.0}, "no replica with a price of below 1, and 400 attempts"),
+        ({}, {"flex": 0.5, "default": 0.9}, "no replica with a price of 1, the usual tier, and 150 attempts"),
+        ({}, {"flex": 2.0, "default": 1.0}, "no replica with a price of below 1, and 150 attempts"),
         ({"answer_tokens": 0.0}, PRICES, "no tokens of prompts and answers"),
     ],
 )
