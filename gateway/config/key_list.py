@@ -6,6 +6,7 @@ Runs on a thread. Units: bytes, keys.
 """
 
 import hashlib
+import io
 import re
 import stat
 from collections.abc import Iterator
@@ -119,7 +120,7 @@ class _Reader:
         if self._left_bytes < 0:
             self._add(file, None, f"the keys are larger than {_BYTES_MAX:,} bytes; is this the right path?")
             return
-        for number, line in enumerate(content.splitlines(), 1):
+        for number, line in enumerate(io.BytesIO(content), 1):
             if line.strip() and (fault := self._take(line)) is not None:
                 self._add(file, number, fault)
             if len(self.problems) >= _PROBLEMS_MAX:

@@ -50,7 +50,7 @@ from gateway.config.tiers import with_rows
 from gateway.config.tls import TlsFault, TlsFiles, tls_context
 from gateway.config.values import secret_fault, with_v1
 
-_FILE_BYTES_MAX = 1_000_000
+_FILE_BYTES_MAX = 20_000_000  # some 60,000 models
 _SECRET_BYTES_MAX = 16_384
 _PIECES_MIN = 30  # models or keys; fewer take a few milliseconds together
 PROBLEMS_MAX = 100  # reported at a time; a file of another program may have as many as lines

@@ -166,7 +166,11 @@ class KeyWatch:
 
     def _read(self) -> _Read:
         """Read the list; runs on a thread."""
-        before, keys = self.keys, read_keys(self._path, self._settings())
+        before, found = self.keys, read_keys(self._path, self._settings())
+        keys: dict[str, ListedKey] = {}
+        for name in list(found):  # one by one: freeing all at once would hold the interpreter's lock for long
+            key, was = found.pop(name), before.get(name)
+            keys[name] = was if was is not None and was == key else key
         change = difference(before, keys)
         return _Read(keys, change, is_short=2 * len(change.removed) > len(before))
 
