@@ -192,13 +192,14 @@ class PartsBuilder:
             name = pool_name(model.name, number)
             made = [self._replica(model, row, old, limits[number].connect_s) for row in rows]
             former = old.model.pools[number] if old is not None and number < len(old.model.pools) else None
-            pools.append(Pool(name, made, hedge, self._ledgers, former, ends_cool_downs=not self._rows_only))
+            is_last, ends = number + 1 == len(groups), not self._rows_only
+            pools.append(
+                Pool(name, made, hedge, self._ledgers, former, has_fallback=not is_last, ends_cool_downs=ends)
+            )
             if former is not None:
                 names = {replica.name for replica in former.replicas}
                 pools[-1].welcome([replica for replica in made if replica.name not in names], self._now_s)
             warm_pools.append(WarmPool([self._clients[self._rows[row.name][1]] for row in rows]))
-        for pool in pools[:-1]:
-            pool.has_fallback = True
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
         keeps = any(
             CATALOG[each.kind].stores_responses and Api.RESPONSES in native_apis(each, model.name)

@@ -233,10 +233,9 @@ def run(
             )
             for number, each in enumerate(simulated)
         ]
-        pools = [Pool("m", replicas[: len(profiles)], hedge)]
+        pools = [Pool("m", replicas[: len(profiles)], hedge, has_fallback=fallback is not None)]
         if fallback:
             pools.append(Pool("m/fallback-1", replicas[len(profiles) :], hedge))
-            pools[0].has_fallback = True
         heard = Hearing(loop)
         inbound = parse(api, json.dumps(request).encode(), [], NumberLimits(16, 100_000), frozenset())
         client = _Client(streaming=True)

@@ -57,6 +57,7 @@ class Pool:
         replicas: replicas with different names; none while their source has not found any.
         ledgers: ledgers by quota name; shared between pools.
         previous: pool that this one replaces after a reload, else None; the state of replicas that stay is taken over.
+        has_fallback: True if another pool continues its answers.
         ends_cool_downs: True if their cool-downs end, which tests whether their providers still refuse.
     """
 
@@ -68,6 +69,7 @@ class Pool:
         ledgers: Mapping[str, Ledger] | None = None,
         previous: "Pool | None" = None,
         *,
+        has_fallback: bool = False,
         ends_cool_downs: bool = True,
     ) -> None:
         self.name = name
@@ -77,7 +79,7 @@ class Pool:
         self.max_hedges = 0 if settings.policy is Policy.OFF else settings.max_hedges  # of a request
         self.is_shadow = settings.policy is Policy.SHADOW
         self.withholds = self.is_shadow or settings.measure != NOT_MEASURED  # some granted hedges
-        self.has_fallback = False  # True if another pool continues its answers
+        self.has_fallback = has_fallback
         self.hedging_on = True  # the on-call switch
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
         by_bill = settings.prefer is Prefer.COST
@@ -98,7 +100,8 @@ class Pool:
             self.replicas, settings, self.loads, self.learning, self.quotas, self.streams, self._can_hedge, self.bills
         )
         off = settings.policy is Policy.OFF or settings.budget <= 0
-        is_guarded = settings.guard is GuardMode.AUTO and not (off or by_bill or self.is_shadow)
+        is_alone = self.is_single and not has_fallback
+        is_guarded = settings.guard is GuardMode.AUTO and not (off or by_bill or self.is_shadow or is_alone)
         self.guards = Guards([replica.name for replica in replicas], is_on=is_guarded)
         self._never_hedged = never_hedged(list(map(target_of, replicas)), off=off, crossing=settings.crossing)
         if previous is not None:
