@@ -193,9 +193,7 @@ class PartsBuilder:
             made = [self._replica(model, row, old, limits[number].connect_s) for row in rows]
             former = old.model.pools[number] if old is not None and number < len(old.model.pools) else None
             is_last, ends = number + 1 == len(groups), not self._rows_only
-            pools.append(
-                Pool(name, made, hedge, self._ledgers, former, has_fallback=not is_last, ends_cool_downs=ends)
-            )
+            pools.append(Pool(name, made, hedge, self._ledgers, former, has_fallback=not is_last, ends_cool_downs=ends))
             if former is not None:
                 names = {replica.name for replica in former.replicas}
                 pools[-1].welcome([replica for replica in made if replica.name not in names], self._now_s)

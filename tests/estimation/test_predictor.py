@@ -211,6 +211,23 @@ def test_the_scale_belongs_to_b_alone() -> None:
     assert predictor.level_median == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.parametrize("every_s", [0.05, 0.6, 5.0])
+@pytest.mark.parametrize("factor", [3.0, 15.0])
+@pytest.mark.parametrize("samples", [60, 400, 1_500])
+def test_a_slow_time_leaves_no_trace_in_the_law(every_s: float, factor: float, samples: int) -> None:
+    """Pending tokens grow with the TTFT for any cause; 30 samples after a repair, the prediction is as before."""
+    rng, predictor, now_s = np.random.default_rng(3), Predictor(), 0.0
+    predictor.memory_s = max(30.0, 75 * every_s)
+    for number in range(samples + 230):
+        slow = factor if 200 <= number < 200 + samples else 1.0
+        pending = 20.0 * float(rng.poisson(0.2 * slow / every_s))
+        now_s += every_s
+        predictor.add("a", 0.2 * slow * float(np.exp(0.25 * rng.normal())), 20.0, pending, now_s)
+        predictor.fold(now_s)
+    for pending in (0.0, 40.0):
+        assert 0.1 < predicted(predictor, "a", 20.0, pending, now_s) < 0.4
+
+
 def test_the_buffer_is_bounded() -> None:
     """Samples are folded in by themselves when 256 have gathered."""
     predictor = Predictor()

@@ -14,6 +14,7 @@ from gateway.race.race import Race
 from running import run_virtual
 from scripted import RecordingClient, Scripted, ScriptedStream, answer
 from ttft_gateway.apis.base import Api, Call, Sink
+from ttft_gateway.estimation.predictor import Predictor
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
@@ -22,16 +23,17 @@ SLOW_S, END_S = 60.0, 200.0
 
 
 class Slowing(Scripted):
-    """Answers after about 0.2 s, from SLOW_S on after `factor` times as long."""
+    """Answers after about 0.2 s, from `slow_s` to `repaired_s` after `factor` times as long."""
 
-    def __init__(self, factor: float, seed: int) -> None:
+    def __init__(self, factor: float, seed: int, slow_s: float = SLOW_S, repaired_s: float = math.inf) -> None:
         super().__init__(answer(0.2))
         self._factor, self._rand = factor, random.Random(seed)
+        self._slow_s, self._repaired_s = slow_s, repaired_s
 
     def open(self, call: Call, sink: Sink) -> ScriptedStream:
         """Draw the time of one answer."""
         ttft_s = 0.2 * math.exp(0.25 * self._rand.gauss(0.0, 1.0))
-        if asyncio.get_running_loop().time() >= SLOW_S:
+        if self._slow_s <= asyncio.get_running_loop().time() < self._repaired_s:
             ttft_s *= self._factor
         self.scripts = (answer(ttft_s),)
         return super().open(call, sink)
@@ -67,3 +69,28 @@ def test_a_slow_replica_is_named_although_hedges_win(factor: float, batches: boo
     assert not any(suspect[1] or suspect[2] for _, suspect in found)
     late = [sum(at_s >= first_s for at_s in each) for each in opened]
     assert late[0] < 0.15 * sum(late)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_slow_time_of_all_replicas_is_no_law_of_tokens(replicas: int) -> None:
+    """While all are slow, they have many pending tokens; soon after the repair, law and levels are as before."""
+    endpoints = [Slowing(15.0, seed, 20.0, 80.0) for seed in range(replicas)]
+
+    async def main() -> Predictor:
+        loop, rand = asyncio.get_running_loop(), random.Random(7)
+        pool = Pool("m", [Replica(str(each), endpoint) for each, endpoint in enumerate(endpoints)], default_hedging())
+        model = Model("m", [pool], default_timeouts())
+        runtime = Runtime(loop, lambda _event: None, rand.random, TimerQueue(loop))
+        while loop.time() < 110.0:
+            call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
+            facts = RequestFacts(prompt_tokens=20.0, coin=rand.random())
+            Race(model, call, facts, RecordingClient(), Caller("r", "k", loop.time()), runtime).start()
+            await asyncio.sleep(rand.expovariate(8.0))
+        await asyncio.sleep(5)
+        return pool.learning.predictor
+
+    predictor = run_virtual(main())
+    base_s, _, by_pending_s = predictor.coefficients
+    assert 0.1 < base_s < 0.4
+    assert 20.0 * by_pending_s < 0.25 * base_s
+    assert all(0.6 < level < 1.5 for level in predictor.levels.values())

@@ -107,6 +107,11 @@ class RelativeFit:
         self._right = [r0, r1, r2]
         return is_too_large
 
+    def scale(self, factor: float) -> None:
+        """Multiply y of all samples, and thus the coefficients, by a factor."""
+        self._matrix = [value / factor**2 for value in self._matrix]
+        self._right = [value / factor for value in self._right]
+
     def take_new(self) -> list[float]:
         """Return the number of samples since the last call and their sums, matrix first; zeros at the first call."""
         new, self._new = self._new or [0.0] * _SUMS, [0.0] * _SUMS

@@ -24,6 +24,10 @@ _RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stal
 _LEVEL_STEP: Final = 0.1
 _SLOW_FADE: Final = 6.0  # times as fast as usual, after a sixth of the memory without a sample: for the next visit
 LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, like any late answer
+_MOVING: Final = 0.15  # of a level by its last ten samples: it follows a change, and these samples show no law
+_USUAL: Final = 0.3  # of the mean level, which the fit follows; what is beyond it is no effect of tokens, ...
+_SLOW_KEPT: Final = 0.998  # ... and its part with each sample that the law does not take over: 500 samples,
+_QUICK_KEPT: Final = 0.9  # and 10 if all replicas are quicker than the law: their slow time is over
 _BATCH_MEDIAN_MIN: Final = 10  # samples of a replica in one batch: their median is less noisy and faster
 _BATCH_MEDIAN_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _BATCH_MEDIAN_MIN  # as far as that many single steps
 _APPROACH: Final = 0.02  # of the distance to the mean, ten times a second; more would hold back what has just moved
@@ -82,6 +86,8 @@ class Predictor:
         self._fit = RelativeFit()
         self._coefficients = (0.0, 0.0, 0.0)
         self._levels: dict[str, float] = {}  # logarithms
+        self._moves: dict[str, float] = {}  # of each level by its last samples, about ten
+        self._seen_s: dict[str, float] = {}  # time of each replica's last sample
         self._slowness: dict[str, Slowness] = {}
         self._slow: set[str] = set()
         self._scales: dict[str, float] = {}  # exp(level) of each replica
@@ -252,6 +258,8 @@ class Predictor:
     def forget(self, replica: str) -> None:
         """Drop the level of a removed replica."""
         self._levels.pop(replica, None)
+        self._moves.pop(replica, None)
+        self._seen_s.pop(replica, None)
         self._slowness.pop(replica, None)
         self._slow.discard(replica)
         self._set_law()
@@ -302,19 +310,27 @@ class Predictor:
         self._first.clear()
 
     def _add_batch(self) -> None:
-        """Update levels and fit, with residuals against the coefficients and levels from before the batch."""
+        """Update levels and fit, with residuals against the coefficients and levels from before the batch.
+
+        The fit gets samples without their replica's level: a time in which all replicas are slow, and thus have many
+        pending tokens, is no law of tokens. For the same reason it gets none while a level moves.
+        """
         b, s, c = self._coefficients
         levels, usual_tokens = self._levels, self.usual_tokens or 1.0
-        level_mean = statistics.fmean(levels.values()) if levels else 0.0
-        is_compared = len(levels) > 1
-        # Level, factor to the mean level, residuals and waits of each replica with a sample.
+        is_compared, common = len(levels) > 1, self._common()
+        kept = _USUAL if common > _USUAL else -_USUAL if common < -_USUAL else common
+        # Level, factor to the usual level (0 while the level moves), residuals and waits of each replica with a sample.
         seen: dict[str, tuple[float, float, list[float], list[Wait]]] = {}
         rows: list[Row] = []
+        usual = 0  # samples that are near the law, although perhaps of a level that moves
         for replica, ttft_s, uncached, pending, is_event in self._raw:
             if replica not in seen:
-                level = levels.setdefault(replica, 0.0)
-                seen[replica] = (level, exp(level_mean - level), [], [])
-            level, to_mean, residuals, waits = seen[replica]
+                if replica not in self._moves:
+                    self._moves[replica] = 0.0
+                    levels.setdefault(replica, 0.0)
+                level, moves = levels[replica], self._moves[replica]
+                seen[replica] = (level, exp(kept - level) if -_MOVING < moves < _MOVING else 0.0, [], [])
+            level, to_usual, residuals, waits = seen[replica]
             base = b + s * uncached + c * pending
             if base < TTFT_MIN_S:
                 base = TTFT_MIN_S
@@ -326,9 +342,11 @@ class Predictor:
             if is_event:
                 usual_tokens *= _MEDIAN_STEP if uncached > usual_tokens else 1.0 / _MEDIAN_STEP
                 residuals.append(residual)
-                if abs(residual) <= _RESIDUAL_MAX:
-                    u = uncached if uncached >= _TOKENS_MIN else 0.0
-                    rows.append((y * to_mean, 1.0, u, pending if pending >= _TOKENS_MIN else 0.0))
+                if -_RESIDUAL_MAX <= residual <= _RESIDUAL_MAX:
+                    usual += 1
+                    if to_usual:
+                        u = uncached if uncached >= _TOKENS_MIN else 0.0
+                        rows.append((y * to_usual, 1.0, u, pending if pending >= _TOKENS_MIN else 0.0))
             elif residual > 0.0:
                 residuals.append(residual)
         self.usual_tokens = usual_tokens if usual_tokens > 1.0 else 1.0
@@ -336,13 +354,46 @@ class Predictor:
         count = len(rows)
         self._samples += count
         self._unfitted += count
-        for replica, (_, _, residuals, _) in seen.items():
-            levels[replica] += _level_move(residuals)
-            if self.steps is not None and residuals:
-                total, steps = self.steps.get(replica, (0.0, 0))
-                self.steps[replica] = (total + sum(map(_clipped, residuals)), steps + len(residuals))
+        self._move_levels({replica: residuals for replica, (_, _, residuals, _) in seen.items()})
+        if usual:
+            self._absorb(usual)
         if is_compared:
             self._compare({replica: waits for replica, (_, _, _, waits) in seen.items()})
+
+    def _move_levels(self, residuals: Mapping[str, list[float]]) -> None:
+        """Move the levels of the replicas with a sample towards their residuals."""
+        for replica, each in residuals.items():
+            moves = self._moves[replica]
+            moved = _level_move(each, self._levels[replica], moves)
+            self._levels[replica] += moved
+            self._moves[replica] = moves * (1.0 - _LEVEL_STEP) ** len(each) + moved
+            self._seen_s[replica] = self._folded_s
+            if self.steps is not None and each:
+                total, steps = self.steps.get(replica, (0.0, 0))
+                self.steps[replica] = (total + sum(map(_clipped, each)), steps + len(each))
+
+    def _common(self) -> float:
+        """Return the mean level of the replicas with a recent sample: the levels of others have faded."""
+        levels, since_s, total, count = self._levels, self._folded_s - self.memory_s, 0.0, 0
+        for replica, seen_s in self._seen_s.items():
+            if seen_s >= since_s:
+                total += levels[replica]
+                count += 1
+        return total / count if count else 0.0
+
+    def _absorb(self, samples: int) -> None:
+        """Move unusual levels that all replicas have to the law: in time, lasting slowness is usual."""
+        common = self._common()
+        if -_USUAL <= common <= _USUAL:  # the fit follows
+            return
+        kept = _SLOW_KEPT if common > 0.0 else _QUICK_KEPT
+        moved = (common - math.copysign(_USUAL, common)) * (1.0 - kept**samples)
+        factor = exp(moved)
+        self._fit.scale(factor)
+        b, s, c = self._coefficients
+        self._coefficients = (factor * b, factor * s, factor * c)
+        for replica in self._levels:
+            self._levels[replica] -= moved
 
     def _compare(self, waits: Mapping[str, Sequence[Wait]]) -> None:
         """Look for slow replicas; a slow one gets the level that its waits show, without the steps of usual samples."""
@@ -429,10 +480,21 @@ def _clipped(residual: float) -> float:
     return min(LEVEL_CLIP, max(-LEVEL_CLIP, residual))
 
 
-def _level_move(residuals: list[float]) -> float:
+def _level_move(residuals: list[float], level: float, moves: float) -> float:
+    """Return the move of a level.
+
+    A late sample may be a straggler. A quick one may show that the cause of a raised level is over, and several of them
+    that any level is too high.
+
+    Args:
+        moves: the moves of the level by its last samples.
+    """
     if len(residuals) >= _BATCH_MEDIAN_MIN:
         return _BATCH_MEDIAN_STEP * statistics.median(residuals)
-    moved = 0.0
+    moved, quickest = 0.0, -LEVEL_CLIP if level < LEVEL_CLIP else -level
+    if moves < -_MOVING and quickest > -_RESIDUAL_MAX:
+        quickest = -_RESIDUAL_MAX
     for residual in residuals:
-        moved += _LEVEL_STEP * _clipped(residual - moved)
+        rest = residual - moved
+        moved += _LEVEL_STEP * (quickest if rest < quickest else LEVEL_CLIP if rest > LEVEL_CLIP else rest)
     return moved
