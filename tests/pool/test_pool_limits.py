@@ -147,6 +147,20 @@ def test_what_responses_state_reaches_the_ledger() -> None:
     assert ledger.headroom(0.0) == pytest.approx(0.4)
 
 
+def test_an_old_reading_of_a_quota_is_renewed_by_a_request() -> None:
+    """A day's quota with 5 % left gets no primary for a minute, then one, and more if its response states enough."""
+    two = pool("q", "other", ledgers={"q": Ledger(), "other": Ledger()})
+    for sent_s, left in ((0.0, 5_000.0), (65.0, 3_000.0), (130.0, 90_000.0)):
+        attempt, other = send(two, 0, sent_s), send(two, 1, sent_s)
+        assert sent_s == 0.0 or "a" not in chosen(two, sent_s + 0.1)
+        two.on_limits(attempt, [RateLimit(Resource.TOKENS, 86_400.0, 1e5, left)], sent_s + 0.2)
+        for each in (attempt, other):
+            two.on_content(each, sent_s + 0.3)
+            two.on_end(each, Outcome.FINISHED, sent_s + 0.4, None)
+        assert ("a" in chosen(two, sent_s + 59.0)) is (left > 1e4)
+        assert "a" in chosen(two, sent_s + 61.0)
+
+
 @pytest.mark.parametrize(("left_share", "is_hedged"), [(1.0, True), (0.05, False)])
 def test_a_429_ends_hedges_only_while_the_quota_is_needed(left_share: float, *, is_hedged: bool) -> None:
     """10 s after a 429 of one of two quotas of 150 million tokens a late request is hedged; not into 5 % of them."""

@@ -26,6 +26,7 @@ _PAUSE_S_MAX: Final = 21_600.0  # longest time without hedges after a 429 where 
 _ESTIMATED_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
 _ESTIMATED_S_MAX: Final = 60.0  # and its maximum: the next request will test the limit
 _SMALLER: Final = 0.5  # of a request that exceeded a token limit: smaller ones may still fit, and are sent
+_OLD_S: Final = 60.0  # time after the last request from which a stated limit is no reason to send none
 _NOTHING: Final = Spend(0, 0, 0)
 
 
@@ -76,7 +77,7 @@ class Ledger:
 
     def __init__(self, limits: Iterable[Limit] = (), new_bucket: Callable[[Limit], QuotaBucket] = Bucket) -> None:
         self._buckets = [new_bucket(limit) for limit in limits]  # observed ones follow
-        self._limited_s = -math.inf
+        self._limited_s = self._sent_s = -math.inf
         self._pause_s = _LIMITED_S
         self._needs: dict[QuotaBucket, Need] = {}  # of the limits in responses
         self._cool_until_s = -math.inf
@@ -99,6 +100,7 @@ class Ledger:
         for bucket in self._buckets:
             bucket.take(bucket.cost(spend), now_s)
         self._sent = sent = self._sent.plus(spend)
+        self._sent_s = now_s
         if is_hedge:
             self._hedged = self._hedged.plus(spend)
         return QuotaTicket(sent.requests, spend, now_s, sent, is_hedge)
@@ -155,6 +157,16 @@ class Ledger:
     def headroom(self, now_s: float) -> float:
         """Return the smallest remaining share of any bucket, at least 0; 1 if no limit is known."""
         return min((max(0.0, bucket.left(now_s) / bucket.amount) for bucket in self._buckets), default=1.0)
+
+    def headroom_for_primary(self, now_s: float) -> float:
+        """Return `headroom`, but 1 for limits in responses after a minute without a request: one request renews them.
+
+        A limit of a day would else keep primaries away for hours, although the provider may have raised it.
+        """
+        if now_s < self._sent_s + _OLD_S or not any(bucket.is_observed for bucket in self._buckets):
+            return self.headroom(now_s)
+        left = (max(0.0, each.left(now_s) / each.amount) for each in self._buckets if not each.is_observed)
+        return min(left, default=1.0)
 
     def wait_s(self, spend: Spend, now_s: float) -> float:
         """Return the seconds until a primary that may use `spend` may be sent; 0 for now."""

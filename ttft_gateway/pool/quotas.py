@@ -63,11 +63,11 @@ class Quotas:
         """Return the candidates with headroom in their quota, or all candidates if none has headroom."""
         if not self.of:
             return candidates
-        return [each for each in candidates if self.headroom(each, now_s) >= _HEADROOM_MIN] or candidates
+        return [each for each in candidates if self._has_headroom(each, now_s)] or candidates
 
     def is_free(self, replica: Replica, facts: RequestFacts, now_s: float) -> bool:
         """Return True if the replica need not wait for its provider, and its quota has headroom."""
-        return self.wait_s(replica, facts, now_s) <= 0 and self.headroom(replica, now_s) >= _HEADROOM_MIN
+        return self.wait_s(replica, facts, now_s) <= 0 and self._has_headroom(replica, now_s)
 
     def has_room(self, replica: Replica, facts: RequestFacts, now_s: float) -> bool:
         """Return True if its quota has room for a hedge."""
@@ -119,6 +119,13 @@ class Quotas:
         attempt.replica.breaker.on_rate_limited(now_s, retry_after_s)
 
     # helpers
+
+    def _has_headroom(self, replica: Replica, now_s: float) -> bool:
+        """Return True if a primary need not avoid the quota of a replica."""
+        ledger = self.of.get(replica)
+        if ledger is None or now_s >= ledger.restricts_until_s:
+            return True
+        return ledger.headroom_for_primary(now_s) >= _HEADROOM_MIN
 
     def _open(self, attempt: AttemptView) -> tuple[Ledger | None, QuotaTicket | None]:
         return self.of.get(attempt.replica), None if attempt.forecast is None else attempt.forecast.quota
