@@ -362,14 +362,21 @@ class Attempts(msgspec.Struct, eq=False):
     def _pick(self, pool: Pool, tried: Sequence[Replica], *, ignore_breakers: bool) -> Replica | None:
         """Ask a pool for a replica; if the pool raises, use any reachable one.
 
-        Where no replica is usable, one that is out because it rejects other callers' requests is tried before anything
-        else.
+        A source that gave no response, not even a status, is asked again by another of its replicas, as a tier is one,
+        only where no other source is usable. Where no replica is usable, one that is out because it rejects other
+        callers' requests is tried before anything else.
         """
         runtime, picker, now_s = self.runtime, pool.picker, self._now_s
         drawn, self._rand = self._rand, None
         try:
             rand = runtime.rand() if drawn is None else drawn
-            picked = None if ignore_breakers else picker.pick(self.facts, tried, now_s, rand)
+            picked = None
+            if not ignore_breakers:
+                away = _unreachable(self.sent) if tried else ()
+                able = (lambda replica: replica.source not in away) if away else None
+                picked = picker.pick(self.facts, tried, now_s, rand, able=able)
+                if picked is None and away:
+                    picked = picker.pick(self.facts, tried, now_s, rand)
             key_name = None if ignore_breakers else self.caller.key_name
             return picked or picker.pick_ignoring_breakers(self.facts, tried, now_s, rand, key_name)
         except Exception as error:  # as in Runtime.safely
@@ -443,3 +450,8 @@ class Attempts(msgspec.Struct, eq=False):
             pool.on_sent(attempt, facts, tickets, is_first=is_first)
         except Exception as error:  # as in Runtime.safely
             self.runtime.report("routing", error)
+
+
+def _unreachable(sent: Sequence[Attempt]) -> set[str]:
+    """Return the sources that gave no response to an attempt."""
+    return {each.replica.source for each in sent if each.outcome is Outcome.FAILED and each.status is None}
