@@ -84,5 +84,5 @@ def test_rows_of_unseen_workloads_are_deterministic() -> None:
 
 def test_a_restart_forgets() -> None:
     """A gateway that restarts every ten minutes hedges less than one that keeps what it learned."""
-    forgotten, kept = (sum(each.hedges for each in records(name, 600, "adaptive")) for name in ("U11", "U11/kept"))
+    forgotten, kept = (sum(each.hedges for each in records(name, 1_200, "adaptive")) for name in ("U11", "U11/kept"))
     assert forgotten < kept

@@ -72,9 +72,11 @@ def test_a_race_between_clouds_is_won_by_the_quickest() -> None:
 
     async def main() -> None:
         async with clouds() as found, pool(found, *NAMES, **HASTY) as site:
+            for _ in range(8):  # they earn the credit for hedges
+                assert (await sent(site.port, asked()))[0] == 200
             for late in NAMES:
                 for cloud in found.values():
-                    cloud.ttft_s = 30.0 if cloud.name == late else 0.001
+                    cloud.ttft_s = 5.0 if cloud.name == late else 0.001
                 for _ in range(3):
                     status, headers, raw = await sent(site.port, asked())
                     assert status == 200

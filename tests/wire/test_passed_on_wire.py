@@ -211,7 +211,9 @@ def test_a_download_waits_for_the_client() -> None:
             async with answer(site.port, request, receive_bytes=65536) as got:
                 (exchange,) = active(site)
                 await until(lambda: exchange._stalled)
-                assert exchange._transport.get_write_buffer_size() < 2_000_000
+                assert (
+                    exchange._transport.get_write_buffer_size() < len(big) / 3
+                )  # one turn of the loop reads some megabytes
                 assert await got.body() == big
 
     run_real(main())

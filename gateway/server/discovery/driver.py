@@ -29,7 +29,7 @@ from gateway.observe.state import DiscoveryState
 from gateway.process_events import DiscoveryChanged, ReplicasFound
 from gateway.race.context import Runtime
 from gateway.server.discovery.failure import SourceFailed
-from gateway.server.discovery.sources import SliceSource, Source, source_of
+from gateway.server.discovery.sources import Source, WatchedSource, source_of
 
 _FIRST_S_MAX: Final = 3.0  # a start or a reload waits no longer for an answer
 _JITTER: Final = 0.1  # of the interval: the gateways of a fleet do not ask at the same time
@@ -174,7 +174,7 @@ class Discovery:
             await self._use(followed)
         while True:
             try:
-                if isinstance(followed.source, SliceSource):
+                if isinstance(followed.source, WatchedSource):
                     await followed.source.follow(lambda: self._use(followed), self._runtime.rand)
             except Exception as error:  # a bug must not stop the gateway
                 self._runtime.report("discovery", error)
@@ -198,7 +198,7 @@ class Discovery:
         fault: str | None
         try:
             answer = await followed.source.ask()
-            rule = exactly if isinstance(followed.source, SliceSource) else after
+            rule = exactly if isinstance(followed.source, WatchedSource) else after
             listing, fault = rule(followed.listing, answer)
         except SourceFailed as error:
             listing, fault = followed.listing, str(error)

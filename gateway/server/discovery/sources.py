@@ -10,22 +10,18 @@ import socket
 import stat
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from gateway.config.discovered import ROWS_MAX, PoolPlace, address_rows, name_of, sources, with_rows
 from gateway.config.errors import ConfigError
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import DiscoverSettings, Replicas, Settings
 from gateway.server.daemon_thread import Hanging, SlowCalls
-from gateway.server.discovery.endpoint_slices import EndpointSlice, Pod, endpoint_rows
 from gateway.server.discovery.failure import SourceFailed
-from gateway.server.discovery.kubernetes import Api, Collection, Wanted, cluster_api
 
 _ANSWER_S_MAX: Final = 10.0
 _SETTLED_S: Final = 0.1  # a file that is being written changes again within this time
 _ERROR_CHARS_MAX: Final = 500
-_AGAIN_S: Final = 5.0  # after a change that could not be put in force
-_SERVICE: Final = "kubernetes.io/service-name"  # label of the EndpointSlices of a Service
 
 _T = TypeVar("_T")
 _FileState = tuple[int, ...]
@@ -42,6 +38,19 @@ class Source(Protocol):
         """
 
 
+@runtime_checkable
+class WatchedSource(Source, Protocol):
+    """A source that has each change without being asked again and again."""
+
+    async def follow(self, use: Callable[[], Awaitable[bool]], rand: Callable[[], float]) -> None:
+        """Follow the changes, without an end.
+
+        Args:
+            use: called after changes; returns False if it must be called again.
+            rand: returns random numbers from 0 to 1.
+        """
+
+
 def source_of(discover: DiscoverSettings, settings: Settings, place: PoolPlace, env: Mapping[str, str]) -> Source:
     """Return the source of a pool.
 
@@ -52,6 +61,9 @@ def source_of(discover: DiscoverSettings, settings: Settings, place: PoolPlace, 
         env: environment variables for `${NAME}` in a file.
     """
     if discover.endpointslices is not None:
+        from gateway.server.discovery.kubernetes import cluster_api
+        from gateway.server.discovery.slice_source import SliceSource
+
         return SliceSource(discover, cluster_api(settings.kubernetes, env))
     if discover.file is None:
         return DnsSource(discover)
@@ -96,60 +108,6 @@ class DnsSource:
         if addresses != self._addresses:
             self._addresses, self._answer = addresses, address_rows(discover, addresses, self._answer)
         return self._answer
-
-
-class SliceSource:
-    """The pods of a Service in Kubernetes, by a watch of its EndpointSlices.
-
-    Labels of pods are read with `pods` only: EndpointSlices have the labels of the Service.
-    """
-
-    def __init__(self, discover: DiscoverSettings, api: Api) -> None:
-        self._discover = discover
-        service, _, namespace = (discover.endpointslices or "").partition(".")
-        group, within = "/apis/discovery.k8s.io/v1", namespace or None
-        slices = Wanted(group, "endpointslices", within, f"{_SERVICE}={service}", EndpointSlice)
-        self._slices = Collection(api, slices)
-        self._pods: Collection[Pod] | None = None
-        if discover.pods is not None:
-            self._pods = Collection(api, Wanted("/api/v1", "pods", within, discover.pods, Pod, only_metadata=True))
-        self._answer: Replicas = ()
-
-    async def ask(self) -> Replicas:
-        """Return the replicas by the last change; the first call asks the API server."""
-        for each in (self._slices, self._pods):
-            if each is not None and not each.is_listed:
-                await each.list()
-            if each is not None and each.fault is not None:
-                raise SourceFailed(each.fault)
-        if not self._slices.objects:
-            raise SourceFailed(f"the Service {self._discover.endpointslices} has no EndpointSlices; check its name")
-        pods = None if self._pods is None else self._pods.objects
-        try:
-            self._answer = endpoint_rows(self._discover, self._slices.objects.values(), pods, self._answer)
-        except ValueError:
-            raise SourceFailed("an EndpointSlice has an invalid address or port") from None
-        return self._answer
-
-    async def follow(self, use: Callable[[], Awaitable[bool]], rand: Callable[[], float]) -> None:
-        """Follow the changes, without an end.
-
-        Args:
-            use: called after changes; returns False if it must be called again.
-            rand: returns random numbers from 0 to 1.
-        """
-        changed = asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            for each in (self._slices, self._pods):
-                if each is not None:
-                    tasks.create_task(each.follow(changed.set, rand))
-            while True:
-                await changed.wait()
-                await asyncio.sleep(_SETTLED_S)  # an update of a Service is several events
-                changed.clear()
-                if not await use():
-                    await asyncio.sleep(_AGAIN_S)
-                    changed.set()
 
 
 class FileSource:

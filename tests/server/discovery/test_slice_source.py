@@ -11,7 +11,7 @@ from gateway.events import ComponentFailed, Event
 from gateway.process_events import DiscoveryChanged
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
-from gateway.server.discovery import sources
+from gateway.server.discovery import kubernetes, slice_source
 from gateway.server.discovery.driver import Discovery
 from gateway.server.discovery.kubernetes import Access, Api
 from running import run_virtual
@@ -66,12 +66,15 @@ class World:
         return state.fault
 
 
+LOADED = slice_source  # before the loop of a test runs
+
+
 def play(monkeypatch: pytest.MonkeyPatch, scenario: Scenario, **source: object) -> World:
     """Follow the Service `vllm`, which has the pods `a` and `b` at first, during a scenario."""
 
     async def main() -> World:
         world = World()
-        monkeypatch.setattr(sources, "cluster_api", lambda *_: Api(world.access, FakeTransport(world.cluster)))
+        monkeypatch.setattr(kubernetes, "cluster_api", lambda *_: Api(world.access, FakeTransport(world.cluster)))
         world.cluster.pods(a=A, b=B)
         discover = {"endpointslices": "vllm", "kind": "vllm", **source}
         settings = Settings.model_validate({"models": [{"name": "m", "discover": discover}]})
