@@ -26,13 +26,24 @@ from typing import Any, Final, NamedTuple
 from checkout import ROOT
 from served import replicas
 
-HOLD_S_MAX: Final = 0.005
 _WAIT_S_MAX: Final = 600.0
 _REPLICAS: Final = 3
 _THREADS: Final = 8
 _TICKED: Final = ROOT / "tests/acceptance/ticked.py"
 _ADDRESSES: Final = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0"}
 _VERDICT_S: Final = 11.0  # two verdicts
+
+
+class Holds(NamedTuple):
+    """The longest holds of the event loop that are accepted, in milliseconds."""
+
+    scrape: float = 5.0
+    everything: float = 20.0
+    verdicts: float = 10.0
+    reload: float = 60.0
+
+
+_WITH_WORKERS: Final = Holds(100.0, 100.0, 100.0, 100.0)  # each worker sends its counts in one piece
 
 
 class Line(NamedTuple):
@@ -239,15 +250,17 @@ def _line(what: str, value: float, most: float, unit: str, more: str = "") -> Li
     return Line(what, f"<= {most:g} {unit}", f"{value:.3g} {unit}{more}", value <= most)
 
 
-def _hold(what: str, running: Grown, act: Callable[[], object]) -> Line:
-    return _line(f"longest hold: {what}", 1000 * running.held(act), 1000 * HOLD_S_MAX, "ms")
+def _hold(what: str, running: Grown, act: Callable[[], object], most_ms: float) -> Line:
+    return _line(f"longest hold: {what}", 1000 * running.held(act), most_ms, "ms")
 
 
 def _two_verdicts() -> None:
     time.sleep(_VERDICT_S)  # noqa: TID251 # they come by themselves
 
 
-def _in_use(running: Grown, count: int, settings: Callable[[int], Mapping[str, object]]) -> Iterator[Line]:
+def _in_use(
+    running: Grown, count: int, settings: Callable[[int], Mapping[str, object]], holds: Holds
+) -> Iterator[Line]:
     """Measure scrapes, the verdict and a reload of a gateway after three requests for each model."""
     for _ in range(3):
         chats(running.port, names_of(count))
@@ -257,16 +270,18 @@ def _in_use(running: Grown, count: int, settings: Callable[[int], Mapping[str, o
     spent = f"; all=1: {len(every) / 1e6:.1f} MB, {running.cpu_s() - before_s:.1f} CPU s for both"
     yield _line("a scrape", len(page) / 1e6, 2.0, "MB", spent)
     yield Line("memory after three requests a model", "", f"{running.pss_mb():.0f} MB", holds=True)
-    yield _hold("a scrape", running, lambda: ask(running.admin_port, "GET", "/metrics"))
-    yield _hold("a scrape of everything", running, lambda: ask(running.admin_port, "GET", "/metrics?all=1"))
-    yield _hold("two verdicts", running, _two_verdicts)
+    yield _hold("a scrape", running, lambda: ask(running.admin_port, "GET", "/metrics"), holds.scrape)
+    yield _hold(
+        "a scrape of everything", running, lambda: ask(running.admin_port, "GET", "/metrics?all=1"), holds.everything
+    )
+    yield _hold("two verdicts", running, _two_verdicts, holds.verdicts)
     added = iter(range(1, 100))
 
     def one_more() -> None:
         running.write(settings(count + next(added)))
         running.reload()
 
-    yield _hold("a reload with one model more", running, one_more)
+    yield _hold("a reload with one model more", running, one_more, holds.reload)
     chats(running.port, names_of(count + 3)[-3:])
 
 
@@ -282,7 +297,7 @@ def models(count: int = 1000) -> Iterator[Line]:
             yield _line(f"{count:,} models x {_REPLICAS}: start", running.start_cpu_s, 3.0, "CPU s", more)
             half = "the same with half a core, from the CPU time"
             yield _line(half, running.start_cpu_s / 0.5, 5.0, "s")
-            yield from _in_use(running, count, settings)
+            yield from _in_use(running, count, settings, Holds())
 
 
 def workers(count: int = 1000) -> Iterator[Line]:
@@ -294,7 +309,7 @@ def workers(count: int = 1000) -> Iterator[Line]:
 
         with grown(settings(count)) as running:
             yield Line(f"{count:,} models, two workers: start", "", f"{running.start_cpu_s:.1f} CPU s", holds=True)
-            yield from _in_use(running, count, settings)
+            yield from _in_use(running, count, settings, _WITH_WORKERS)
 
 
 def large() -> Iterator[Line]:
@@ -350,7 +365,7 @@ def keys(count: int = 100_000) -> Iterator[Line]:
                 until(lambda: status() == 401)
                 last -= 1
 
-            yield _hold("a key is removed", many, revoked)
+            yield _hold("a key is removed", many, revoked, Holds().everything)
             assert status() == 200
             (many.folder / "keys.jsonl").write_text("{", encoding="utf-8")
             until(lambda: b"\nttft_gateway_keys_up 0.0" in ask(many.admin_port, "GET", "/metrics")[1])
