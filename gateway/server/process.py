@@ -34,7 +34,7 @@ from gateway.server.http_server import (
     name_of,
     waiting_connections,
 )
-from gateway.server.key_watch import first_keys
+from gateway.server.key_watch import FirstKeys, first_keys
 from gateway.server.model_parts import Tune
 from gateway.server.notify import READY, STOPPING, Watchdog, notify, reloading
 from gateway.server.redis_share import open_redis, wait_for_redis
@@ -100,10 +100,7 @@ async def run(
         async with asyncio.TaskGroup() as tasks:
             engine = None if settings.share is None else open_redis(settings.share, tasks)
             gateway = Gateway(settings, tasks, reread, tune, engine=engine)
-            await gateway.start_keys(listed)
-            await gateway.reloads.discover()
-            await gateway.start_tokens()
-            await gateway.learned.restore()
+            await _prepare(gateway, listed)
             asyncio.get_running_loop().set_exception_handler(gateway.on_loop_error)
             admin = None
             if len(sockets) > 1:
@@ -138,6 +135,14 @@ async def run(
                 await end(gateway, server, admin)
             sweeping.cancel()
     return report
+
+
+async def _prepare(gateway: Gateway, listed: FirstKeys | None) -> None:
+    """Fetch what the first request may need: keys, replicas, tokens, and what was learned."""
+    await gateway.start_keys(listed)
+    await gateway.reloads.discover()
+    await gateway.start_tokens()
+    await gateway.learned.restore()
 
 
 async def _drain(

@@ -67,7 +67,7 @@ class WayExchange:
         added: Counter[str] = Counter()
         for name, waits in self._bills.waits.items():
             for wait in waits.take_new():
-                added[f"{_REFUSED}0 {name}" if wait is None else f"{_letter(wait[1])}{_bin(wait[0])} {name}"] += 1
+                added[f"{_place(wait)} {name}"] += 1
         self.slice = self.slice or Slice(self._restored_s)
         return (self.slice.ask(f"{_FORM} {self.name}", added),)
 
@@ -86,8 +86,11 @@ class WayExchange:
                         self._bills.waits[name].put(_mixed(counts), refusals, now_s)
 
 
-def _letter(is_end: bool) -> str:  # noqa: FBT001 as in the waits
-    return _ENDED if is_end else _GIVEN_UP
+def _place(wait: tuple[float, bool] | None) -> str:
+    if wait is None:
+        return f"{_REFUSED}0"
+    wait_s, is_end = wait
+    return f"{_ENDED if is_end else _GIVEN_UP}{_bin(wait_s)}"
 
 
 def _bin(wait_s: float) -> int:
