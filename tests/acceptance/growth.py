@@ -40,7 +40,7 @@ class Holds(NamedTuple):
     scrape: float = 5.0
     everything: float = 20.0
     verdicts: float = 10.0
-    reload: float = 60.0
+    reload: float = 30.0
 
 
 _WITH_WORKERS: Final = Holds(100.0, 100.0, 100.0, 100.0)  # each worker sends its counts in one piece
