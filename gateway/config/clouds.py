@@ -47,6 +47,8 @@ def take_address(replica: RawMapping, at: Loc, public_name: object) -> list[Find
         for name in _EXAMPLES
         if name in replica and name not in needed and not (name == "region" and "credential" in replica)
     ]
+    if not needed and "base_url" not in replica and (usual := CATALOG[kind].base_url):
+        return [*findings, ((*at, "base_url"), f"this setting is missing; write `base_url: {usual}`")]
     if not needed or not isinstance(model, str):
         return findings
     if "base_url" in replica:

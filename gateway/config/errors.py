@@ -37,6 +37,7 @@ _WORDS = {  # pydantic's type of error -> problem, correction
     "tuple_type": ("a list is expected", ""),
     "model_type": ("a mapping (`name: value`) is expected", ""),
     "mapping_type": ("a mapping (`name: value`) is expected", ""),
+    "dict_type": ("a mapping (`name: value`) is expected", ""),
 }
 
 
@@ -91,7 +92,7 @@ def finding(error: ErrorDetails, reference: str | None) -> tuple[Loc, str]:
     else:
         what, write = _WORDS.get(kind, (error["msg"], ""))
         what = what.format(**context)
-    if example and kind in ("tuple_type", "model_type", "mapping_type", "too_short"):
+    if example and kind in ("tuple_type", "model_type", "mapping_type", "dict_type", "too_short"):
         write = f"`{loc[-1]}: {example}`"
     text = f"found {_found(loc, error['input'], reference)}, but {what}"
     return loc, f"{text}; write {write}" if write else text

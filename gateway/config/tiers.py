@@ -114,6 +114,7 @@ def tier_findings(data: RawMapping, models: list[tuple[Loc, RawMapping]]) -> Ite
         by_cost = hedge.get("prefer") == _COST
         if by_cost:
             yield from _cost_findings(at, hedge, model, rows)
+        yield from _repeated_rows(rows)
         for row_at, row in rows:
             if isinstance(row.get("tiers"), list):
                 yield from _row_findings(row_at, row, model, by_cost=by_cost)
@@ -136,6 +137,18 @@ def _cost_findings(
         yield at, "`prefer: cost` needs prices of the replicas that are found; write `prices: ...` in the model"
 
 
+def _repeated_rows(replicas: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
+    """Return the tiers with the name of another replica, or of another replica's tier, as REPLICA/TIER."""
+    owners = {row["name"]: at for at, row in replicas if isinstance(row.get("name"), str)}
+    for at, row in replicas:
+        tiers = row.get("tiers")
+        for index, each in enumerate(tiers if isinstance(tiers, list) and "tier" not in row else ()):
+            name = f"{row.get('name')}/{_section(named_tier(each)).get('name')}"
+            if owners.setdefault(name, at) != at:
+                text = f'the name of this tier is "{name}", but {path(owners[name])} already has this name'
+                yield (*at, "tiers", index), f"{text}; give one of the two its own name"
+
+
 def _row_findings(at: Loc, row: RawMapping, model: RawMapping, *, by_cost: bool) -> Iterator[Finding]:
     if not by_cost:
         yield (*at, "tiers"), f"tiers are used where a low bill is preferred; add `{_EXAMPLE}` to the model"
@@ -152,7 +165,8 @@ def _row_findings(at: Loc, row: RawMapping, model: RawMapping, *, by_cost: bool)
             yield here, f'found "{name}" twice; give each tier its own name'
         seen.add(name)
         if "price" not in tier and name not in PRICES:
-            yield here, f"the price of {name} is unknown; write `{{name: {name}, price: 1.5}}`"
+            near = "".join(f"`{each}`, or " for each in PRICES if each == name.lower())
+            yield here, f"the price of {name} is unknown; write {near}`{{name: {name}, price: 1.5}}`"
         asks = tier.get("body") or tier.get("headers")
         if isinstance(kind, str) and kind not in _WITH_FIELD and not asks and name != "default":
             text = f"kind {kind} has no field for a tier; write what asks for {name}"

@@ -71,6 +71,12 @@ def test_what_is_shown_can_be_loaded(tmp_path: Path) -> None:
     ("change", "to", "message"),
     [
         ("[flex, default]", "[flex, flex]", 'found "flex" twice; give each tier its own name'),
+        ("[flex, default]", "[Flex, default]", "write `flex`, or `{name: Flex, price: 1.5}`"),
+        (
+            "  replicas:",
+            "  replicas:\n  - {name: a/flex, kind: openai, base_url: 'https://api.example/v1'}",
+            'the name of this tier is "a/flex", but models[0].replicas[0] already has this name',
+        ),
         ("[flex, default]", "[flex, slow]", "the price of slow is unknown; write `{name: slow, price: 1.5}`"),
         ("openai", "vllm", "kind vllm has no field for a tier; write what asks for flex"),
         ("ttft_target: 3s", "budget: 5%", "`prefer: cost` needs a target; add `ttft_target: 3s`"),
