@@ -55,7 +55,8 @@ _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no f
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
 _UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends probes
 _QUIET_S: Final = 0.3  # between two exchanges while nothing changes; before the loads of the others are too old
-_CREDITS_S: Final = 1.0  # between two rows of credits, which fade with time, while no load changes
+_CREDITS_S: Final = 1.0  # between two rows of credits, which fade with time, while none are spent
+_CREDITS_SHARE: Final = 1 / 8  # of the credits, or of their accrual: smaller changes are not reported
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
 _CREDITS: Final = ""  # name of the row of credits; no replica has it
 
@@ -82,9 +83,12 @@ class LoadExchange:
         self._is_quiet = False  # True if the loads of the others were the same, too, at the last answer
         self._received: Mapping[str, Row] = {}  # sums over the others in the last answer, and their version
         self._version = 0
+        self._put_rows: Mapping[str, Row] | None = None  # last sums that were put; None if none are
+        self._still: Sequence[int] | None = None  # counts of a pool in which nothing has changed and nothing waits
         self._credits: Row = ()
         self._credits_s = -math.inf
         self._own: dict[str, Row] = {}  # last reported rows
+        self._reported: dict[str, Row] = {}  # and the credits
         self._others: dict[str, Row] = {}  # last rows of the others
         self._bases: dict[str, Row] = {}  # counts at the time when this gateway began to report
 
@@ -94,8 +98,7 @@ class LoadExchange:
         return self._put_s < math.inf
 
     def is_used(self, now_s: float) -> bool:
-        """Return True if the pool had a request lately, or is new."""
-        self._used_s = max(self._used_s, *(load.used_s for load in self.pool.loads.of.values()))
+        """Return True if the pool had a request before the last batch, at most a minute ago, or is new."""
         if self._used_s == -math.inf:
             self._used_s = now_s
         return now_s < self._used_s + _IDLE_S
@@ -104,14 +107,17 @@ class LoadExchange:
         """Return the loads of this gateway, and the probes that it needs."""
         if now_s >= self._put_s + _UNKNOWN_S:
             self.drop(now_s)
+        if self._still != self._counts():
+            self._still = None
+            self._used_s = max(self._used_s, *(load.used_s for load in self.pool.loads.of.values()))
         if not self.is_used(now_s):
             self._bases.clear()
             self._own.clear()
-            self._version = 0
+            self._still, self._version = None, 0
             return ()
         before, rows = self._own, self.own(now_s)
-        self._asked = self._due_probes(now_s, 2.0 * period_s)
-        is_same = before == self._own and not self._asked
+        self._asked = self._due_probes(now_s, 2.0 * period_s) if self._still is None else []
+        is_same = (before is self._own or before == self._own) and not self._asked
         if self._is_quiet and is_same and now_s + period_s / 2 < self._asked_s + _QUIET_S:
             return ()
         self._asked_s, self._period_s, self._is_same, self._is_quiet = now_s, period_s, is_same, False
@@ -128,40 +134,80 @@ class LoadExchange:
         if isinstance(gauge, GaugeAnswer):
             self._version = gauge.version
             self._received = self._received if gauge.others is None else gauge.others
-            if is_fresh:
+            if is_fresh and self._still is not None and self._is_put(gauge.processes):
+                self._put_s, self._is_quiet = now_s, self._is_same
+            elif is_fresh:
                 self.put(self._received, gauge.processes, now_s)
         for name, probe in zip(self._asked, probes, strict=True):
             if isinstance(probe, BucketAnswer) and probe.granted:
                 self._grant_probe(name, now_s)
 
-    def own(self, now_s: float) -> dict[str, Row]:
-        """Return the row of each replica."""
+    def _counts(self) -> list[int]:
+        """Return numbers that change with each request, and each answer."""
+        return [count for replica, load in self.pool.loads.of.items() for count in (load.sent, replica.in_flight)]
+
+    def own(self, now_s: float) -> Mapping[str, Row]:
+        """Return the row of each replica, and the credits; the same object if nothing has changed."""
+        is_due = now_s >= self._credits_s + _CREDITS_S
+        if self._still is None:
+            before, self._own = self._own, self._rows(now_s)
+            if before != self._own:
+                is_due, self._reported = True, {}
+        if is_due and self._report_credits(now_s):
+            self._reported = {}
+        if not self._reported:
+            self._reported = self._own | {_CREDITS: self._credits}
+        return self._reported
+
+    def _rows(self, now_s: float) -> dict[str, Row]:
+        """Return the row of each replica, and note if none can change before the next request."""
         predictor = self.pool.learning.predictor
         if predictor.steps is None:
             predictor.steps = {}
         predictor.fold_new(now_s)
-        rows = {}
+        rows, is_still = {}, True
         for replica, load in self.pool.loads.of.items():
             row = self._own.get(replica.name)
-            if row is not None and _is_same(row, replica, load):
-                rows[replica.name] = row
-                continue
-            steps = predictor.steps.get(replica.name, (0.0, 0))
-            counts = (load.sent, load.contents, round(LEVEL_UNIT * steps[0]), steps[1])
-            base = self._bases.setdefault(replica.name, counts)
-            if counts[-1] < base[-1]:  # another predictor
-                base = self._bases[replica.name] = (*base[:2], 0, 0)
-            load.others.reported = load.sent
-            rows[replica.name] = (
-                *_row(replica, load, now_s),
-                round(LEVEL_UNIT * predictor.level(replica.name)),
-                *(count - before for count, before in zip(counts, base, strict=True)),
-            )
-        if rows != self._own or now_s >= self._credits_s + _CREDITS_S:
-            self._credits_s = now_s
-            self._credits = [round(CREDIT_UNIT * value) for each in self._budgets for value in each.own(now_s)]
-        self._own = rows
-        return rows | {_CREDITS: self._credits}
+            if row is None or not _is_same(row, replica, load):
+                row = rows[replica.name] = self._row(replica, load, now_s)
+                is_still = is_still and _is_same(row, replica, load)
+            rows[replica.name] = row
+            is_still = is_still and replica.breaker.state is BreakerState.CLOSED
+        if is_still and not any(any(row[FAILURES : OVERDUE + 1]) for row in self._others.values()):
+            self._still = self._counts()
+        return rows
+
+    def _row(self, replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
+        """Return the row of a replica."""
+        predictor, name = self.pool.learning.predictor, replica.name
+        steps = (predictor.steps or {}).get(name, (0.0, 0))
+        counts = (load.sent, load.contents, round(LEVEL_UNIT * steps[0]), steps[1])
+        base = self._bases.setdefault(name, counts)
+        if counts[-1] < base[-1]:  # another predictor
+            base = self._bases[name] = (*base[:2], 0, 0)
+        load.others.reported = load.sent
+        return (
+            *_now(replica, load, now_s),
+            round(LEVEL_UNIT * predictor.level(name)),
+            *(count - before for count, before in zip(counts, base, strict=True)),
+        )
+
+    def _report_credits(self, now_s: float) -> bool:
+        """Replace the reported credits if they differ by an eighth; earnings of less than a second are not reported."""
+        own = [each.own(now_s) for each in self._budgets]
+        is_due, old = now_s >= self._credits_s + _CREDITS_S, self._credits
+        self._credits_s = now_s if is_due else self._credits_s
+        for place, (credit, accrual) in enumerate(own if old else ()):
+            before, accrued = old[2 * place] / CREDIT_UNIT, old[2 * place + 1] / CREDIT_UNIT
+            tolerated = _CREDITS_SHARE * max(abs(before), accrued)
+            if credit < before - tolerated or (is_due and max(credit - before, abs(accrual - accrued)) > tolerated):
+                break
+        else:
+            if old:
+                return False
+        self._credits_s = now_s
+        self._credits = [round(CREDIT_UNIT * value) for each in own for value in each]
+        return self._credits != old
 
     def put(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
         """Replace the loads of the other gateways.
@@ -170,24 +216,32 @@ class LoadExchange:
             rows: sums over the other gateways.
             processes: number of gateways, this one included.
         """
-        loads = self.pool.loads
-        if loads.processes != max(1, processes):
+        loads, processes = self.pool.loads, max(1, processes)
+        others, old, is_same = max(1, processes - 1), self._put_rows or {}, loads.processes == processes
+        if not is_same:
             self._credits_s = -math.inf  # the credits of the start are divided
-        loads.processes = processes = max(1, processes)
-        self._put_s = now_s
-        others = max(1, processes - 1)
-        self._put_credits(rows.get(_CREDITS, ()), processes, now_s)
+        loads.processes = processes
+        self._put_s, self._put_rows = now_s, rows
+        if not is_same or rows.get(_CREDITS) != old.get(_CREDITS):
+            self._put_credits(rows.get(_CREDITS, ()), processes, now_s)
         changed: dict[str, Row] = {}
         for replica, load in loads.of.items():
-            row = self._row_of(rows, replica.name, others)
-            if row == self._others.get(replica.name) and not any(row[FAILURES : OVERDUE + 1]):
+            row, last = rows.get(replica.name, _NOTHING), self._others.get(replica.name)
+            if not (row is last and is_same):
+                row = self._row_of(rows, replica.name, others)
+            if row == last and not any(row[FAILURES : OVERDUE + 1]):
                 continue
             self._others[replica.name] = changed[replica.name] = row
             _put_load(replica, load, row)
             _put_health(loads, replica, load, row, now_s)
         self._is_quiet = self._is_same and not changed
+        self._still = None if changed else self._still
         if changed and processes > 1:
             self._put_levels(changed, processes - 1)
+
+    def _is_put(self, processes: int) -> bool:
+        """Return True if what was received is what was put."""
+        return self._received is self._put_rows and processes == self.pool.loads.processes
 
     def _row_of(self, rows: Mapping[str, Row], name: str, others: int) -> Row:
         """Return the row of a replica; a row without loads if there is none, or if it is out of range."""
@@ -212,7 +266,7 @@ class LoadExchange:
 
     def drop(self, now_s: float) -> None:
         """Remove the loads of the other gateways."""
-        self._put_s = math.inf
+        self._put_s, self._put_rows, self._still = math.inf, None, None
         self._others.clear()
         self.pool.loads.processes = 1
         self._put_credits((), 1, now_s)
@@ -263,7 +317,7 @@ def _is_same(row: Row, replica: Replica, load: ReplicaLoad) -> bool:
     return not any(row[:LEVEL]) and replica.in_flight == replica.others_in_flight and load.sent == load.others.reported
 
 
-def _row(replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
+def _now(replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
     """Return the first places of a row, before the level and the counts since the start."""
     others, stalls = load.others, load.stalls
     breaker = replica.breaker

@@ -174,8 +174,10 @@ class SampleExchange:
         state.first_sent = len(first)
         new_first = state.first_window.take_new()[0]
         state.first.update(new_first)
-        fit = zip(learning.predictor.take_new(), _UNITS, strict=True)
-        added = {f"{_FIT}{place}": min(_SUM_MAX, round(value * unit)) for place, (value, unit) in enumerate(fit)}
+        added = {}
+        if any(sums := learning.predictor.take_new()):
+            fit = zip(sums, _UNITS, strict=True)
+            added = {f"{_FIT}{place}": min(_SUM_MAX, round(value * unit)) for place, (value, unit) in enumerate(fit)}
         for letter, counts in ((_EVENTS, events), (_CENSORED, censored), (_ANSWERS, lengths), (_FIRST, new_first)):
             added |= {f"{letter}{index}": count for index, count in counts.items()}
         return {name: value for name, value in added.items() if value}

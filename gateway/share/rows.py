@@ -9,9 +9,7 @@ Units: seconds, tokens, credits.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, TypeAlias
-
-from msgspec import Meta, convert
+from typing import Final, TypeAlias
 
 from ttft_gateway.estimation.predictor import LEVEL_CLIP, LEVEL_MAX
 from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX
@@ -23,34 +21,34 @@ LEVEL_UNIT: Final = 1e6  # parts of a logarithm
 CREDIT_UNIT: Final = 1e6  # parts of a credit
 PENDING_MAX: Final = 10**11  # more than the prompts of 100,000 attempts
 OVERDUE_MS_MAX: Final = 86_400_000  # no attempt waits for a day
+_ATTEMPTS_MAX: Final = 100_000  # more than the connections of a gateway
 _COUNT_MAX: Final = 1e12  # requests or tokens since a start
-_CREDITS_MAX: Final = 1e11  # requests, tokens or money
+_CREDITS_MAX: Final = CREDIT_UNIT * 1e11  # requests, tokens or money
+_LEVEL_MAX: Final = LEVEL_MAX * LEVEL_UNIT
+_STEPS_MAX: Final = LEVEL_CLIP * LEVEL_UNIT * _COUNT_MAX
 
-_Attempts = Annotated[float, Meta(ge=0, le=100_000)]  # more than the connections of a gateway
-_Tokens = Annotated[float, Meta(ge=0, le=PENDING_MAX)]
-_OfOne = Annotated[float, Meta(ge=0, le=OF_ONE_MAX)]
-_OverdueMs = Annotated[float, Meta(ge=0, le=OVERDUE_MS_MAX)]
-_Share = Annotated[float, Meta(ge=0, le=1)]
-_Level = Annotated[float, Meta(ge=-LEVEL_MAX * LEVEL_UNIT, le=LEVEL_MAX * LEVEL_UNIT)]
-_Steps = Annotated[float, Meta(ge=-LEVEL_CLIP * LEVEL_UNIT * _COUNT_MAX, le=LEVEL_CLIP * LEVEL_UNIT * _COUNT_MAX)]
-_Count = Annotated[float, Meta(ge=0, le=_COUNT_MAX)]
-_Usage = Annotated[float, Meta(ge=-_COUNT_MAX, le=_COUNT_MAX)]  # negative after reservations that were too high
-_CoolingMs = Annotated[float, Meta(ge=0, le=1000 * COOL_DOWN_S_MAX)]
-_Credits = Annotated[float, Meta(ge=-CREDIT_UNIT * _CREDITS_MAX, le=CREDIT_UNIT * _CREDITS_MAX)]
-_Accrual = Annotated[float, Meta(ge=0, le=CREDIT_UNIT * _CREDITS_MAX)]
+Form: TypeAlias = Sequence[tuple[float, float]]
+"""The range of each place in the row of one gateway."""
 
 # The places of a replica's load, see gateway/share/loads.py.
 IN_FLIGHT, PENDING, FAILURES, LATE, OVERDUE_MS, OVERDUE, LEVEL, SENT, CONTENTS, STEPS, STEP_SAMPLES = range(11)
-LOAD: Final = (
-    tuple[_Attempts, _Tokens, _OfOne, _OfOne, _OverdueMs, _Share, _Level, _Count, _Count, _Steps, _Count],
-    11,
+LOAD: Final[Form] = (
+    (0, _ATTEMPTS_MAX),
+    (0, PENDING_MAX),
+    (0, OF_ONE_MAX),
+    (0, OF_ONE_MAX),
+    (0, OVERDUE_MS_MAX),
+    (0, 1),
+    (-_LEVEL_MAX, _LEVEL_MAX),
+    (0, _COUNT_MAX),
+    (0, _COUNT_MAX),
+    (-_STEPS_MAX, _STEPS_MAX),
+    (0, _COUNT_MAX),
 )
-# Requests, prompt and answer tokens; milliseconds of cool-downs, and number of gateways that cool down.
-USAGE: Final = (tuple[_Usage, _Usage, _Usage, _CoolingMs, _Share], 5)
-CREDIT: Final = (tuple[_Credits, _Accrual], 2)
-
-Form: TypeAlias = tuple[Any, int]
-"""The type of the mean row, and its number of places."""
+# Requests, prompt and answer tokens, negative after reservations that were too high; milliseconds of cool-downs, and
+# number of gateways that cool down.
+USAGE: Final[Form] = (*3 * ((-_COUNT_MAX, _COUNT_MAX),), (0, 1000 * COOL_DOWN_S_MAX), (0, 1))
+CREDIT: Final[Form] = ((-_CREDITS_MAX, _CREDITS_MAX), (0, _CREDITS_MAX))
 
 
 def checked(row: Row, form: Form, others: int) -> Row:
@@ -62,8 +60,9 @@ def checked(row: Row, form: Form, others: int) -> Row:
     Raises:
         ValueError: a value is out of range; the text is the reason.
     """
-    means, places = form
-    if len(row) < places:
-        raise ValueError(f"it has {len(row)} of {places} values")
-    convert([value / others for value in row[:places]], means)
+    if len(row) < len(form):
+        raise ValueError(f"it has {len(row)} of {len(form)} values")
+    for value, (least, most) in zip(row, form, strict=False):
+        if not least <= value / others <= most:  # NaN is not, either
+            raise ValueError(f"{value} of {others} gateways is not from {least:g} to {most:g} for each")
     return row

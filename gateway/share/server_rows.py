@@ -61,6 +61,7 @@ class _Gauge:
         key: name of the gauge.
         asked_s: time of the last ask.
         version: number that changes with the sums.
+        rows: rows of the last ask.
         sent: rows that were sent, by name; None is the name of the row that counts the processes.
         numbers: numbers of the rows at the server, 0 if it has too many.
         others: sums over the other processes; replaced at each change.
@@ -70,6 +71,7 @@ class _Gauge:
     key: str
     asked_s: float
     version: int
+    rows: Mapping[str, Sequence[int]] | None = None
     sent: dict[str | None, Sequence[int]] = field(default_factory=dict)
     numbers: dict[str | None, int] = field(default_factory=dict)
     others: dict[str, list[int]] = field(default_factory=dict)
@@ -124,7 +126,9 @@ class ServerRows:
                 self._version += 1
                 gauge = self._gauges[ask.key] = _Gauge(ask.key, now_s, self._version)
             gauge.asked_s = now_s
-            self._put(gauge, ask.rows, changes)
+            if gauge.rows is not ask.rows:
+                gauge.rows = ask.rows
+                self._put(gauge, ask.rows, changes)
         for key in [key for key, gauge in self._gauges.items() if now_s >= gauge.asked_s + SILENT_S]:
             self._remove(self._gauges.pop(key), (), changes)
         added = self._slices.pack(_slices(asks))

@@ -117,7 +117,8 @@ class Sync:
         now_s = self._now()
         if self._open is not None and now_s < self._asked_s + LOST_S:
             return
-        batch = [(exchange, self._asks(exchange, now_s)) for exchange in self.exchanges]
+        period_s = self.period_s
+        batch = [(exchange, self._asks(exchange, now_s, period_s)) for exchange in self.exchanges]
         asks = [ask for _, own_asks in batch for ask in own_asks]
         if not asks:
             return
@@ -146,9 +147,9 @@ class Sync:
                     self._failed(error)
             start = end
 
-    def _asks(self, exchange: Exchange, now_s: float) -> Sequence[Ask]:
+    def _asks(self, exchange: Exchange, now_s: float, period_s: float) -> Sequence[Ask]:
         try:
-            return exchange.asks(now_s, self.period_s)
+            return exchange.asks(now_s, period_s)
         except Exception as error:
             self._failed(error)
             return ()

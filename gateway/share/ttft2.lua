@@ -112,7 +112,8 @@ local function counted(fleet, process, at_s)
     from_s = at_s, until_s = math.min(at_s + COUNTED_S, oldest[2] + SILENT_S)}
 end
 
--- Counts a process once in COUNTED_S. In between, the last count holds, unless a process may have become silent since.
+-- Notes a process once in COUNTED_S, and counts all as often: in between, the last count holds, unless a process may have
+-- become silent since, or is new.
 local function see(fleet, process, at_s)
   local seen = SEEN[fleet]
   if not seen or at_s < seen.count.from_s or at_s >= seen.renewed_s + KEPT_S then
@@ -120,10 +121,11 @@ local function see(fleet, process, at_s)
     SEEN[fleet] = seen
   end
   local last_s = seen.processes[process]
-  if not last_s or at_s >= math.min(seen.count.until_s, last_s + COUNTED_S) then
-    seen.count = counted(fleet, process, at_s)
-    seen.processes[process] = at_s
+  local is_noted = last_s and at_s < last_s + COUNTED_S
+  if at_s >= seen.count.until_s or not is_noted and (not last_s or call('ZADD', fleet .. 'processes', at_s, process) > 0) then
+    seen.count, is_noted = counted(fleet, process, at_s), false
   end
+  if not is_noted then seen.processes[process] = at_s end
   return unpack(seen.count)
 end
 
@@ -332,14 +334,23 @@ local function rows_of(name, at_s)
   for each, other in pairs(TABLES) do
     if at_s >= other.used_s + KEPT_S then TABLES[each] = nil end
   end
-  -- free: numbers of rows that no process has. silent_s: no process is silent before. held, versions, packed: by number.
+  -- free: numbers of rows that no process has. silent_s: no process is silent before. held, versions, packed: by number;
+  -- older, newer: list of the numbers by version, from the newest on.
   TABLES[name] = {epoch = math.max(math.floor(1e6 * at_s), rows and rows.epoch + 1 or 0), version = 0, free = 0,
-    silent_s = 0, size = 0, is_changed = false, processes = {}, numbers = {}, sums = {}, held = {}, versions = {}, packed = {}, slices = {}}
+    silent_s = 0, size = 0, is_changed = false, processes = {}, numbers = {}, sums = {}, held = {}, versions = {}, packed = {}, older = {}, newer = {}, slices = {}}
   return TABLES[name]
 end
 
-local function touch(rows, number)
+local function touch(rows, number) -- gives the next version to a row
   rows.versions[number], rows.packed[number], rows.is_changed = rows.version + 1, false, true
+  local newest = rows.newest
+  if newest == number then return end
+  local older, newer = rows.older, rows.newer
+  local before, after = newer[number], older[number]
+  if before then older[before] = after end
+  if after then newer[after] = before end
+  if newest then newer[newest] = number end
+  older[number], newer[number], rows.newest = newest, nil, number
 end
 
 local function hold(rows, number, change)
@@ -391,13 +402,13 @@ end
 -- {number or name, count, place, change, place, change, ...}: places begin with 2, and a count of 0 removes the row. Adds
 -- the numbers of the names to `numbers`.
 local function change(rows, own, changes, numbers)
-  local at, all, versions, packed, version = 1, rows.sums, rows.versions, rows.packed, rows.version + 1
+  local at, all = 1, rows.sums
   while changes[at] do
     local number, last = changes[at], at + 1 + 2 * math.max(0, changes[at + 1])
     if type(number) == 'string' then
       number = number_of(rows, number)
       numbers[#numbers + 1] = number
-      if number > 0 then versions[number] = version end -- its sum is returned
+      if number > 0 then touch(rows, number) end -- its sum is returned
     end
     if last == at + 1 then
       if own[number] then remove_row(rows, own, number) end
@@ -415,11 +426,10 @@ local function change(rows, own, changes, numbers)
         total = total + value * value
       end
       if not (total <= SQUARE_MAX) or #row > ROW_MAX + 1 then error('out of range') end
-      versions[number], packed[number] = version, false
+      touch(rows, number)
     end
     at = last + 1
   end
-  rows.is_changed = rows.is_changed or at > 1
 end
 
 local function add(slice, bin, added, first, last)
@@ -501,11 +511,13 @@ local function exchanged(name, process, at_s, number, epoch, since, changes, add
   change(rows, me.own, changes, numbers)
   local bin, answers = add_to_slices(rows, at_s, added, numbers)
   if rows.is_changed then rows.version, rows.is_changed = rows.version + 1, false end
-  for each = 1, rows.version > since and #versions or 0 do
-    if versions[each] > since and me.own[each] then
+  local each, older, own = rows.newest, rows.older, me.own
+  while each and versions[each] > since do
+    if own[each] then
       if not packed[each] then packed[each] = cmsgpack.pack(rows.sums[each]) end
       parts[#parts + 1] = packed[each]
     end
+    each = older[each]
   end
   return {rows.epoch, rows.version, numbers, #parts, bin, answers}, table.concat(parts)
 end

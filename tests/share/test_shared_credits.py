@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from gateway.share.loads import LoadExchange
+from gateway.share.rows import CREDIT_UNIT
+from pooled import send
 from together import Together
 from ttft_gateway.limits.budget import Credit, CreditBudget, RetryBudget
 
@@ -84,3 +87,26 @@ def test_pools_exchange_their_budgets() -> None:
     together.settle(5.0)
     assert together.pools[1].budget.requests.affords(5.2)
     assert together.retries[0].own(5.2).credit == pytest.approx(5.5, abs=0.6)
+
+
+def test_spent_credits_are_reported_at_once_and_fading_ones_rarely() -> None:
+    """No credit can be spent twice for longer than an exchange; credits that only fade are reported in eighths."""
+    together = Together(2)
+    mine, other = together.pools
+    for pool in together.pools:
+        for number in range(60):
+            pool.budget.requests.earn(number / 10)
+    together.settle(6.0)
+    loads = together.parts(0)[0]
+    assert isinstance(loads, LoadExchange)
+    before = loads.own(6.2)[""]
+    assert loads.own(6.4)[""] == before
+    ticket = mine.budget.requests.reserve(6.5)
+    assert ticket is not None
+    send(mine, 0, 6.5)
+    together.settle(6.5)
+    assert loads.own(6.7)[""][0] <= before[0] - CREDIT_UNIT
+    assert other.budget.requests.credit <= other.budget.requests.cap - 1.0
+    reported = {tuple(loads.own(7.0 + second)[""]) for second in range(60)}
+    assert 5 < len(reported) < 40
+    assert loads.own(68.0)[""] == loads.own(120.0)[""]

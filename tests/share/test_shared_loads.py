@@ -276,3 +276,41 @@ def test_loads_that_have_not_changed_are_not_returned() -> None:
     assert together.pools[0].replicas[0].in_flight == 1
     send(together.pools[0], 1, 2.05)
     assert not exchange(mine, "0", 2.05)
+
+
+def test_a_quiet_pool_reports_nothing_new() -> None:
+    """Its rows are the same object until a request, an answer, a failure or another gateway changes something."""
+    together = Together(2)
+    mine, other = together.pools
+    loads = together.parts(0)[0]
+    assert isinstance(loads, LoadExchange)
+    for index in range(3):
+        answer(mine, send(mine, index, 1.0), 1.1)
+    for step in range(30):
+        together.exchange(1.2 + step)
+    quiet = loads.own(32.0)
+    assert loads.own(33.5) is quiet
+    attempt = send(mine, 0, 34.0)
+    together.exchange(34.1)
+    assert other.replicas[0].in_flight == 1
+    answer(mine, attempt, 34.2)
+    together.settle(34.3)
+    assert other.replicas[0].in_flight == 0
+    fail(mine, 1, 35.0)
+    fail(other, 1, 35.0)
+    fail(other, 1, 35.0)
+    together.settle(35.1)
+    assert states(together, 1) == [BreakerState.OPEN] * 2
+    assert loads.own(35.3) is not quiet
+
+
+def test_loads_of_a_quiet_pool_are_replaced_after_a_pause() -> None:
+    """What others report counts again after it was too old, also if it has not changed meanwhile."""
+    together = Together(2)
+    send(together.pools[0], 0, 1.0)
+    together.settle(1.0)
+    for now_s in (1.7, 1.8):
+        together.parts(1)[0].asks(now_s, 0.1)  # without an answer
+    assert together.pools[1].replicas[0].in_flight == 0
+    together.settle(1.9)
+    assert together.pools[1].replicas[0].in_flight == 1
