@@ -122,7 +122,7 @@ def _introduction(settings: Settings, addresses: Addresses, generated_key: str |
     if generated_key is not None:
         yield f"  key {generated_key}, generated for this run because no keys are configured"
     if addresses.admin is not None:
-        yield f"  admin at http://{addresses.admin} (/metrics, /admin/models, /admin/hedging, /admin/events)"
+        yield f"  admin at http://{addresses.admin} (live page; /metrics, /admin/models, /admin/hedging, /admin/events)"
 
 
 def _shown_names(model: ModelSettings) -> str:

@@ -166,7 +166,7 @@ def replica_down(facts: Facts) -> Iterator[Found]:
             if is_down(each) and not is_misconfigured(last, each, facts.now_s):
                 failed = facts.model(model).replicas.get(each.replica)
                 why = _why_down(facts, model, each)
-                why += f"; {failed.failed} failures in a minute" if failed is not None and failed.failed else ""
+                why += f"; failures in a minute: {failed.failed}" if failed is not None and failed.failed else ""
                 sentence = f"replica {each.replica} of {model} fails and gets no requests ({why})"
                 yield Found(sentence, labels={MODEL: model, REPLICA: each.replica})
 

@@ -41,12 +41,12 @@ def test_memory_is_bounded() -> None:
 
 def test_table() -> None:
     """The table puts off above on, fits 80 columns, and shows what hedging cost."""
-    off = tally([200.0] * 98 + [2000.0] * 2)
-    on = tally([200.0] * 98 + [400.0] * 2, hedged=9, won=4, denied=3)
+    off = tally([200.0] * 490 + [2000.0] * 10)
+    on = tally([200.0] * 490 + [400.0] * 10, hedged=45, won=4, denied=3)
     lines = table(off, on, HedgeCount(2.25, 4.0))
     assert [row.split() for row in lines[1:]] == [
-        ["off", "100", "200", "200", "2,000", "-", "-", "-", "-", "-"],
-        ["on", "100", "200", "200", "400", "9", "4", "3", "+9.0%", "2.2", "of", "4.0"],
+        ["off", "500", "200", "200", "2,000", "-", "-", "-", "-", "-"],
+        ["on", "500", "200", "200", "400", "45", "4", "3", "+9.0%", "2.2", "of", "4.0"],
     ]
     assert max(map(len, lines)) < 80
     assert summary(off, on) == "p99: 2,000 ms with hedging off, 400 ms with 9.0% more upstream requests"

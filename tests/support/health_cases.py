@@ -147,8 +147,8 @@ CASES = (
     Case(
         "TtftReplicaDown",
         facts(pool(_OPEN, B), last=_last("failed"), minute=minute(replicas={"a": ReplicaSlot(failed=7)})),
-        "replica a of m fails and gets no requests (last at 05:59:55: status 503, upstream_failed; 7 failures in a "
-        "minute)",
+        "replica a of m fails and gets no requests (last at 05:59:55: status 503, upstream_failed; failures "
+        "in a minute: 7)",
         facts(pool(_OPEN, B), last=_last("misconfigured")),
     ),
     Case(

@@ -158,7 +158,7 @@ def _greet(screen: TextIO, addresses: Addresses, key: str | None, replica_ports:
     base = f"http://{addresses.public.here}/v1"
     admin = "off"
     if addresses.admin is not None:
-        admin = f"http://{addresses.admin.here}/admin/models (learned latencies), /metrics,\n"
+        admin = f"http://{addresses.admin.here} (live page), /admin/models (learned latencies), /metrics,\n"
         admin += f"            live events: curl -N http://{addresses.admin.here}/admin/events"
     authorization = f" \\\n    -H 'authorization: Bearer {key}'" if key else ""
     replicas = ", ".join(f"{name} on port {port}" for name, port in zip(REPLICAS, replica_ports, strict=True))
