@@ -342,7 +342,6 @@ Share = Annotated[
 """Percentage, as a fraction of 1."""
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(no_boolean)]
-Port = Annotated[int, Field(ge=1, le=65_535), BeforeValidator(no_boolean)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(no_boolean)]
 Switch = Annotated[bool, BeforeValidator(_boolean)]
 Name = Annotated[str, AfterValidator(_name)]

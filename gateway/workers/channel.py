@@ -81,11 +81,6 @@ class Channel(asyncio.Protocol):
         self._answering: set[asyncio.Task[None]] = set()
 
     @property
-    def is_connected(self) -> bool:
-        """True until the end of the present connection is known."""
-        return self._transport is not None
-
-    @property
     def is_open(self) -> bool:
         """True while the other side can be reached."""
         return self._transport is not None and not self._transport.is_closing()

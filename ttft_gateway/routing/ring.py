@@ -94,11 +94,10 @@ class Ring:
 
     @staticmethod
     def _groups(ring: Sequence[Replica], start: int, first: Replica | None) -> Iterator[Sequence[Replica]]:
-        starts = range(start, start + len(ring), _GROUP)
-        for group_start in starts:
-            group = [
-                ring[index % len(ring)] for index in range(group_start, min(group_start + _GROUP, start + len(ring)))
-            ]
+        size = len(ring)
+        end = start + size
+        for group_start in range(start, end, _GROUP):
+            group = [ring[index % size] for index in range(group_start, min(group_start + _GROUP, end))]
             if first is not None and group_start == start and first not in group:
                 group.append(first)
             yield group
