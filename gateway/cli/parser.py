@@ -60,7 +60,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         option = unknown[0].partition("=")[0]
         if not option.startswith("-"):
-            command.error(f"unexpected argument {unknown[0]}; remove it")
+            has_file = "config" not in arguments or arguments.config or getattr(arguments, "file", None)
+            is_file = unknown[0].endswith((".yaml", ".yml")) and not has_file
+            remedy = f"write --config {unknown[0]}" if is_file else "remove it"
+            command.error(f"unexpected argument {unknown[0]}; {remedy}")
         command.error(f"unknown option {option}{_suggestion(option, options(command))}")
     if arguments.command == "serve":
         _check_serve(command, arguments)

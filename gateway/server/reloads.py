@@ -131,7 +131,7 @@ class Reloads:
         """Do the same for a reload, in steps that do not hold the event loop for long.
 
         Raises:
-            ReloadFailed: the settings need a restart, or another change has come first.
+            ReloadFailed: the settings need a restart.
         """
         self._check(settings)
         old = self._in_force.topology

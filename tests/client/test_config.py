@@ -84,6 +84,7 @@ def test_counts_of_several_threads_are_exact() -> None:
     assert (counts.requests, counts.hedges, counts.hedge_wins, counts.saved_s) == (2_000, 2_000, 2_000, 1_000.0)
     assert stats.hedge_rate() == 1.0
     assert counts.targets["a"].requests == 4_000
+    assert repr(stats) == "<Stats: 2000 requests, 2000 backups, 2000 won>"
 
 
 def test_names_of_targets_are_bounded() -> None:

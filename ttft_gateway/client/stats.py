@@ -101,6 +101,9 @@ class Stats:
         self.clear()
         _ALL.add(self)
 
+    def __repr__(self) -> str:
+        return f"<Stats: {self._requests} requests, {self._hedges} backups, {self._hedge_wins} won>"
+
     def snapshot(self) -> StatsSnapshot:
         """Return the counts at this moment."""
         with self._lock:
