@@ -157,7 +157,7 @@ class CrossOrigin:
         headers = [
             _VARY,
             (b"access-control-allow-origin", origin),
-            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-methods", b"DELETE, GET, POST"),
             (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
         ]
         if b"access-control-request-headers" in by_name:

@@ -192,8 +192,10 @@ class PassedExchange(ClientExchange):
     # inside
 
     def _refuse(self, error: GatewayError) -> None:
-        """End a request with an upload that goes no further."""
-        if self._transfer is not None and self.started:
+        """End a request with an upload that goes no further; without effect after its end."""
+        if self._transfer is None:
+            return
+        if self.started:
             self._transfer.give_up(error)
         else:
             self._failed(error)

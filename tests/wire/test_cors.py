@@ -37,7 +37,7 @@ def test_a_listed_page_may_ask_and_read(path: str) -> None:
             assert headers == {
                 "vary": "origin",
                 "access-control-allow-origin": "https://app.example",
-                "access-control-allow-methods": "GET, POST",
+                "access-control-allow-methods": "DELETE, GET, POST",
                 "access-control-allow-headers": "authorization,x-stainless-os",
                 "access-control-max-age": "7200",
             }
