@@ -22,7 +22,7 @@ from gateway.cli.terminal import warn
 from gateway.observe.writer import LineWriter
 from gateway.server.process import ExitReport
 
-_THREAD_S_MAX = 0.001  # for which a thread that reads a file may keep the loop waiting; Python's default is 5 ms
+_THREAD_S_MAX = 0.0002  # for which a thread that reads a file may keep the loop waiting; Python's default is 5 ms
 _BUFFER_BYTES_MAX = 256 * 1024  # 2,000 lines, or some 200 tracebacks
 _LOST = b"warning: %d lines of standard error were lost, because nothing read them\n"
 

@@ -9,8 +9,8 @@ is never quoted in a message.
 import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import yaml
@@ -23,6 +23,8 @@ Finding = tuple[Loc, str]
 
 RawMapping = dict[str, object]
 """A mapping of the file, not validated."""
+
+_T = TypeVar("_T")
 
 
 def entries(parent: RawMapping, loc: Loc, key: str) -> list[tuple[Loc, RawMapping]]:
@@ -102,9 +104,20 @@ class Document(msgspec.Struct, frozen=True):
     """
 
     data: object = None
-    positions: Mapping[Loc, Position] = msgspec.field(default_factory=dict)
+    positions: dict[Loc, Position] = msgspec.field(default_factory=dict)
     references: Mapping[Loc, str] = msgspec.field(default_factory=dict)
     faults: Sequence[tuple[Loc, str]] = ()
+
+    def free(self) -> None:
+        """Remove the positions and the items of lists one by one, after their last use.
+
+        Freeing all of a large file at once would hold the interpreter's lock for long.
+        """
+        while self.positions:
+            self.positions.popitem()
+        for items in self.data.values() if isinstance(self.data, dict) else ():
+            while isinstance(items, list) and items:
+                items.pop()
 
 
 class _Loader(yaml.SafeLoader):
@@ -190,7 +203,10 @@ def _not_yaml(problem: str | None, position: Position) -> Document:
 
 
 class _Builder:
-    """Turns YAML nodes into data, and records their positions."""
+    """Turns YAML nodes into data, and records their positions.
+
+    Uses the nodes up: freeing all of a large file at once would hold the interpreter's lock for long.
+    """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
@@ -208,7 +224,7 @@ class _Builder:
 
     def _list(self, node: yaml.SequenceNode, loc: Loc) -> list[object]:
         data = []
-        for index, item in enumerate(node.value):
+        for index, item in enumerate(_used_up(node.value)):
             here = (*loc, index)
             self.positions[here] = _position(item)
             data.append(self.build(item, here))
@@ -216,7 +232,7 @@ class _Builder:
 
     def _mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, object]:
         data: dict[str, object] = {}
-        for key_node, value_node in node.value:
+        for key_node, value_node in _used_up(node.value):
             key = key_node.value.translate(_BRACES) if isinstance(key_node, yaml.ScalarNode) else "?"
             here = (*loc, key)
             first = self.positions.get(here)
@@ -260,6 +276,13 @@ class _Builder:
             self.faults.append((loc, message))
             return "?"
         return value
+
+
+def _used_up(items: list[_T]) -> Iterator[_T]:
+    """Yield the items of a list from the first to the last, and remove each."""
+    items.reverse()
+    while items:
+        yield items.pop()
 
 
 def _position(node: yaml.Node) -> Position:

@@ -84,6 +84,7 @@ def load(file: Path, env: Mapping[str, str], defaults: Mapping[str, object] | No
     settings, findings = _check(document, file.parent)
     if settings is None or findings:
         raise located(file, document, findings)
+    document.free()
     return with_rows(settings)
 
 

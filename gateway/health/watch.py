@@ -37,6 +37,7 @@ from gateway.process_events import (
 LOOK_S: Final = 5.0
 _ENDED_S: Final = 75.0  # for which the end of a process is a trouble
 _NOTES_MAX: Final = 20
+_SLICE: Final = 200  # small objects between two turns of the event loop, less than 1 ms
 _TOTALS: Final[Mapping[str, str]] = {
     "ttft_gateway_log_lines_lost": "log_lines_lost",
     "ttft_gateway_spans_lost": "spans_lost",
@@ -91,7 +92,7 @@ class Watch:
         self._present: dict[Key, Presence] = {}
         self._verdict: Verdict | None = None
         self._shown: frozenset[tuple[str, tuple[tuple[str, str], ...]]] = frozenset()
-        self._replicas: list[dict[str, object]] = []
+        self._replicas: dict[tuple[str, str], dict[str, object]] = {}
         self._totals: deque[tuple[float, Totals]] = deque()
         self._ended: deque[Note] = deque(maxlen=_NOTES_MAX)
         self._reload: Note | None = None
@@ -121,12 +122,16 @@ class Watch:
         """Collect, and judge."""
         collected = await self._collect()
         facts = await self._facts(collected)
+        held = _held(collected, facts)
+        del collected
         slices = presences(facts, self._present)
         while (present := next(slices, None)) is not None:
             self._present = present
             await asyncio.sleep(0)
         judged = self._verdict = verdict(self._present, facts.now_s, self._verdict)
         await self._remember(facts)
+        del facts, slices
+        await _free(held)
         shown = frozenset(
             (each.alert, tuple(each.labels.items())) for each in judged.findings if each.severity is not Severity.NOTE
         )
@@ -148,7 +153,7 @@ class Watch:
             "sentence": judged.sentence,
             "findings": [_described(each) for each in judged.findings],
             "more": judged.more,
-            "replicas": self._replicas,
+            "replicas": list(self._replicas.values()),
         }
 
     async def history(self, model: str) -> ModelHistory:
@@ -209,7 +214,7 @@ class Watch:
             history.half_hour(unix_s),
             history.mean_of_keys(unix_s, minute, RECENT_S),
             collected.pools,
-            _newest(each for part in collected.processes for each in part.last),
+            await _newest(each for part in collected.processes for each in part.last),
             self._gained(_summed(collected)),
             {each.name: each.value for each in collected.values},
             collected.share,
@@ -234,17 +239,34 @@ class Watch:
 
     async def _remember(self, facts: Facts) -> None:
         """Keep the states of the replicas for the page."""
-        rows: list[dict[str, object]] = []
+        rows, before = self._replicas, len(self._replicas)
+        named: dict[tuple[str, str], None] = {}
         for part in facts.parts():
             for model, replicas in part.models().items():
                 slots, late = part.model(model).replicas, part.late(model)
                 for each in replicas:
                     letter, word = state_of(each, slow=is_slow(each, replicas, slots, late))
                     self._history.set_state(model, each.replica, letter, part.now_s)
-                    rows.append(_row(model, each, word, part.last_of(model, each.replica)))
+                    key = model, each.replica
+                    rows[key] = _row(model, each, word, part.last_of(*key))
+                    named[key] = None
             await asyncio.sleep(0)
-        self._history.keep_replicas({(str(row["model"]), str(row["replica"])) for row in rows})
-        self._replicas = rows
+        if len(rows) != before or len(rows) != len(named):
+            self._replicas = {key: rows[key] for key in named}
+            self._history.keep_replicas(set(named))
+
+
+def _held(collected: Collected, facts: Facts) -> list[object]:
+    """Return the parts of a judgement of which there are many."""
+    of_processes = ((*part.slots, *part.last, *part.pools) for part in collected.processes)
+    return [*collected.pools, *facts.minute.models.values(), *(each for part in of_processes for each in part)]
+
+
+async def _free(held: list[object]) -> None:
+    """Free what nothing else holds, in slices: all at once would hold the event loop for some milliseconds."""
+    while held:
+        del held[-_SLICE:]
+        await asyncio.sleep(0)
 
 
 def state_of(replica: ReplicaState, *, slow: bool) -> tuple[str, str]:
@@ -283,10 +305,12 @@ def _time(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")
 
 
-def _newest(attempts: Iterable[LastAttempt]) -> dict[tuple[str, str], LastAttempt]:
+async def _newest(attempts: Iterable[LastAttempt]) -> dict[tuple[str, str], LastAttempt]:
     """Return the last attempts of all processes together."""
     found: dict[tuple[str, str], LastAttempt] = {}
-    for each in attempts:
+    for number, each in enumerate(attempts):
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
         key = each.model, each.replica
         before = found.get(key)
         if before is None:

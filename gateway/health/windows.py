@@ -45,7 +45,7 @@ Bins = dict[int, int]
 """Number of times by bin; a bin ends at 10 ** (bin / 12) s."""
 
 
-class ReplicaSlot(msgspec.Struct):
+class ReplicaSlot(msgspec.Struct, gc=False):
     """Counts of one replica.
 
     Attributes:
@@ -70,7 +70,7 @@ class ReplicaSlot(msgspec.Struct):
     cancelled_s: float = 0.0
 
 
-class ModelSlot(msgspec.Struct):
+class ModelSlot(msgspec.Struct, gc=False):
     """Counts of one model.
 
     Attributes:
@@ -109,7 +109,7 @@ class ModelSlot(msgspec.Struct):
     replicas: dict[str, ReplicaSlot] = {}
 
 
-class CountSlot(msgspec.Struct):
+class CountSlot(msgspec.Struct, gc=False):
     """Counts of all events in one slot of time.
 
     Attributes:
@@ -129,7 +129,7 @@ class CountSlot(msgspec.Struct):
     rejected: dict[str, int] = {}
 
 
-class LastAttempt(msgspec.Struct):
+class LastAttempt(msgspec.Struct, gc=False):
     """The last failure of a replica, and its last answer.
 
     Attributes:

@@ -20,9 +20,9 @@ from gateway.observe.state import DiscoveryState, ModelAdmission, PoolState, Quo
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
-_SLICE_LINES = 64  # about 1 ms
-_PART_SLICES = 8  # 50 kB
-_SLICE_SERIES = 512  # without a line, the same
+_SLICE_LINES = 48  # about 1 ms
+_PART_SLICES = 8  # 40 kB
+_SLICE_SERIES = 192  # without a line, the same
 
 _IN_FLIGHT = "ttft_gateway_in_flight"
 _POSSIBLE = "ttft_gateway_hedging_possible"
@@ -122,20 +122,16 @@ def _slices(scrape: Scrape) -> Iterator[Metric]:
     pools, admission = scrape.pools, scrape.admission
     for family in scrape.instruments.families():
         yield from _sliced(family.name, family.text, family.kind, family.lines())
-    by_pool = [({MODEL: pool.model, "pool": pool.pool}, pool) for pool in pools]
-    yield from _gauges(_POOL_GAUGES, by_pool)
-    by_replica = [({MODEL: pool.model, REPLICA: each.replica}, each) for pool in pools for each in pool.replicas]
-    in_flight = [(labels, float(each.in_flight)) for labels, each in by_replica]
-    in_flight += [({MODEL: model, REPLICA: name}, count) for (model, name), count in scrape.others_in_flight.items()]
-    text = "Attempts under way"
-    yield from _sliced(_IN_FLIGHT, text, "gauge", ((_IN_FLIGHT, labels, count) for labels, count in in_flight))
-    yield from _gauges(_REPLICA_GAUGES, by_replica)
+    yield from _gauges(_POOL_GAUGES, lambda: (({MODEL: pool.model, "pool": pool.pool}, pool) for pool in pools))
+    yield from _sliced(_IN_FLIGHT, "Attempts under way", "gauge", _in_flight_lines(scrape))
+    yield from _gauges(_REPLICA_GAUGES, lambda: _by_replica(pools))
     yield from _sliced(_POSSIBLE, "1 if requests sent to the replica can be hedged", "gauge", _possible_lines(pools))
     yield from _sliced(_LEFT, "Remaining share of a rate limit", "gauge", _left_lines(pools))
     yield from _sliced(_OTHERS, "Usage by others, in seconds of the limit's refill", "gauge", _others_lines(pools))
     yield from _sliced(_COOLING, "Time until a quota may be used again", "gauge", _cooling_lines(pools))
-    yield from _gauges(_DISCOVERY_GAUGES, [({MODEL: each.model, "pool": each.pool}, each) for each in scrape.discovery])
-    yield from _gauges(_MODEL_GAUGES, [({MODEL: each.model}, each) for each in admission.models])
+    sources = [({MODEL: each.model, "pool": each.pool}, each) for each in scrape.discovery]
+    yield from _gauges(_DISCOVERY_GAUGES, lambda: sources)
+    yield from _gauges(_MODEL_GAUGES, lambda: (({MODEL: each.model}, each) for each in admission.models))
     name = "ttft_gateway_request_body_bytes"
     yield from _sliced(
         name, "Bytes of buffered request bodies", "gauge", iter([(name, {}, float(admission.body_bytes))])
@@ -145,12 +141,24 @@ def _slices(scrape: Scrape) -> Iterator[Metric]:
         yield from _sliced(name, text, kind, iter([(sample, dict(labels), float(value))]))
 
 
-def _gauges(gauges: Sequence[Gauge[_T]], states: Sequence[tuple[dict[str, str], _T]]) -> Iterator[Metric]:
-    """Yield gauges; each state has its labels."""
+def _gauges(gauges: Sequence[Gauge[_T]], states: Callable[[], Iterable[tuple[dict[str, str], _T]]]) -> Iterator[Metric]:
+    """Yield gauges; `states` returns the states with their labels, and is called for each gauge."""
     for name, text, read in gauges:
-        values = ((labels, read(state)) for labels, state in states)
-        lines = ((name, labels, value) for labels, value in values if value is not None)
+        values = ((labels, read(state)) for labels, state in states())
+        lines = (None if value is None else (name, labels, value) for labels, value in values)
         yield from _sliced(name, text, "gauge", lines)
+
+
+def _by_replica(pools: Iterable[PoolState]) -> Iterator[tuple[dict[str, str], ReplicaState]]:
+    """Yield every replica with its labels; a list of them would take milliseconds."""
+    return (({MODEL: pool.model, REPLICA: each.replica}, each) for pool in pools for each in pool.replicas)
+
+
+def _in_flight_lines(scrape: Scrape) -> Iterator[Line]:
+    for labels, each in _by_replica(scrape.pools):
+        yield _IN_FLIGHT, labels, float(each.in_flight)
+    for (model, name), count in scrape.others_in_flight.items():
+        yield _IN_FLIGHT, {MODEL: model, REPLICA: name}, count
 
 
 def _possible_lines(pools: Sequence[PoolState]) -> Iterator[Line]:
@@ -166,11 +174,11 @@ def _sliced(name: str, text: str, kind: str, lines: Iterator[Line | None]) -> It
     for line in lines:
         if line is None:
             series += 1
-            continue
+        else:
+            metric.add_sample(*line)
         if len(metric.samples) >= _SLICE_LINES or series >= _SLICE_SERIES:
             yield metric
             metric, series = Metric(name, text, kind), 0
-        metric.add_sample(*line)
     yield metric
 
 

@@ -201,7 +201,8 @@ class Family(Generic[T]):
     def lines(self) -> Iterator[Line | None]:
         """Return the samples of all series, and None after each; a new series is in the next scrape."""
         for values, series in self.items():
-            yield from series.lines(self.name, dict(zip(self.labels, values, strict=True)))
+            if series.is_shown:
+                yield from series.lines(self.name, dict(zip(self.labels, values, strict=True)))
             yield None
 
     def dump(self) -> list[tuple[tuple[str, ...], list[float]]]:

@@ -1,6 +1,7 @@
 """The state of the gateway for scrapes and the admin address: frozen snapshots, taken on demand.
 
 Owns the data classes and the pace of reading; the owner of the pools takes the snapshots. Independent of their readers.
+The classes have values and no way back to their owner, so the garbage collector passes them by (`gc=False`).
 
 Units: seconds; budget levels in credits (one credit is one hedge).
 """
@@ -13,7 +14,7 @@ import msgspec
 _SLICE_PARTS = 8  # parts read in one iteration of the event loop, about 1 ms: each computes the quantiles of a replica
 
 
-class ReplicaState(msgspec.Struct, frozen=True):
+class ReplicaState(msgspec.Struct, frozen=True, gc=False):
     """Snapshot of one replica.
 
     Attributes:
@@ -61,7 +62,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
     ttft_p99_s: float | None = None
 
 
-class LimitState(msgspec.Struct, frozen=True):
+class LimitState(msgspec.Struct, frozen=True, gc=False):
     """Snapshot of one limit of a quota.
 
     Attributes:
@@ -85,7 +86,7 @@ class LimitState(msgspec.Struct, frozen=True):
     others_s: float = 0.0
 
 
-class QuotaState(msgspec.Struct, frozen=True):
+class QuotaState(msgspec.Struct, frozen=True, gc=False):
     """Snapshot of one quota's ledger.
 
     Attributes:
@@ -102,7 +103,7 @@ class QuotaState(msgspec.Struct, frozen=True):
     released: int
 
 
-class PoolState(msgspec.Struct, frozen=True):
+class PoolState(msgspec.Struct, frozen=True, gc=False):
     """Snapshot of one pool of a model.
 
     Attributes:
@@ -125,7 +126,7 @@ class PoolState(msgspec.Struct, frozen=True):
     quotas: tuple[QuotaState, ...] = ()
 
 
-class DiscoveryState(msgspec.Struct, frozen=True):
+class DiscoveryState(msgspec.Struct, frozen=True, gc=False):
     """Snapshot of a source of replicas (`discover`).
 
     Attributes:
@@ -145,7 +146,7 @@ class DiscoveryState(msgspec.Struct, frozen=True):
     fault: str | None
 
 
-class LeaseState(msgspec.Struct, frozen=True):
+class LeaseState(msgspec.Struct, frozen=True, gc=False):
     """The leases of one limit.
 
     Attributes:
@@ -159,7 +160,7 @@ class LeaseState(msgspec.Struct, frozen=True):
     owed: float = 0.0
 
 
-class MismatchState(msgspec.Struct, frozen=True):
+class MismatchState(msgspec.Struct, frozen=True, gc=False):
     """A limit that another process has lower.
 
     Attributes:
@@ -173,7 +174,7 @@ class MismatchState(msgspec.Struct, frozen=True):
     counts: float
 
 
-class ShareState(msgspec.Struct, frozen=True):
+class ShareState(msgspec.Struct, frozen=True, gc=False):
     """The exchange of a process with others.
 
     Attributes:
@@ -205,7 +206,7 @@ class ShareState(msgspec.Struct, frozen=True):
     mismatches: tuple[MismatchState, ...] = ()
 
 
-class ModelAdmission(msgspec.Struct, frozen=True):
+class ModelAdmission(msgspec.Struct, frozen=True, gc=False):
     """Snapshot of a model with a concurrency limit.
 
     Attributes:
@@ -225,7 +226,7 @@ class ModelAdmission(msgspec.Struct, frozen=True):
     waiting_by_key: Mapping[str, int]
 
 
-class KeyAdmission(msgspec.Struct, frozen=True):
+class KeyAdmission(msgspec.Struct, frozen=True, gc=False):
     """Snapshot of a key with limits.
 
     Attributes:
@@ -242,7 +243,7 @@ class KeyAdmission(msgspec.Struct, frozen=True):
     tokens_left: int | None
 
 
-class AdmissionState(msgspec.Struct, frozen=True):
+class AdmissionState(msgspec.Struct, frozen=True, gc=False):
     """Snapshot of the models and keys that have limits, and of the memory for request bodies."""
 
     models: tuple[ModelAdmission, ...] = ()

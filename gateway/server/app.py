@@ -7,7 +7,7 @@ settings in force has `InForce`, or is renewed in `Gateway._use_new`. No policy 
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from gateway.listed_keys import KeyChange
 from gateway.observe.hub import Observers
 from gateway.observe.logs import epoch_of
 from gateway.observe.process import ALONE, Member
-from gateway.observe.proof import every_goal, goals
+from gateway.observe.proof import every_goal
 from gateway.process_events import AcceptingChanged
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
@@ -134,9 +134,9 @@ class Gateway:
         topology = self.in_force.topology
         self.tokens.use_new()
         if self._keepers is not None:
-            self._keepers.follow(token_sources(topology.settings))
+            self._keepers.follow(user.source for user in self.in_force.token_users())
         self.public.use_new()
-        self._observers.measure(goals(topology.settings), partial(every_goal, topology.settings))
+        self._observers.measure(topology.goals, partial(every_goal, topology.settings))
         self._tracing.use(topology.settings.tracing)
         if self._sharing is not None:
             self._sharing.use(topology.models.values(), topology.ledgers)
@@ -200,10 +200,16 @@ class Gateway:
     def keep_warm(self) -> None:
         """Keep a connection open to every replica of each pool in use; must be called every few seconds."""
         topology = self.in_force.topology
-        topology.keep_warm()
+        self._step(topology.keep_warm())
         for model, replica in topology.forget_drained(self.runtime.loop.time()):
             self.view.metrics.forget(model, replica)
             self._windows.forget(model, replica)
+
+    def _step(self, steps: Iterator[None]) -> None:
+        """Take a step now, and each later one in another turn of the loop."""
+        for _ in steps:
+            self.runtime.loop.call_soon(self._step, steps)
+            return
 
     def on_accepting(self, address: str, error: OSError | None) -> None:
         """Report that accepting connections fails, or with None that it works again."""

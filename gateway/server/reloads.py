@@ -5,6 +5,7 @@ keep their old objects. Part of the composition root. Units: seconds of the loop
 """
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import Awaitable, Callable, Collection
@@ -97,10 +98,14 @@ class Reloads:
             try:
                 base = self.discovery.base or self._in_force.topology.settings
                 found = await self.discovery.prepare(await read_again(self._reread, base))
+                await asyncio.sleep(0)
                 await self.prepare_tokens(token_sources(found.settings))
                 async with self._changing:
-                    event, switched = self.commit(await self.prepare_in_steps(found.settings))
+                    topology = await self.prepare_in_steps(found.settings)
+                    await asyncio.sleep(0)
+                    event, switched = self.commit(topology)
                     self.discovery.commit(found)
+                await asyncio.sleep(0)
             except Exception as error:
                 text, old = reload_fault(error), self._in_force.topology
                 self._emit(ConfigReloaded(self._loop.time(), len(old.models), len(old.replicas), 0, text))
@@ -133,7 +138,9 @@ class Reloads:
         Raises:
             ReloadFailed: the settings need a restart.
         """
+        await asyncio.sleep(0)
         self._check(settings)
+        await asyncio.sleep(0)
         old = self._in_force.topology
         steps = build_in_steps(settings, self._foundation, old)
         try:
@@ -167,11 +174,9 @@ class Reloads:
 
     def commit(self, topology: Topology) -> tuple[ConfigReloaded, list[ReplicaSwitched]]:
         """Use a new topology for new requests; return the events to emit."""
-        old = self._in_force.topology
         switched = self._replace(topology)
-        kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
-        new, rekeyed = len(topology.replicas) - kept, len(topology.new_keys)
-        return ConfigReloaded(self._loop.time(), len(topology.models), kept, new, rekeyed=rekeyed), switched
+        new, rekeyed = len(topology.replicas) - topology.kept, len(topology.new_keys)
+        return ConfigReloaded(self._loop.time(), len(topology.models), topology.kept, new, rekeyed=rekeyed), switched
 
     def _replace(self, topology: Topology) -> list[ReplicaSwitched]:
         """Replace the topology; return an event for each replica that was taken in."""
@@ -198,7 +203,27 @@ async def read_again(reread: Reread | None, old: Settings) -> Settings:
     """
     if reread is None:
         raise ReloadFailed("there is no configuration file: the gateway was started with options; restart it")
-    return await asyncio.to_thread(lambda: reread().keeping(old))
+    return await asyncio.to_thread(_read, reread, old)
+
+
+def _read(reread: Reread, old: Settings) -> Settings:
+    """Read the settings on a thread, without a step that keeps the interpreter's lock, and so the loop, for long.
+
+    Reading leaves no garbage, but a collection would go through all that is read. The new objects of models that are
+    the same are freed one by one.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        read = reread()
+        models, kept = list(read.models), read.keeping(old)
+        del read
+        while models:
+            models.pop()
+        return kept
+    finally:
+        if collects:
+            gc.enable()
 
 
 def check_reload(old: Settings, new: Settings) -> None:

@@ -25,6 +25,7 @@ from gateway.config import settings as config
 from gateway.config.settings import KeySettings
 from gateway.events import PreviousKeyUsed
 from gateway.listed_keys import ListedKeys
+from gateway.observe.proof import Goal, goals
 from gateway.race.context import Model
 from gateway.server.credentials.board import TokenUser
 from gateway.server.model_parts import Before, Foundation, ModelParts, NewKey, PartsBuilder, answers_as
@@ -51,6 +52,7 @@ _PASSED_HEADERS = frozenset(
     }
 )
 _STEP_MODELS = 8  # some 2 ms, if all are built
+_WARM_MODELS = 250  # some 0.5 ms
 _DRAINED_S = 300.0  # time for which a removed replica stays in the metrics
 _T = TypeVar("_T")
 
@@ -87,6 +89,8 @@ class Topology(msgspec.Struct, frozen=True):
         replicas: replicas by names of model and replica.
         drained: replicas that were removed, by the same names.
         new_keys: replicas with another key than in the previous topology.
+        kept: number of replicas that the previous topology has, too.
+        goals: goals of the models with measured hedging.
     """
 
     settings: config.Settings
@@ -102,6 +106,8 @@ class Topology(msgspec.Struct, frozen=True):
     replicas: dict[tuple[str, str], Replica]
     drained: dict[tuple[str, str], Drained]
     new_keys: list[NewKey]
+    kept: int
+    goals: Mapping[str, Goal]
 
     def take_over(self, old: "Topology", now_s: float) -> list[Model]:
         """Go on as the previous topology: replicas stay out, keys change; return the models that are other objects.
@@ -143,11 +149,16 @@ class Topology(msgspec.Struct, frozen=True):
             del self.drained[model, name]
         return over
 
-    def keep_warm(self) -> None:
-        """Keep a connection open to every replica of each pool in use; must be called every few seconds."""
-        for parts in self.parts.values():
+    def keep_warm(self) -> Iterator[None]:
+        """Keep a connection open to every replica of each pool in use; must be called every few seconds.
+
+        Yields between steps that are too short to delay a stream.
+        """
+        for number, parts in enumerate(self.parts.values(), 1):
             for pool in parts.warm_pools:
                 pool.keep_warm()
+            if number % _WARM_MODELS == 0:
+                yield
 
     def set_kept(self) -> None:
         """Give objects that several topologies share the values of these settings."""
@@ -273,7 +284,14 @@ class _Builder:
         named = _with_aliases(models, settings.models)
         tracing = settings.tracing
         traces = None if tracing is None else TraceStart(tracing.sample, random.Random().getrandbits)
+        yield
         serving = Serving(named, keys, bodies, uploads, admission, counts, limits, attempts, traces, listed_keys)
+        clients = {origin: client for each in parts.values() for origin, client in each.clients.items()}
+        yield
+        drained = self._drained(() if previous is None else previous.models, self._builder.replicas)
+        yield
+        kept = self._kept(self._builder.replicas)
+        yield
         return Topology(
             settings,
             serving,
@@ -284,11 +302,17 @@ class _Builder:
             memory,
             self._ledgers,
             parts,
-            {origin: client for each in parts.values() for origin, client in each.clients.items()},
+            clients,
             self._builder.replicas,
-            self._drained(() if previous is None else previous.models, self._builder.replicas),
+            drained,
             self._builder.new_keys,
+            kept,
+            goals(settings),
         )
+
+    def _kept(self, replicas: Mapping[tuple[str, str], Replica]) -> int:
+        old = {} if self._previous is None else self._previous.replicas
+        return sum(replica is old.get(named) for named, replica in replicas.items())
 
     def _on_previous_key(self, name: str) -> None:
         self._runtime.emit(PreviousKeyUsed(self._runtime.loop.time(), name))
@@ -321,6 +345,8 @@ class _Builder:
             replicas=replicas,
             drained=drained,
             new_keys=self._builder.new_keys,
+            kept=self._kept(replicas),
+            goals=goals(self._settings),
         )
 
     def _drained(
@@ -346,11 +372,12 @@ def _with_aliases(models: Mapping[str, Model], settings: Sequence[config.ModelSe
 
 def _kept_queues(old: Topology, settings: Sequence[config.ModelSettings]) -> dict[str, ModelQueue]:
     """Return the previous queues of the models with unchanged concurrency: their requests still count."""
-    before = {model.name: (model.concurrency, model.queue) for model in old.settings.models}
+    queues = old.model_queues
+    before = {model.name: (model.concurrency, model.queue) for model in old.settings.models if model.name in queues}
     return {
-        model.name: old.model_queues[model.name]
+        model.name: queues[model.name]
         for model in settings
-        if model.name in old.model_queues and before[model.name] == (model.concurrency, model.queue)
+        if before.get(model.name) == (model.concurrency, model.queue)
     }
 
 

@@ -38,9 +38,9 @@ class Holds(NamedTuple):
     """The longest holds of the event loop that are accepted, in milliseconds."""
 
     scrape: float = 5.0
-    everything: float = 20.0
-    verdicts: float = 10.0
-    reload: float = 30.0
+    everything: float = 5.0
+    verdicts: float = 5.0
+    reload: float = 5.0
 
 
 _WITH_WORKERS: Final = Holds(100.0, 100.0, 100.0, 100.0)  # each worker sends its counts in one piece

@@ -1,8 +1,9 @@
 """Runs the gateway's command line, and measures how long each of its event loops is held; growth.py starts it.
 
-A hold is the CPU time of the process between two turns of a loop: it has no time of other processes in it, and it
-contains the time for which another thread kept the interpreter's lock. SIGUSR1 begins a measurement, and writes the
-last one to TICKS_FOLDER/PID. Units: seconds.
+A hold is the CPU time of the loop's thread between two turns of the loop, and the time for which another thread kept
+the interpreter's lock: the CPU time of other threads, less the time for which the loop's thread waited for a CPU, as
+the kernel counts it. So it has no time of other processes in it. SIGUSR1 begins a measurement, and writes the last one
+to TICKS_FOLDER/PID. Linux. Units: seconds.
 """
 
 import asyncio
@@ -26,7 +27,8 @@ class Ticks:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._before_s = 0.0
+        self._kernel = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        self._before = self._read()
         self.longest_s = 0.0
         self.count = 0
 
@@ -40,14 +42,20 @@ class Ticks:
         )
         written.rename(target)
         is_first = self.count == 0
-        self._before_s, self.longest_s, self.count = time.process_time(), 0.0, 1
+        self._before, self.longest_s, self.count = self._read(), 0.0, 1
         if is_first:
             self._loop.call_soon(self._tick)
 
+    def _read(self) -> tuple[float, float, float]:
+        """Return the CPU time of this thread and of all, and the time for which this thread has waited for a CPU."""
+        waited_s = int(os.pread(self._kernel, 100, 0).split()[1]) / 1e9
+        return time.thread_time(), time.process_time(), waited_s
+
     def _tick(self) -> None:
-        now_s = time.process_time()
-        self.longest_s = max(self.longest_s, now_s - self._before_s)
-        self._before_s = now_s
+        now = self._read()
+        own_s, all_s, waited_s = (after - before for after, before in zip(now, self._before, strict=True))
+        self.longest_s = max(self.longest_s, own_s + max(0.0, all_s - own_s - waited_s))
+        self._before = now
         self.count += 1
         self._loop.call_soon(self._tick)
 

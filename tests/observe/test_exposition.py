@@ -202,3 +202,14 @@ def test_every_metric_is_documented() -> None:
             name = piece.name + ("_total" if piece.type == "counter" else "")
             exported.setdefault(name, (piece.type, set(piece.samples[0].labels)))
     assert documented == exported
+
+
+def test_states_and_series_without_a_sample_are_read_in_slices_too() -> None:
+    """A gauge that no replica has, or a counter at 0, is read in slices of the replicas."""
+    states = tuple(ReplicaState(f"r{number}", 0, "closed") for number in range(1000))
+    metrics = Metrics(lambda: [PoolState("llama", "llama", "off", True, 0.0, 0.0, states)])
+    for state in states:
+        metrics.instruments.hedges_fired.at("llama", state.replica)
+    pieces = [piece.name for piece in exposition._slices(run_virtual(metrics.scrape()))]
+    assert pieces.count("ttft_gateway_replica_draining") >= 5
+    assert pieces.count("ttft_gateway_hedges_fired") >= 5
