@@ -89,6 +89,7 @@ class Watch:
         self._now_s = now_s
         self._epoch_s = epoch_s
         self._history = History(self._unix_s())
+        self._looking = asyncio.Lock()
         self._present: dict[Key, Presence] = {}
         self._verdict: Verdict | None = None
         self._shown: frozenset[tuple[str, tuple[tuple[str, str], ...]]] = frozenset()
@@ -119,7 +120,11 @@ class Watch:
         self._ended.append(self._note(self._now_s(), subject, reason))
 
     async def look(self) -> Verdict:
-        """Collect, and judge."""
+        """Collect, and judge; one look at a time, because each one takes slots that are collected once."""
+        async with self._looking:
+            return await self._look()
+
+    async def _look(self) -> Verdict:
         collected = await self._collect()
         facts = await self._facts(collected)
         held = _held(collected, facts)

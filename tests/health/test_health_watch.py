@@ -1,5 +1,6 @@
 """The watch: from the events and states of processes to the verdict, its event and its document."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,6 +70,26 @@ def test_a_change_is_one_event() -> None:
         ),
         HealthChanged(35.0, "well", "well", ()),
     ]
+
+
+def test_looks_follow_each_other() -> None:
+    """A reader that comes before the first verdict does not collect beside the look that makes it."""
+    under_way, most = 0, 0
+
+    async def collect() -> Collected:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.1)
+        under_way -= 1
+        return Collected([ProcessFacts()], [pool()])
+
+    async def main() -> None:
+        watch = Watch(collect, lambda _: None, lambda: 0.0, lambda: NOW_S)
+        await asyncio.gather(watch.look(), watch.health())
+
+    run_virtual(main())
+    assert most == 1
 
 
 def test_the_document() -> None:
