@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from ttft_gateway import HedgingTransport
 from ttft_gateway.client.asked import Asked, Event

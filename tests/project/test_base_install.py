@@ -32,6 +32,17 @@ with httpx.Client(transport=HedgingTransport(HedgeConfig(), stats=Stats())) as c
         pass
 print(*sys.modules)
 """
+IMPORT = """
+import sys
+import httpx
+before = set(sys.modules)
+from ttft_gateway import {0}
+loaded = sys.modules.keys() - before
+classes = [each for name in loaded for each in vars(sys.modules[name]).values() if isinstance(each, type)]
+print(*loaded)
+print(*[each.__qualname__ for each in classes if hasattr(each, "__dataclass_fields__")])
+"""
+MODULES_MAX = 76  # of this package, for a transport
 COMMANDS_WITHOUT_SERVE = """
 import importlib.metadata
 import sys
@@ -58,6 +69,16 @@ def test_a_process_with_a_transport_loads_no_server(name: str) -> None:
     assert "ttft_gateway.client.hedger" in loaded, done.stderr
     assert not loaded.intersection(SERVER_ONLY)
     assert not [each for each in loaded if each.startswith(("gateway.api", "gateway.config", "streaming_bench"))]
+
+
+@pytest.mark.parametrize("name", ["HedgingTransport", "AsyncHedgingTransport"])
+def test_the_import_of_a_transport_stays_quick(name: str) -> None:
+    """A transport loads few modules, of few packages, and no dataclass: a `Struct` is made a hundred times faster."""
+    loaded, dataclasses = _run(IMPORT.format(name)).stdout.split("\n")[:2]
+    packages = {each.partition(".")[0] for each in loaded.split()} - sys.stdlib_module_names
+    assert packages == {"ddsketch", "msgspec", "six", "ttft_gateway", "typing_extensions"}
+    assert sum(each.startswith("ttft_gateway") for each in loaded.split()) <= MODULES_MAX
+    assert dataclasses == ""
 
 
 def test_the_synchronous_transport_loads_no_event_loop() -> None:

@@ -19,8 +19,9 @@ from ttft_gateway.routing.strategies import Crossing
 # Prints the defaults of all who have some; None is no default, because the core has it. With an argument, every number
 # is changed in its one place before.
 PROGRAM = """
-import dataclasses, json, sys
-from msgspec.structs import asdict, replace
+import json, sys
+from msgspec import NODEFAULT
+from msgspec.structs import asdict, fields, replace
 import ttft_gateway.apis.base as base
 import gateway.config.addresses as addresses
 import ttft_gateway.hedging.contract as contract
@@ -51,7 +52,7 @@ from streaming_bench.simulation.comparison import ComparisonPlan
 found = {}
 for section in (settings.HedgeSettings, settings.MeasureSettings):
     found |= {f"{section.__name__}.{name}": field.get_default() for name, field in section.model_fields.items()}
-found |= {f"HedgeConfig.{field.name}": field.default for field in dataclasses.fields(HedgeConfig)}
+found |= {f"HedgeConfig.{field.name}": field.default for field in fields(HedgeConfig) if field.default is not NODEFAULT}
 replayed = asdict(settings_of(budget=0.5, delay_min_s=0.5))
 replayed = {name: value for name, value in replayed.items() if isinstance(value, int | float) and value != 0.5}
 found |= {f"replay.{name}": value for name, value in replayed.items()}

@@ -1,9 +1,8 @@
 """The breaker: when it opens, what it lets through, when it closes again."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ttft_gateway.routing.replicas import OPEN_S, OPEN_S_MAX, Breaker, BreakerState
 

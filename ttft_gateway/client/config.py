@@ -5,8 +5,9 @@ Times are seconds. The policy is the gateway's (docs/hedging.md).
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+import msgspec
 
 from ttft_gateway.hedging.parameters import DEFAULTS, HEDGES_MAX, HedgeParameters
 from ttft_gateway.hedging.plan import Policy
@@ -25,8 +26,7 @@ _KEYS: Final = ("endpoint", "origin")
 _POLICIES: Final = {"adaptive": Policy.ADAPTIVE, "percentile": Policy.QUANTILE, "off": Policy.OFF}
 
 
-@dataclass(frozen=True, slots=True)
-class HedgeConfig:
+class HedgeConfig(msgspec.Struct, frozen=True):
     """When a late request gets a backup, and how many may.
 
     Attributes:
@@ -59,7 +59,7 @@ class HedgeConfig:
     warmup_requests: int = DEFAULTS.warm_samples
     warmup_delay: float | None = None
     key: Key = "endpoint"
-    safe: Mapping[str, First] = field(default_factory=dict, hash=False)
+    safe: Mapping[str, First] = msgspec.field(default_factory=dict)
     allow_billed_hedges: bool = False
 
     def __post_init__(self) -> None:

@@ -6,8 +6,9 @@ library's own class, which reads its requests (`Racing`), and replaces the body 
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
 
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.client.asked import Asked
@@ -33,8 +34,7 @@ _WAIT, _FIRST, _ERROR = Verdict.WAIT, Verdict.FIRST, Verdict.ERROR
 _ENDS: Final = (b"[DONE]", b'"message_stop"', b'"response.completed"', b'"response.incomplete"')
 
 
-@dataclass(slots=True)
-class Opened(Generic[_R]):
+class Opened(msgspec.Struct, Generic[_R]):
     """A response of which the headers were received.
 
     Attributes:
@@ -52,7 +52,7 @@ class Opened(Generic[_R]):
     status: int
     headers: Headers
     rest: AsyncIterator[bytes]
-    chunks: list[bytes] = field(default_factory=list)
+    chunks: list[bytes] = msgspec.field(default_factory=list)
     error: Exception | None = None
 
 

@@ -7,8 +7,9 @@ the first event or at the failure of all attempts. Times are seconds.
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from ttft_gateway.hedging.outcomes import Outcome
 
@@ -22,8 +23,7 @@ ATTRIBUTE: Final = "ttft_race"
 _log: Final = logging.getLogger("ttft_gateway")
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptReport:
+class AttemptReport(msgspec.Struct, frozen=True):
     """One attempt.
 
     Attributes:
@@ -45,8 +45,7 @@ class AttemptReport:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class DenialReport:
+class DenialReport(msgspec.Struct, frozen=True):
     """A late request that got no backup at that time.
 
     Attributes:
@@ -136,8 +135,8 @@ class RaceReport:
             "delay_s": self.delay_s,
             "first_s": self.first_s,
             "saved_s": self.saved_s,
-            "attempts": [asdict(each) for each in self.attempts],
-            "denials": [asdict(each) for each in self.denials],
+            "attempts": [msgspec.structs.asdict(each) for each in self.attempts],
+            "denials": [msgspec.structs.asdict(each) for each in self.denials],
         }
 
     def __str__(self) -> str:

@@ -24,11 +24,10 @@ _PLACES_MAX: Final = 512  # of segments
 _VALUES_MAX: Final = 32  # of the segments at one place: more are identifiers
 _NAME_MAX: Final = 200  # characters of a path that identify a population
 _ANY: Final = b"{}"
-_IDENTIFIER: Final = re.compile(
-    rb"""\d+ | [0-9a-f]{8}-[0-9a-f-]{27} | (?=.*\d)[0-9a-f]{8,} | (?=(?:.*\d){3})[\w.~-]{12,} | .*[@%].* | .{41,}""",
-    re.VERBOSE | re.IGNORECASE | re.DOTALL,
-)
-_RULE: Final = re.compile(r"(\*|[A-Z]+) (\*\S*|(?:https?://[^/\s]+)?/\S*)")
+# compiled at the first use, because the time to import counts
+_IDENTIFIER: Final = rb"""(?xis)
+    \d+ | [0-9a-f]{8}-[0-9a-f-]{27} | (?=.*\d)[0-9a-f]{8,} | (?=(?:.*\d){3})[\w.~-]{12,} | .*[@%].* | .{41,}"""
+_RULE: Final = r"(\*|[A-Z]+) (\*\S*|(?:https?://[^/\s]+)?/\S*)"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -107,7 +106,7 @@ class Rules:
         template = origin.encode()
         for segment in path.split(b"/")[1:]:
             values = self._values.get(template, ())
-            if values is None or _IDENTIFIER.fullmatch(segment):
+            if values is None or re.fullmatch(_IDENTIFIER, segment):
                 shown = _ANY
             else:
                 shown = segment if segment in values else self._learn(template, segment)
@@ -130,7 +129,7 @@ class Rules:
 def _read(safe: Mapping[str, First]) -> list[tuple[str, str, First | None]]:
     found: list[tuple[str, str, First | None]] = []
     for rule, first in safe.items():
-        parts = _RULE.fullmatch(rule)
+        parts = re.fullmatch(_RULE, rule)
         if parts is None:
             raise ValueError(f"a rule of safe is {rule!r}; use a method and a path, such as 'POST /search/*'")
         found.append((parts[1], parts[2], first))

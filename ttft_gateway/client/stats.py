@@ -7,8 +7,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from ttft_gateway.estimation.window import Window
 
@@ -19,8 +20,7 @@ _TARGETS_MAX: Final = 256  # names; further ones are counted together
 _OTHER: Final = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class TargetSnapshot:
+class TargetSnapshot(msgspec.Struct, frozen=True):
     """The counts of one target.
 
     Attributes:
@@ -43,8 +43,7 @@ class TargetSnapshot:
     first_p95_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StatsSnapshot:
+class StatsSnapshot(msgspec.Struct, frozen=True):
     """The counts of all transports that share a `Stats` object.
 
     Attributes:
@@ -65,9 +64,9 @@ class StatsSnapshot:
     hedge_wins: int = 0
     primary_wins: int = 0
     budget_exhausted: int = 0
-    denied: Mapping[str, int] = field(default_factory=dict)
+    denied: Mapping[str, int] = msgspec.field(default_factory=dict)
     saved_s: float = 0.0
-    targets: Mapping[str, TargetSnapshot] = field(default_factory=dict)
+    targets: Mapping[str, TargetSnapshot] = msgspec.field(default_factory=dict)
 
     @property
     def hedge_rate(self) -> float:

@@ -4,11 +4,12 @@ Facts about providers are the gateway's (`ttft_gateway.apis.catalog`), found by 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
+
+import msgspec
 
 from ttft_gateway.apis.base import Endpoint
 from ttft_gateway.apis.catalog import CATALOG, Kind
@@ -35,8 +36,7 @@ Origin = tuple[str, str, int]
 """Scheme, host and port."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(msgspec.Struct, frozen=True):
     """A source of tokens that end, which are fetched off the loop and renewed before their end.
 
     Attributes:
@@ -49,14 +49,18 @@ class Credential:
     """
 
     source: Literal["aws", "google", "azure", "command", "file"]
-    command: Sequence[str] = field(default=(), repr=False)
+    command: Sequence[str] = ()
     file: str | None = None
     profile: str | None = None
     region: str | None = None
 
+    def __repr__(self) -> str:
+        """Return its fields without the command, which may have a secret."""
+        given = {name: getattr(self, name) for name in ("source", "file", "profile", "region")}
+        return f"Credential({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Target:
+
+class Target(msgspec.Struct, frozen=True, eq=False):
     """One replica.
 
     Attributes:
@@ -67,7 +71,7 @@ class Target:
         headers: further headers, sent to this address only; they replace the request's.
         kind: kind of the server (docs/providers.md); None: found by the host, else a compatible server.
         credential: source of tokens that are sent instead of a key; "aws", "google" and "azure" need no other options.
-        token: the token of the credential; None if there is no credential.
+        token: the token of the credential, which sets it; None if there is no credential.
 
     Raises:
         ValueError: an argument has no meaning, or contradicts another one.
@@ -75,13 +79,13 @@ class Target:
     """
 
     base_url: str
-    api_key: str | None = field(default=None, repr=False)
+    api_key: str | None = None
     model: str | None = None
     name: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     kind: str | None = None
     credential: Credential | Literal["aws", "google", "azure"] | None = None
-    token: "TargetToken | None" = field(default=None, init=False, repr=False)
+    token: "TargetToken | None" = None
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.base_url)
@@ -100,8 +104,15 @@ class Target:
 
         if self.api_key is not None:
             raise ValueError("api_key and credential are set; remove one of the two")
-        object.__setattr__(self, "credential", credential)
-        object.__setattr__(self, "token", token_of(credential, self.base_url, self.kind or kind_name(self.base_url)))
+        msgspec.structs.force_setattr(self, "credential", credential)
+        msgspec.structs.force_setattr(
+            self, "token", token_of(credential, self.base_url, self.kind or kind_name(self.base_url))
+        )
+
+    def __repr__(self) -> str:
+        """Return its fields without secrets."""
+        given = {name: getattr(self, name) for name in ("base_url", "model", "name", "kind", "credential")}
+        return f"Target({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
     def __reduce__(self) -> Any:
         """Pickle the arguments: a token stays in its process."""

@@ -8,11 +8,12 @@ all costs are 1).
 Units: credits are requests or tokens; now_s in seconds.
 """
 
-from dataclasses import dataclass
 from math import exp, inf
 from typing import Final, NamedTuple
 
 # docs/design/0005
+import msgspec
+
 _CAP_COSTS: Final = 3.0
 SAVED_COSTS: Final = _CAP_COSTS / 2  # at the first request
 _CAP_ACCRUAL_S: Final = 6.0
@@ -26,8 +27,7 @@ _RETRIES_SAVED: Final = 10.0
 _RETRY_ACCRUAL_S: Final = 10.0
 
 
-@dataclass(slots=True, eq=False)
-class Ticket:
+class Ticket(msgspec.Struct, eq=False):
     """Credits taken for one hedge until the ticket is settled or released; only the first call has an effect."""
 
     cost: float

@@ -8,8 +8,9 @@ Units: seconds of the loop's clock, tokens.
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from ttft_gateway.apis.base import STALL_S
 from ttft_gateway.estimation.prefixes import PrefixMemory, favourite, seed_of, uncached_tokens
@@ -66,8 +67,7 @@ class BreakShare:
         return self._share * 0.5 ** ((now_s - self._at_s) / _BREAK_HALF_LIFE_S) if self._share else 0.0
 
 
-@dataclass(slots=True)
-class OthersLoad:
+class OthersLoad(msgspec.Struct):
     """The part of a replica's load that other gateways have reported.
 
     Attributes:
@@ -93,8 +93,7 @@ class OthersLoad:
     opened: bool = False
 
 
-@dataclass(slots=True)
-class ReplicaLoad:
+class ReplicaLoad(msgspec.Struct):
     """The estimated load of a replica.
 
     Attributes:
@@ -111,15 +110,15 @@ class ReplicaLoad:
     """
 
     rejections: Rejections
-    breaks: BreakShare = field(default_factory=BreakShare)
-    stalls: StallDetector = field(default_factory=StallDetector)
-    memory: PrefixMemory = field(default_factory=PrefixMemory)
+    breaks: BreakShare = msgspec.field(default_factory=BreakShare)
+    stalls: StallDetector = msgspec.field(default_factory=StallDetector)
+    memory: PrefixMemory = msgspec.field(default_factory=PrefixMemory)
     pending: float = 0.0
     used_s: float = -math.inf
     is_new: bool = False
     sent: int = 0
     contents: int = 0
-    others: OthersLoad = field(default_factory=OthersLoad)
+    others: OthersLoad = msgspec.field(default_factory=OthersLoad)
 
 
 class Loads:

@@ -10,8 +10,9 @@ Units: seconds of the loop's clock.
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from ttft_gateway.routing.replicas import Breaker, BreakerState
 
@@ -34,8 +35,7 @@ class _Rejected(NamedTuple):
     disproved: bool
 
 
-@dataclass(slots=True, eq=False)
-class Rejections:
+class Rejections(msgspec.Struct, eq=False):
     """The rejections of one replica.
 
     Attributes:
@@ -46,7 +46,7 @@ class Rejections:
 
     breaker: Breaker
     content_s: float = -math.inf
-    requests: dict[Hashable, _Rejected] = field(default_factory=dict)
+    requests: dict[Hashable, _Rejected] = msgspec.field(default_factory=dict)
 
     @property
     def is_trusted(self) -> bool:

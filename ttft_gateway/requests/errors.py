@@ -11,17 +11,18 @@ from typing import Final
 _SHOWN_MAX: Final = 60  # characters
 _EXAMPLE: Final = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
 
-_BYTE: Final = re.compile(r" \(byte (\d+)\)")
-_WORD_BEGIN: Final = re.compile(rb"[\w.+-]*\Z")  # the decoder reports an offset inside a literal or number
-_WORD: Final = re.compile(r"\\?[\w.+-]{1,20}|.", re.DOTALL)
-_AFTER_COMMA: Final = re.compile(r",\s*\Z")
+# compiled at the first use, because the time to import counts
+_BYTE: Final = r" \(byte (\d+)\)"
+_WORD_BEGIN: Final = rb"[\w.+-]*\Z"  # the decoder reports an offset inside a literal or number
+_WORD: Final = r"(?s)\\?[\w.+-]{1,20}|."
+_AFTER_COMMA: Final = r",\s*\Z"
 # JSON escapes a character above U+FFFF as a surrogate pair, high half first. Matches an unpaired half:
 #     "\ud83d\ude00"   a pair, U+1F600                    no match
 #     "\ud83d!"        no low half after the high half    matches \ud83d
 #     "x\ude00"        no high half before the low half   matches \ude00
 #     "\\ud83d"        an escaped backslash, then text    no match: of two backslashes the second starts no escape
 #     "\ud83"          three digits                       no match: no half, but an invalid escape
-_HALF_CHARACTER: Final = re.compile(
+_HALF_CHARACTER: Final = (
     rb"(?<!\\)(?:\\\\)*+(\\u[dD](?:[89abAB]%b(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]%b\\u[dD])[c-fC-F]%b))"
     % (3 * (rb"[\da-fA-F]{2}",))
 )
@@ -165,16 +166,17 @@ def not_json(body: bytes, error: str) -> InvalidRequest:
         return _syntax(
             f"{_position(body, offset)}: unpaired surrogate escape `{half[1].decode()}`; send both halves of the pair"
         )
-    if (located := _BYTE.search(error)) is None:
+    if (located := re.search(_BYTE, error)) is None:
         return _syntax(f'the body ends at {_position(body, len(body))} before a closing ", ] or }}; send it whole')
     offset = int(located[1])
     if "trailing characters" in error:
         offset -= 1  # the decoder reports one more
     elif "escape" in error:
         offset = body.rfind(b"\\", 0, offset)
-    elif (word_start := _WORD_BEGIN.search(body, max(0, offset - 20), offset)) and body[offset : offset + 1] >= b" ":
-        offset = word_start.start()
-    word = _WORD.match(body[offset : offset + 80].decode(errors="replace"))
+    elif body[offset : offset + 1] >= b" ":
+        word_start = re.compile(_WORD_BEGIN).search(body, max(0, offset - 20), offset)
+        offset = offset if word_start is None else word_start.start()
+    word = re.match(_WORD, body[offset : offset + 80].decode(errors="replace"))
     found = word[0] if word else ""
     shown = f": found `{found}`" if found.isprintable() else ""
     return _syntax(f"{_position(body, offset)}{shown}; {_advice(body[:offset].decode(errors='replace'), found, error)}")
@@ -185,18 +187,18 @@ def _half_character(body: bytes, error: str) -> re.Match[bytes] | None:
 
     A search of the whole body would take longer than its decoding.
     """
-    located = _BYTE.search(error)
+    located = re.search(_BYTE, error)
     end = len(body) if located is None else int(located[1])
     if located is not None and "surrogate" not in error and "escape" not in error:
         return None
-    return _HALF_CHARACTER.search(body, max(0, end - _HALF_BYTES_MAX))
+    return re.compile(_HALF_CHARACTER).search(body, max(0, end - _HALF_BYTES_MAX))
 
 
 def _advice(before: str, found: str, error: str) -> str:
     """Return what to write instead of `found`."""
     if "trailing characters" in error:
         return "the JSON object has already ended; send exactly one"
-    if found in ("]", "}") and _AFTER_COMMA.search(before[-100:]):
+    if found in ("]", "}") and re.search(_AFTER_COMMA, before[-100:]):
         return "remove the comma before it"
     if "expected ','" in error:
         return 'add a comma before it, or write a " within a string as \\"'

@@ -11,7 +11,8 @@ Units: seconds of the loop's clock.
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ttft_gateway.apis.base import Api, Endpoint, LimitReader, Prefix
 from ttft_gateway.limits.prices import Prices, TierPrices
@@ -38,8 +39,7 @@ class BreakerState(enum.Enum):
 _SECRETS_MAX = 100  # keys of a replica that were replaced one after another while attempts were under way
 
 
-@dataclass(slots=True)
-class Breaker:
+class Breaker(msgspec.Struct):
     """Counts consecutive failures of one replica.
 
     Attributes:
@@ -170,8 +170,7 @@ class Breaker:
         self.cooling_until_s, self.limited = 0.0, 0.0
 
 
-@dataclass(slots=True, eq=False)
-class Replica:
+class Replica(msgspec.Struct, eq=False):
     """One endpoint of a pool.
 
     Attributes:
@@ -223,15 +222,19 @@ class Replica:
     backup_only: bool = False
     batches: bool = False
     source: str = ""
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    secrets: tuple[str, ...] = ()
     no_prefill_until_s: float = -math.inf
     in_flight: int = 0
     others_in_flight: int = 0
     taken_out: bool = False
     locked: str | None = None
     out: bool = False
-    renew: Callable[[float], None] | None = field(default=None, repr=False)
-    breaker: Breaker = field(default_factory=Breaker)
+    renew: Callable[[float], None] | None = None
+    breaker: Breaker = msgspec.field(default_factory=Breaker)
+
+    def __repr__(self) -> str:
+        """Return its name: its secrets are not shown."""
+        return f"Replica({self.name!r})"
 
     def use_key(self, endpoint: Endpoint, secrets: tuple[str, ...], now_s: float) -> None:
         """Send further attempts to an endpoint that differs in its key; attempts under way end with the old key."""
