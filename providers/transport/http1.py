@@ -123,13 +123,13 @@ class WireClient:
         self._waiting.pop(exchange, None)
 
     def release(self, connection: "Connection") -> None:
-        """Give a free connection to the first waiting exchange, or store it for the next request."""
+        """Give a free connection to the first waiting exchange without an upload, or store it for the next request."""
         now_s = self._loop.time()
         if self._closed or now_s > connection.fresh_until_s:
             connection.close()
             return
-        if self._waiting:
-            exchange = next(iter(self._waiting))
+        exchange = self._next_waiting() if self._waiting else None
+        if exchange is not None:
             del self._waiting[exchange]
             exchange.connecting = None  # the connection being opened for it becomes a spare
             connection.stale_until_s = now_s + STALE_S
@@ -144,6 +144,10 @@ class WireClient:
             self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     # Internals
+
+    def _next_waiting(self) -> "Exchange | None":
+        """Return the first exchange that may have any connection."""
+        return next((each for each in self._waiting if not isinstance(each.request.body, Upload)), None)
 
     async def _connected(self, exchange: "Exchange") -> None:
         """Open a connection for an exchange; failures reach its sink, never the task group."""

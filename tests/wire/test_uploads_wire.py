@@ -1,13 +1,15 @@
 """Uploads over both HTTP clients: pieces are sent when they arrive, with a length or in chunks."""
 
 import asyncio
+import math
 
 import pytest
 
-from providers.transport.http1 import WireClient
+from pretended_client import PretendedTransport
+from providers.transport.http1 import Connection, WireClient
 from providers.transport.httpx_client import HttpxClient
 from providers.transport.origin import Origin
-from running import run_real
+from running import run_real, run_virtual
 from scripted_http import Recorder, until
 from storing import storing
 from ttft_gateway.apis.base import Request
@@ -42,3 +44,28 @@ def test_pieces_are_sent_when_they_arrive(kind: type[WireClient | HttpxClient], 
             client.close()
 
     run_real(main())
+
+
+def test_an_upload_waits_for_a_new_connection() -> None:
+    """A connection that becomes free goes to another request: its server may close it, and the upload is sent once."""
+
+    async def never(*_where: object, **_how: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def main() -> bytes:
+        vars(asyncio.get_running_loop())["create_connection"] = never
+        async with asyncio.TaskGroup() as tasks:
+            client = WireClient(Origin("127.0.0.1", 1), tasks)
+            head = b"POST /v1/files HTTP/1.1\r\nhost: test\r\ncontent-length: 1\r\n\r\n"
+            bodies = (Upload(1, lambda: None), b"x", b"y")
+            under_way = [client.send(Request(head, body), Recorder()) for body in bodies]
+            connection, transport = Connection(client), PretendedTransport()
+            connection.connection_made(transport)
+            connection.fresh_until_s = math.inf
+            client.release(connection)
+            for each in under_way:
+                each.abort()
+            client.close()
+        return b"".join(transport.written)[-1:]
+
+    assert run_virtual(main()) == b"x"
