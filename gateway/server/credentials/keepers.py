@@ -208,13 +208,13 @@ class TokenKeepers:
         self._kept: dict[Source, tuple[TokenKeeper, asyncio.Task[None]]] = {}
 
     async def prepare(self, sources: Collection[Source]) -> None:
-        """Keep the tokens of these sources, too; wait for the first fetch of each, at most ten seconds."""
-        for source in sources:
-            if source not in self._kept:
-                self._put(source, TokenState(None, NOT_YET))
-                keeper = TokenKeeper(source, self._fetcher(source), self._tasks, self._runtime, self._put)
-                self._kept[source] = keeper, self._tasks.create_task(keeper.keep())
-        waits = [self._kept[source][0].is_known.wait() for source in sources]
+        """Keep the tokens of these sources, too; wait for the first fetch of each new one, at most ten seconds."""
+        waits = []
+        for source in [each for each in sources if each not in self._kept]:
+            self._put(source, TokenState(None, NOT_YET))
+            keeper = TokenKeeper(source, self._fetcher(source), self._tasks, self._runtime, self._put)
+            self._kept[source] = keeper, self._tasks.create_task(keeper.keep())
+            waits.append(keeper.is_known.wait())
         try:
             async with asyncio.timeout(FIRST_S_MAX):
                 await asyncio.gather(*waits)

@@ -225,7 +225,7 @@ def test_a_rejected_token_is_renewed_once_at_once() -> None:
 
 
 def test_the_first_token_is_waited_for() -> None:
-    """A replica without a token is out; the start waits ten seconds at most."""
+    """A replica without a token is out; the start waits ten seconds at most, and what follows does not wait again."""
 
     async def scene(made: Site) -> None:
         made.delay_s = 12.0
@@ -233,6 +233,8 @@ def test_the_first_token_is_waited_for() -> None:
         await made.keepers.prepare([SOURCE])
         assert made.loop.time() == 10.0
         assert made.replica.locked == "its token has not arrived yet"
+        await made.keepers.prepare([SOURCE])  # as at each change of the replicas
+        assert made.loop.time() == 10.0
         await asyncio.sleep(2.5)
         assert made.ask()
 
