@@ -6,7 +6,7 @@ from pooled import pool, send
 from ttft_gateway.apis.base import RateLimit, Resource, Usage
 from ttft_gateway.hedging.contract import Hedge, RequestFacts
 from ttft_gateway.hedging.outcomes import Denial, Outcome
-from ttft_gateway.limits.bucket import Limit
+from ttft_gateway.limits.bucket import Limit, Spend
 from ttft_gateway.limits.ledger import Ledger, LedgerRegistry, Totals
 from ttft_gateway.pool.pool import Pool
 
@@ -181,6 +181,28 @@ def test_a_429_ends_hedges_only_while_the_quota_is_needed(left_share: float, *, 
     decision = two.decide(FACTS, late, [late], [two.replicas[0]], 130.0, 0.0)
     denial = None if isinstance(decision, Hedge) else decision.reason
     assert denial is (None if is_hedged else Denial.QUOTA)
+
+
+def test_a_hedge_goes_to_a_quota_that_has_room() -> None:
+    """The quicker of two backups is left out while its quota has no room for hedges; without any room none is sent."""
+    limits = {name: Ledger([Limit(Resource.TOKENS, 200_000.0)]) for name in ("full", "free")}
+    three, times_s = pool("own", "full", "free", ledgers={"own": Ledger()} | limits), (0.2, 0.1, 0.3)
+    for now_s in range(60):
+        for index, time_s in enumerate(times_s):
+            attempt = send(three, index, float(now_s))
+            three.on_content(attempt, now_s + time_s)
+            three.on_end(attempt, Outcome.FINISHED, now_s + time_s, None)
+
+    def backup(now_s: float) -> str:
+        late = send(three, 0, now_s)
+        decision = three.decide(FACTS, late, [late], [three.replicas[0]], now_s + 3.0, 0.0)
+        return decision.replica.name if isinstance(decision, Hedge) else decision.reason.value
+
+    found = [backup(120.0)]
+    for name in ("full", "free"):
+        limits[name].reserve(Spend(90_000, 0), 122.0)
+        found.append(backup(120.0))
+    assert found == ["b", "c", Denial.QUOTA.value]
 
 
 USAGE = Usage(prompt_tokens=900, completion_tokens=70)

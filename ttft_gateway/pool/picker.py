@@ -242,6 +242,8 @@ class Picker:
     ) -> Replica | None:
         """Pick a replica for a hedge: the healthy one with the lowest predicted TTFT; in a near tie, on another quota.
 
+        A replica without room for hedges in its quota is picked only if no replica has any.
+
         Args:
             tried: replicas that the request was sent to; the backup has their boundaries.
             barred: other replicas that may not be picked.
@@ -256,9 +258,10 @@ class Picker:
             ]
             for group in groups
         )
-        candidates = next(filter(None, healthy), None)
-        if candidates is None:
+        able = next(filter(None, healthy), None)
+        if able is None:
             return None
+        candidates = self._quotas.with_room(able, facts, now_s)
         if self._bills is not None:
             return self._bills.backup(candidates, facts, waited_s)
         predicted_s = self._predictions(facts, candidates, now_s)

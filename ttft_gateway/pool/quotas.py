@@ -74,6 +74,12 @@ class Quotas:
         ledger = self.of.get(replica)
         return ledger is None or ledger.room_for_hedge(self._spend(facts, replica), now_s)
 
+    def with_room(self, candidates: Sequence[Replica], facts: RequestFacts, now_s: float) -> Sequence[Replica]:
+        """Return the candidates of which the quota has room for a hedge, or all candidates if none has room."""
+        if not self.of:
+            return candidates
+        return [each for each in candidates if self.has_room(each, facts, now_s)] or candidates
+
     def headroom(self, replica: Replica, now_s: float) -> float:
         """Return the share of its quota that is left; 1 without a ledger."""
         ledger = self.of.get(replica)
