@@ -2,6 +2,7 @@
 
 import pytest
 
+from ttft_gateway.requests.errors import InvalidRequest
 from ttft_gateway.requests.parsed import NumberLimits
 from ttft_gateway.requests.passed import NamedModel, PassedTarget, named_model, target_of
 
@@ -58,6 +59,15 @@ def test_the_model_of_a_form(name: str) -> None:
     assert found == NamedModel("whisper-1", body, (at, at + 9))
 
 
+@pytest.mark.parametrize("media", [b"application/json; charset=utf-8", b"application/vnd.api+json"])
+def test_the_model_of_json(media: bytes) -> None:
+    """Each type with JSON is read as JSON."""
+    body = b'{"input": "x", "model": "tts"}'
+    assert named_model(body, {b"content-type": media}, None, BOUNDS) == NamedModel(
+        "tts", body, (24, 29), is_quoted=True
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "media"),
     [
@@ -71,3 +81,21 @@ def test_the_model_of_a_form(name: str) -> None:
 def test_a_body_without_a_model(body: bytes, media: bytes) -> None:
     """Other bodies name none."""
     assert named_model(body, {b"content-type": media}, None, BOUNDS) == NamedModel(None, body)
+
+
+OTHER = MODEL.replace(b"whisper-1", b"dearer")
+ODD = {
+    "twice": form(MODEL, FILE, OTHER),
+    "after another parameter": form(OTHER.replace(b"form-data; ", b"form-data; x=y; ")),
+    "with a file name": form(MODEL, OTHER.replace(b'"model"', b'"model"; filename="x"')),
+    "after another header": form(b"Content-Type: text/plain\r\n" + OTHER),
+    "in another case": form(MODEL, OTHER.replace(b"name=", b"NAME = ")),
+    "after a thousand parts": form(*[FILE] * 1_000, OTHER),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_form_names_one_model(name: str) -> None:
+    """A second model, which a replica might read instead, would evade the models that a key may use."""
+    with pytest.raises(InvalidRequest, match="the form has"):
+        named_model(ODD[name], {b"content-type": b"multipart/form-data; boundary=b"}, None, BOUNDS)

@@ -96,6 +96,21 @@ def form_model(size: int, bytes_max: int) -> InvalidRequest:
     )
 
 
+def form_models() -> InvalidRequest:
+    """Build the error for a form that may name several models."""
+    return InvalidRequest(
+        "the form has `model` in several parts, or in a part that does not begin with `content-disposition: form-data; "
+        'name="model"`; write it once, in this form',
+        param="model",
+        code="invalid_value",
+    )
+
+
+def form_parts(parts_max: int) -> InvalidRequest:
+    """Build the error for a form with too many parts."""
+    return InvalidRequest(f"the form has over {parts_max} parts; send fewer", code="invalid_value")
+
+
 def duration_header(name: str, value: bytes) -> InvalidRequest:
     """Build the error for a header that is no duration."""
     return InvalidRequest(

@@ -41,6 +41,9 @@ _boundary = re.compile(
 _model_part = re.compile(
     rb'(?i)\r\ncontent-disposition:[ \t]*form-data[ \t]*;[ \t]*name="?model"?[ \t]*\r\n(?:[^\r\n]+\r\n)*\r\n'
 ).match
+_any_model_part = re.compile(  # as a server may read it that is less strict
+    rb'(?i)(?:\r\n[^\r\n]+)*?\r\ncontent-disposition:[^\r\n]*?[; \t]name\*?[ \t]*=[ \t]*"?model"?[ \t]*(?:;|\r\n)'
+).match
 _PARTS_MAX: Final = 1_000
 _NAME_BYTES_MAX: Final = 256
 
@@ -94,23 +97,28 @@ def named_model(
         default_model: model of a JSON object without `model`.
 
     Raises:
-        InvalidRequest: the body is declared as JSON and is none, or names no model, or the name of a form is too long.
+        InvalidRequest: the body is declared as JSON and is none, or names no model; or a form names several, or one
+            that is too long, or has too many parts.
     """
     media = by_name.get(b"content-type", b"application/json")
     if not body:
         return NamedModel(None, body)
-    if media.partition(b";")[0].strip().lower() == b"application/json":
+    if media.partition(b";")[0].strip().lower().endswith((b"/json", b"+json")):
         call = parse(Api.MODERATIONS, body, (), bounds, frozenset(), default_model).call
         return NamedModel(call.model, call.body, call.spans["model"], is_quoted=True)
     boundary = _boundary(media)
+    found = NamedModel(None, body)
     for start, end in () if boundary is None else _parts(body, b"--" + boundary[1]):
+        if not _any_model_part(body, start, end):
+            continue
         head = _model_part(body, start, end)
-        if head is not None:
-            value = body[head.end() : end]
-            if len(value) > _NAME_BYTES_MAX:
-                raise inbound_errors.form_model(len(value), _NAME_BYTES_MAX)
-            return NamedModel(value.decode("utf-8", "replace"), body, (head.end(), end))
-    return NamedModel(None, body)
+        if head is None or found.at is not None:  # the replica could read another model than the key may use
+            raise inbound_errors.form_models()
+        value = body[head.end() : end]
+        if len(value) > _NAME_BYTES_MAX:
+            raise inbound_errors.form_model(len(value), _NAME_BYTES_MAX)
+        found = NamedModel(value.decode("utf-8", "replace"), body, (head.end(), end))
+    return found
 
 
 def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[int, int]]:
@@ -123,3 +131,4 @@ def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[int, int]]:
             return
         yield begin, end
         start = end + 2
+    raise inbound_errors.form_parts(_PARTS_MAX)
