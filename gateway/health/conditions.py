@@ -185,7 +185,7 @@ def is_slow(
     slots: Mapping[str, ReplicaSlot],
     late: Mapping[str, int],
 ) -> bool:
-    """Return True for a replica in use that has stopped answering or is much slower than usual.
+    """Return True for a replica in use that has stopped answering, or begins or generates much more slowly than usual.
 
     The pool's tests are made for routing: they need more attempts than the few that a late replica still gets. So a
     replica is slow, too, if its last four attempts were late, and the attempts of most other replicas were not; and it
@@ -199,6 +199,8 @@ def is_slow(
     counts = slots.get(replica.replica, _NOTHING)
     if not _serves(replica):
         return False
+    if replica.answer_slowness > SLOW_LEVEL:
+        return True
     if replica.suspect or replica.level > SLOW_LEVEL:
         usual = usual_s(replica, others)
         is_quick = counts.answered >= _QUICK and not counts.cancelled and usual is not None
@@ -238,7 +240,9 @@ def _how_slow(replica: ReplicaState, others: Sequence[ReplicaState], counts: Rep
     ratio = now_s / usual if usual else 1.0
     attempts = f"{counts.attempts} attempt{'' if counts.attempts == 1 else 's'}"
     parts = [f"from {attempts} in a minute, {counts.cancelled} cancelled"] if counts.attempts else []
-    if usual is None or ratio < SLOW_LEVEL:
+    if replica.answer_slowness > max(SLOW_LEVEL, ratio):
+        ratio, how = replica.answer_slowness, f"takes {replica.answer_slowness:.3g}x as long as usual after first tokens"
+    elif usual is None or ratio < SLOW_LEVEL:
         how = "answers late or not at all"
     else:
         how = f"is {'at least ' if counts.cancelled else ''}{ratio:.3g}x slower than usual"

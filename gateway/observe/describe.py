@@ -21,6 +21,7 @@ from gateway.observe.state import (
     ReplicaState,
 )
 from gateway.race.context import Model
+from ttft_gateway.estimation.stall_detector import LATE_PREDICTIONS
 from ttft_gateway.estimation.window import Window
 from ttft_gateway.hedging.budget import BudgetUnit
 from ttft_gateway.hedging.contract import RequestFacts
@@ -119,7 +120,7 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
         never_hedged=_never_hedged(pool, replica),
         takes_hedges=replica.hedgeable,
         cancel_stops_billing=replica.cancel_stops_billing,
-        level=pool.learning.predictor.levels.get(replica.name, 1.0),
+        level=_level(pool, replica, now_s),
         token_gap_s=pool.streams.speeds.gaps_s.get(replica.name),
         answer_slowness=pool.streams.slowness(replica.name),
         predicted_s=_usual_ttft_s(pool, replica, now_s),
@@ -155,6 +156,12 @@ def usual_delay_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
 def _is_suspect(pool: Pool, replica: Replica, now_s: float) -> bool:
     """Return True if a replica has stopped answering, or is much slower than the other replicas."""
     return pool.loads.is_suspect(replica, now_s) or pool.learning.predictor.is_slow(replica.name)
+
+
+def _level(pool: Pool, replica: Replica, now_s: float) -> float:
+    """Return the slowness of a replica; of one that has stopped answering only a lower bound is known."""
+    level = pool.learning.predictor.levels.get(replica.name, 1.0)
+    return max(level, LATE_PREDICTIONS) if pool.loads.is_suspect(replica, now_s) else level
 
 
 def _usual_ttft_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
@@ -262,7 +269,7 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         "cancel_stops_billing": replica.cancel_stops_billing,
         "in_flight": replica.own_in_flight,
         "pending_prompt_tokens": round(pool.pending_tokens(replica)),
-        "level": round(learning.predictor.levels.get(replica.name, 1.0), 3),
+        "level": round(_level(pool, replica, now_s), 3),
         "predicted_ms": _predicted_ms(pool, replica, now_s),
         "token_gap_ms": None if gap_s is None else round(1000 * gap_s, 3),
         "answer_slowness": round(pool.streams.slowness(replica.name), 3),

@@ -72,6 +72,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
             [[sys.executable, f"tests/acceptance/{name}_coverage.py"] for name in ("proof", "split")],
             3600,
         ),
+        "slow": Step([[sys.executable, "tests/acceptance/slow_table.py"]], 3600),
         "switchback": Step([[sys.executable, "tests/acceptance/switchback_truth.py"]], 3600),
         "replay": Step([[sys.executable, "tests/acceptance/replay_truth.py"]], 5400),
         "bills": Step([[sys.executable, "tests/acceptance/tier_bill_truth.py"]], 5400),

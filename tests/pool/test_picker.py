@@ -94,6 +94,23 @@ def test_with_little_traffic_a_slow_replica_is_remembered_for_longer(gap_s: floa
     assert fleet.learning.predictor.levels["a"] == pytest.approx(before ** (1 / math.e), rel=0.02)
 
 
+@pytest.mark.parametrize(("slow_s", "primaries"), [((), 8), ((0.5,), 50), ((0.5, 0.2, 0.2), 8)])
+def test_a_replica_that_may_be_slow_is_looked_at_again(slow_s: tuple[float, ...], primaries: int) -> None:
+    """After a slow attempt the replica gets half of an equal share, until it was quick again; another one far less."""
+    fleet, now_s = traffic(1.0, slow_s=0.21)
+    for each_s in slow_s:
+        brought(fleet, 0, now_s, each_s)
+        fleet.learning.predictor.fold(now_s + each_s)
+    count = 0
+    for n in range(300):
+        at_s = now_s + 1.0 + n
+        replica = fleet.picker.pick(RequestFacts(prompt_tokens=1.0), (), at_s, 0.5)
+        assert replica is not None
+        fleet.loads.of[replica].used_s = at_s
+        count += replica is fleet.replicas[0]
+    assert count == primaries
+
+
 @pytest.mark.parametrize(("gap_s", "probes"), [(0.05, 10), (1.0, 1)])
 def test_a_suspect_gets_a_share_of_the_requests(gap_s: float, probes: int) -> None:
     """A replica that does not answer gets one primary in 5 s, or one in 50 requests if that is longer."""

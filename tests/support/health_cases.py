@@ -191,6 +191,13 @@ CASES = (
         facts(pool(_SUSPECT, B), minute=minute(replicas={"a": ReplicaSlot(2, 2, answered_s=0.4)})),
     ),
     Case(
+        "TtftReplicaSlow",  # only after the first token
+        facts(pool(replace(A, answer_slowness=4.0), B), minute=_slots(6, 1)),
+        "replica a of m takes 4x as long as usual after first tokens (from 6 attempts in a minute, 1 cancelled); 50% of the "
+        "hedges are spent on it",
+        facts(pool(replace(A, answer_slowness=1.9), B), minute=_slots(6, 1)),
+    ),
+    Case(
         "TtftShareAway",
         facts(share=_SHARE),
         "the server of shared limits does not answer since 05:59:30 (connection refused); this gateway goes on with "

@@ -71,6 +71,7 @@ class Predictor:
 
     Attributes:
         level_median: median of the levels, 1 before the first sample: the slowness of all replicas against the fit.
+        doubted: replicas of which a recent attempt was slow, without enough evidence that they are.
         usual_tokens: median of the recent prompts' uncached tokens, 0 before the first sample: what people are shown is
             predicted for it, because the base alone is far from any sample.
         memory_s: time constant with which a level without samples decays to 1.
@@ -90,6 +91,7 @@ class Predictor:
         self._seen_s: dict[str, float] = {}  # time of each replica's last sample
         self._slowness: dict[str, Slowness] = {}
         self._slow: set[str] = set()
+        self.doubted: set[str] = set()
         self._scales: dict[str, float] = {}  # exp(level) of each replica
         self._folded_s = self._due_s = -math.inf  # times of the last fold, and of the next one
         self._law: Law | None = None  # valid until then; None before the fit
@@ -262,6 +264,7 @@ class Predictor:
         self._seen_s.pop(replica, None)
         self._slowness.pop(replica, None)
         self._slow.discard(replica)
+        self.doubted.discard(replica)
         self._set_law()
 
     def fold(self, now_s: float) -> None:
@@ -415,6 +418,7 @@ class Predictor:
             elif replica in self._slow and not own.is_slow:
                 levels[replica] = min(levels[replica], own.quick_level())
                 self._slow.discard(replica)
+            (self.doubted.add if own.is_doubted else self.doubted.discard)(replica)
 
     def _raise(self, replica: str, level: float) -> None:
         """Raise a level, for other gateways by as many usual steps."""

@@ -87,6 +87,11 @@ class Slowness:
             self.is_slow = self._evidence >= (_EVIDENCE_OVER if self.is_slow else _EVIDENCE_MAX)
         return self.is_slow and waits[-1][0] > limit
 
+    @property
+    def is_doubted(self) -> bool:
+        """True while there is evidence that it is slow, and not enough."""
+        return self._evidence > 0.0 and not self.is_slow
+
     def level(self) -> float:
         """Return the median of the recent waits (Kaplan and Meier), or their largest bound if the median is hidden."""
         ordered = sorted(self._waits)

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
-_LATE_PREDICTIONS: Final = 3.0  # two consecutive at 1.5 fired a thousand times per run on healthy fleets
+LATE_PREDICTIONS: Final = 3.0  # two consecutive at 1.5 fired a thousand times per run on healthy fleets
+"""Multiple of its prediction that an attempt has waited when it is late."""
 _LATE_MIN_S: Final = 1.0
 _LATE_OVERDUE_S: Final = 0.66  # a late attempt is overdue for at least 2/3 s: after a prediction of 1/3 s
 _LATE_MAX: Final = 3  # consecutive late attempts without a first content between them
@@ -135,4 +136,4 @@ def _earliest_s(waiting: Mapping[int, _Waiting]) -> float:
 
 def _late_s(waiting: _Waiting) -> float:
     _, predicted_s, sent_s = waiting
-    return sent_s + max(_LATE_PREDICTIONS * predicted_s, _LATE_MIN_S)
+    return sent_s + max(LATE_PREDICTIONS * predicted_s, _LATE_MIN_S)

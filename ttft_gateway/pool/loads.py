@@ -23,6 +23,7 @@ from ttft_gateway.routing.replicas import SLOW_START_S, Replica
 _BREAKS_S: Final = 600.0  # time after a broken answer in which complete ones are counted, too
 UNSEEN_S: Final = 5.0  # a replica without a request for this long gets the next primary; longer, ...
 _UNSEEN_REQUESTS: Final = 12.0  # ... if an equal share of the traffic has not brought it this number of requests
+_DOUBTED_REQUESTS: Final = 2.0  # the same number for a replica that may be slow: a test needs seven or more
 _PROBE_S: Final = 5.0  # time between two primaries of a suspect replica; longer, ...
 _PROBE_REQUESTS: Final = 50.0  # ... if the pool has not had this number of requests: 2 % of them are enough
 _MEMORY_S: Final = 30.0  # time for which levels are remembered; longer, ...
@@ -129,6 +130,7 @@ class Loads:
         of: loads by replica.
         numbers: numbers of the attempts in `ReplicaLoad.stalls`.
         unseen_s: time without a request after which a replica gets the next primary.
+        doubted_s: the same time for a replica that may be slow.
         probe_every_s: time between two primaries of a suspect replica.
         breaking_until_s: end of the time in which answers are counted because one broke.
         ramping_until_s: end of the slow start of the last replica that came back.
@@ -150,7 +152,7 @@ class Loads:
             min(UNSEEN_S / _UNSEEN_REQUESTS, _MEMORY_S / _MEMORY_REQUESTS) / max(1, len(self.of)),
         )
         self._is_quiet = True  # the mean was longer at the last request
-        self.unseen_s, self.probe_every_s = UNSEEN_S, _PROBE_S
+        self.unseen_s, self.doubted_s, self.probe_every_s = UNSEEN_S, UNSEEN_S, _PROBE_S
         self.breaking_until_s = self.ramping_until_s = -math.inf
 
     def adopt_state(self, old: "Loads") -> Sequence[Replica]:
@@ -175,6 +177,7 @@ class Loads:
         gap_s = self._gap_s / self.processes  # each gateway gets about as many requests
         share_s = len(self.of) * gap_s
         self.unseen_s = max(UNSEEN_S, _UNSEEN_REQUESTS * share_s)
+        self.doubted_s = max(UNSEEN_S, _DOUBTED_REQUESTS * share_s)
         self.probe_every_s = max(_PROBE_S, _PROBE_REQUESTS * gap_s)
         self._learning.predictor.memory_s = max(_MEMORY_S, _MEMORY_REQUESTS * share_s)
 

@@ -58,7 +58,6 @@ tokens that it has to compute.
 _Row = tuple[Replica, ReplicaLoad, Breaker, StallDetector, str]
 
 _IN_FLIGHT: Final = attrgetter("in_flight")
-_USED_S: Final = attrgetter("used_s")
 _EXPECTED_S: Final = itemgetter(0)
 
 
@@ -317,15 +316,27 @@ class Picker:
         return best
 
     def _due(self, rows: Sequence[_Row], choices: Sequence[Choice], now_s: float) -> Choice | None:
-        """Return the choice with the replica that is longest without a request, if it is due for a request."""
-        load = min((row[1] for row in rows), key=_USED_S)  # the first in the configured order
+        """Return the choice with a replica that is due for a request."""
         if not self._first_tier.is_large:
-            self._seen_until_s = load.used_s + _SEEN_S
-        if load.used_s > now_s - self._loads.unseen_s:
-            return None
-        return next(each for each in choices if each[4] is load)
+            self._seen_until_s = min(row[1].used_s for row in rows) + _SEEN_S
+        due = self._due_among([row[0] for row in rows], now_s)
+        return None if due is None else next(each for each in choices if each[3] is due)
 
     # helpers in any state
+
+    def _due_among(self, candidates: Sequence[Replica], now_s: float) -> Replica | None:
+        """Return the replica that is longest without a request if it is due for one; one that may be slow is sooner."""
+        loads, doubted = self._loads.of, self._learning.predictor.doubted
+        if doubted:
+            soon_s = now_s - self._loads.doubted_s
+            soon = [each for each in candidates if each.name in doubted and loads[each].used_s <= soon_s]
+            candidates = soon or candidates
+        unseen = candidates[0]  # the first in the configured order
+        for replica in candidates:
+            if loads[replica].used_s < loads[unseen].used_s:
+                unseen = replica
+        due_s = self._loads.doubted_s if unseen.name in doubted else self._loads.unseen_s
+        return unseen if loads[unseen].used_s <= now_s - due_s else None
 
     def _answer_costs_s(self, facts: RequestFacts, candidates: Sequence[Replica]) -> list[float] | None:
         """Return the weighted time by which each candidate ends an answer later than the quickest; None if unknown."""
@@ -435,19 +446,15 @@ class Picker:
 
         Without such requests the gateway would never notice that a replica has recovered.
         """
-        loads, unseen = self._loads.of, candidates[0]
-        for replica in candidates:
-            if loads[replica].used_s < loads[unseen].used_s:
-                unseen = replica
-        is_due = loads[unseen].used_s <= now_s - self._loads.unseen_s
+        loads, due = self._loads.of, self._due_among(candidates, now_s)
         predicted_s = self._predictions(facts, candidates, now_s)
         if predicted_s is None:
-            return unseen if is_due else least_in_flight(candidates, rand)
+            return due or least_in_flight(candidates, rand)
         best, index = self._best(candidates, predicted_s, now_s, rand)
-        if is_due:
-            expected_s = predicted_s[candidates.index(unseen)] + loads[unseen].stalls.overdue_s(now_s)
+        if due is not None:
+            expected_s = predicted_s[candidates.index(due)] + loads[due].stalls.overdue_s(now_s)
             if expected_s <= _UNSEEN_RATIO * predicted_s[index]:
-                return unseen
+                return due
         if self._streams.law is not None:
             predicted_s = self._with_answers(facts, candidates, predicted_s)
             best, index = self._best(candidates, predicted_s, now_s, rand)
