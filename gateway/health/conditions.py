@@ -241,7 +241,10 @@ def _how_slow(replica: ReplicaState, others: Sequence[ReplicaState], counts: Rep
     attempts = f"{counts.attempts} attempt{'' if counts.attempts == 1 else 's'}"
     parts = [f"from {attempts} in a minute, {counts.cancelled} cancelled"] if counts.attempts else []
     if replica.answer_slowness > max(SLOW_LEVEL, ratio):
-        ratio, how = replica.answer_slowness, f"takes {replica.answer_slowness:.3g}x as long as usual after first tokens"
+        ratio, how = (
+            replica.answer_slowness,
+            f"takes {replica.answer_slowness:.3g}x as long as usual after first tokens",
+        )
     elif usual is None or ratio < SLOW_LEVEL:
         how = "answers late or not at all"
     else:

@@ -249,8 +249,12 @@ def _learned_model(states: Sequence[LearnedModel]) -> LearnedModel:
 def _learned_pool(states: Sequence[LearnedPool]) -> LearnedPool:
     base = max(states, key=lambda state: state.learning.contents)
     replicas = _by_name(state.replicas for state in states)
+    tests = _by_name(state.learning.predictor.slowness for state in states)
+    slowness = {name: max(each, key=lambda test: test.evidence) for name, each in tests.items()}
+    predictor = replace(base.learning.predictor, slowness=slowness)
     return replace(
         base,
+        learning=replace(base.learning, predictor=predictor),
         replicas={
             name: _learned_replica(each, base.replicas.get(name, each[0]).source) for name, each in replicas.items()
         },

@@ -2,8 +2,8 @@
 
 The gateway's race, pool and verdict in virtual time, so the figures are the same on every machine.
 `python tests/acceptance/slow_table.py` prints the table, ten seeds a row, in a quarter of an hour; `--seeds N` sets
-another number. Exit code 1 if a sign is missing after 30 requests of the replica and after two minutes, an alert does not
-last, or another replica is called slow. Units: seconds, requests.
+another number. Exit code 1 if a sign is missing after 30 requests of the replica and after two minutes, an alert does
+not last, or another replica is called slow. Units: seconds, requests.
 """
 
 import argparse

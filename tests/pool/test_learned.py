@@ -225,3 +225,61 @@ def test_times_of_another_event_are_not_kept() -> None:
     assert not after.first_token.by_work("a", Api.RESPONSES)
     assert after.learning.ttft["a"].event_count(STARTED_S) == 0
     assert after.learning.restored_age_s is None
+
+
+def slowed(gap_s: float) -> Pool:
+    """Three replicas at low traffic, of which a has become ten times slower; hedges cancel its attempts."""
+    pool = fleet(sources={"a": "A", "b": "B", "c": "C"})
+    for number in range(150):
+        start_s = SAVED_S - gap_s * (150 - number)
+        if number % 3 == 0 and number >= 120:
+            attempt = send(pool, 0, start_s, FACTS)
+            pool.on_end(attempt, Outcome.LOST, start_s + 0.5, None)
+        else:
+            answer(pool, number % 3, start_s, 0.2)
+    pool.learning.predictor.fold(SAVED_S)
+    return pool
+
+
+@pytest.mark.parametrize("gap_s", [0.1, 5.0])
+def test_a_restart_keeps_a_slow_replica(gap_s: float) -> None:
+    """It is still called slow, and gets as few primaries as before; after four quick answers it is as usual."""
+    before, after = slowed(gap_s), fleet(sources={"a": "A", "b": "B", "c": "C"})
+    assert before.learning.predictor.is_slow("a")
+    assert restore_pool(after, saved(before), ELAPSED_S, STARTED_S)
+    predictor = after.learning.predictor
+    assert predictor.is_slow("a")
+    assert predictor.levels["a"] == pytest.approx(before.learning.predictor.levels["a"])
+    picks = [0, 0, 0]
+    for number in range(60):
+        now_s = STARTED_S + gap_s * number
+        replica = after.picker.pick(FACTS, (), now_s, 0.5)
+        assert replica is not None
+        index = after.replicas.index(replica)
+        picks[index] += 1
+        if index:
+            answer(after, index, now_s, 0.2)
+        else:
+            after.on_end(send(after, 0, now_s, FACTS), Outcome.LOST, now_s + 0.5, None)
+    assert picks[0] <= 2
+    for number in range(4):
+        answer(after, 0, STARTED_S + 400.0 + number, 0.2)
+    predictor.fold(STARTED_S + 405.0)
+    assert not predictor.is_slow("a")
+
+
+def test_a_slow_replica_is_forgotten_after_ten_minutes() -> None:
+    """A longer pause may have repaired it."""
+    after = fleet(sources={"a": "A", "b": "B", "c": "C"})
+    assert restore_pool(after, saved(slowed(0.1)), 700.0, STARTED_S)
+    assert not after.learning.predictor.is_slow("a")
+    assert after.learning.predictor.levels["a"] < 1.1
+
+
+def test_a_state_without_what_later_versions_add_is_used() -> None:
+    """A file from before slow replicas were kept has no tests and no traffic."""
+    state = msgspec.to_builtins(saved(slowed(5.0)))
+    del state["gap_s"], state["learning"]["predictor"]["slowness"]
+    after = fleet(sources={"a": "A", "b": "B", "c": "C"})
+    assert restore_pool(after, msgspec.convert(state, LearnedPool), ELAPSED_S, STARTED_S)
+    assert not after.learning.predictor.is_slow("a")

@@ -16,7 +16,6 @@ from gateway.health.finding import Severity
 from gateway.health.watch import LOOK_S, Watch
 from gateway.health.windows import WindowCounts
 from gateway.observe.describe import pool_state
-from gateway.observe.state import PoolState
 from streaming_bench.simulation.comparison import ComparisonPlan, policy_settings
 from streaming_bench.simulation.engine_scenario import LogNormal
 from streaming_bench.simulation.law_replicas import LawDraws
@@ -100,9 +99,11 @@ class _Draws(LawDraws):
 class _Looks:
     """The verdict of one run, every five seconds, and what it shows."""
 
-    def __init__(self, case: Slowness, loop: asyncio.AbstractEventLoop, pool: Pool, begin_s: float) -> None:
+    def __init__(
+        self, case: Slowness, loop: asyncio.AbstractEventLoop, pool: Pool, events: list[Event], begin_s: float
+    ) -> None:
         self._case, self._loop, self._pool, self._begin_s = case, loop, pool, begin_s
-        self.events: list[Event] = []
+        self._events = events
         self._windows = WindowCounts(lambda: 0.0, loop.time)
         self._watch = Watch(self._collect, lambda _event: None, loop.time, lambda: 0.0)
         self._number = self._sent = self._looks = self._kept = 0
@@ -117,7 +118,7 @@ class _Looks:
             await asyncio.sleep(LOOK_S)
 
     async def _collect(self) -> Collected:
-        self._windows.on_events(self.events)
+        self._windows.on_events(self._events)
         slots = self._windows.closed_after(self._number)
         self._number = slots[-1].number if slots else self._number
         states = [each for each in pool_state("m", self._pool, self._loop.time()) if each is not None]
@@ -125,8 +126,8 @@ class _Looks:
 
     async def _look(self) -> None:
         verdict, sent = await self._watch.look(), self._pool.loads.of[self._pool.replicas[0]].sent
-        ended = [each.attempts[0].replica for each in self.events if isinstance(each, RequestEnded)]
-        self.events.clear()
+        ended = [each.attempts[0].replica for each in self._events if isinstance(each, RequestEnded)]
+        self._events.clear()
         if self._loop.time() < self._begin_s:
             self._sent = sent
             return
@@ -170,14 +171,15 @@ def seen_of(case: Slowness, seed: int) -> Seen:
     scenario = Scenario("slow", "", count, case.replicas, arrivals, delay, law=law)
     times_s = arrivals_s(arrivals, count, seed)
     draws = _Draws(scenario, times_s, seed, Slowdown(usual_s, math.inf, 1.0 / case.factor), case)
+    events: list[Event] = []
     looks: list[_Looks] = []
     tasks: list[asyncio.Task[None]] = []
 
     def begun(loop: asyncio.AbstractEventLoop, pools: Sequence[Pool]) -> None:
-        looks.append(_Looks(case, loop, pools[0], usual_s))
+        looks.append(_Looks(case, loop, pools[0], events, usual_s))
         tasks.append(loop.create_task(looks[0].run(times_s[-1])))
 
-    conditions = Conditions(timeouts=True, listener=lambda event: looks[0].events.append(event), begun=begun)
+    conditions = Conditions(timeouts=True, listener=events.append, begun=begun)
     settings = policy_settings(scenario, ComparisonPlan(("adaptive",), (seed,)))
     run(
         "adaptive",

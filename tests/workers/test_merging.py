@@ -159,6 +159,25 @@ def test_the_state_of_several_workers_is_no_sum() -> None:
     assert pool.learning.ttft["a"].count(100.0) == 20
 
 
+def test_a_slow_replica_of_one_worker_is_kept() -> None:
+    """The worker with the most evidence counts, also if another one has the most requests."""
+    busy, other = _taught([0.2] * 40), _taught([0.2] * 30)
+    predictor = other.learning.predictor
+    for each in (busy, other):
+        each.learning.predictor.fold(91.0)
+    for replica in 8 * "ab":
+        predictor.add(replica, 0.2 if replica == "a" else 2.0, 100.0, 0.0, 92.0)
+    busy.learning.predictor.add("a", 0.2, 100.0, 0.0, 92.0)
+    busy.learning.predictor.add("b", 0.2, 100.0, 0.0, 92.0)
+    busy.learning.predictor.fold(93.0)
+    predictor.fold(93.0)
+    assert [pool.learning.predictor.is_slow("b") for pool in (busy, other)] == [False, True]
+    [merged] = merged_learned([_learned(busy), _learned(other)])["m"].pools.values()
+    pool = make_pool(None, None)
+    assert restore_pool(pool, merged, 0.0, 100.0)
+    assert pool.learning.predictor.is_slow("b")
+
+
 def test_a_replica_with_another_source_is_another_one() -> None:
     """Its times at the worker with another address do not count."""
     [old] = _learned(_taught([0.1] * 8))["m"].pools.values()

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import msgspec
 
 from ttft_gateway.estimation.fit import FitState, RelativeFit, Row, Triple
-from ttft_gateway.estimation.slowness import Slowness, Wait
+from ttft_gateway.estimation.slowness import Slowness, SlownessState, Wait
 
 _FIRST_SAMPLES: Final = 20  # b is their median, with all levels 1: one tiny TTFT would dominate a squared error
 _RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall, and no sample of the fit
@@ -34,6 +34,7 @@ _APPROACH: Final = 0.02  # of the distance to the mean, ten times a second; more
 _MEMORY_S: Final = 30.0
 _FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
+_SLOW_STATE_S_MAX: Final = 600.0  # a restart keeps a younger one: later, the replica may have been repaired
 _REFIT: Final = 8  # new samples before the next fit; 500 count in it
 _REACH_TOKENS: Final = 4_000.0  # such a prompt is expected to double the base at most, until samples show more
 TTFT_MIN_S: Final = 1e-4  # so that logarithms and quotients are finite
@@ -57,6 +58,7 @@ class PredictorState(msgspec.Struct, frozen=True):
         first: TTFT, uncached and pending tokens of the first contents, before there is a fit.
         fit: sums of the fit.
         levels: logarithms of the replicas' levels.
+        slowness: tests for slow replicas; of replicas that were compared.
     """
 
     age_s: Annotated[float, msgspec.Meta(ge=0.0)]
@@ -64,6 +66,7 @@ class PredictorState(msgspec.Struct, frozen=True):
     first: Annotated[list[tuple[_Positive, _Positive, _Positive]], msgspec.Meta(max_length=_FIRST_SAMPLES)]
     fit: FitState
     levels: dict[str, Annotated[float, msgspec.Meta(ge=-LEVEL_MAX, le=LEVEL_MAX)]]
+    slowness: dict[str, SlownessState] = {}
 
 
 class Predictor:
@@ -117,6 +120,8 @@ class Predictor:
         predictor.usual_tokens = _usual_tokens(state)
         predictor._folded_s = now_s - elapsed_s - state.age_s
         predictor.fold(now_s)
+        if elapsed_s + state.age_s <= _SLOW_STATE_S_MAX:
+            predictor._restore_slowness(state.slowness, now_s)
         return predictor
 
     def state(self, now_s: float) -> PredictorState:
@@ -125,7 +130,9 @@ class Predictor:
         fit, samples = self._fit.state, self._samples
         if samples >= _FIRST_SAMPLES and not fit.matrix[0]:
             samples = 0  # only the base is known, from other gateways
-        return PredictorState(age_s, samples, list(self._first), fit, {name: self.level(name) for name in self._levels})
+        levels = {name: self.level(name) for name in self._levels}
+        slowness = {name: each.state for name, each in self._slowness.items()}
+        return PredictorState(age_s, samples, list(self._first), fit, levels, slowness)
 
     @property
     def coefficients(self) -> tuple[float, float, float]:
@@ -286,6 +293,17 @@ class Predictor:
             self._coefficients = self._fit.solve_nonnegative(_REACH_TOKENS)
             self._unfitted = 0
         self._due_s = self._folded_s + _FOLD_S
+        self._set_law()
+
+    def _restore_slowness(self, recorded: Mapping[str, SlownessState], now_s: float) -> None:
+        """Go on with the tests, and avoid slow replicas as at their last attempts."""
+        for replica in recorded.keys() & self._levels.keys():
+            slowness = self._slowness[replica] = Slowness.restored(recorded[replica], now_s)
+            if slowness.is_slow:
+                self._levels[replica] = max(self._levels[replica], _bounded(slowness.level()))
+                self._slow.add(replica)
+            elif slowness.is_doubted:
+                self.doubted.add(replica)
         self._set_law()
 
     def _set_law(self) -> None:

@@ -19,7 +19,9 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from math import log
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 _SLOW: Final = log(1.75)  # with usual noise 1 to 15 % of the attempts are slow, and over 85 % at three times the TTFT
 _SHARE_SLOW: Final = 0.8  # of slow attempts, at a slow replica
@@ -34,6 +36,24 @@ _WAITS: Final = 8  # recent attempts from which the level of a slow replica is e
 
 Wait = tuple[float, bool]
 """Wait of an attempt, and True if it ended with a first content."""
+
+
+class SlownessState(msgspec.Struct, frozen=True):
+    """One replica's part of the test as plain values.
+
+    Attributes:
+        share: share of slow attempts.
+        evidence: logarithm of the likelihood ratio.
+        is_slow: True from the evidence for slowness until there is evidence against it.
+        waits: recent waits.
+    """
+
+    share: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+    evidence: Annotated[float, msgspec.Meta(ge=0.0, le=_EVIDENCE_MAX)]
+    is_slow: bool
+    waits: Annotated[
+        list[tuple[Annotated[float, msgspec.Meta(ge=-40.0, le=40.0)], bool]], msgspec.Meta(max_length=_WAITS)
+    ]
 
 
 class Slowness:
@@ -53,6 +73,20 @@ class Slowness:
         self.judged_s = -math.inf
         self._evidence = 0.0
         self._waits: deque[Wait] = deque(maxlen=_WAITS)
+
+    @staticmethod
+    def restored(state: SlownessState, now_s: float) -> "Slowness":
+        """Return a test that goes on from a recorded state; a slow replica has waits."""
+        slowness = Slowness()
+        slowness.share, slowness._evidence, slowness.judged_s = state.share, state.evidence, now_s
+        slowness._waits.extend(state.waits)
+        slowness.is_slow = state.is_slow and bool(state.waits)
+        return slowness
+
+    @property
+    def state(self) -> SlownessState:
+        """The state as plain values."""
+        return SlownessState(self.share, self._evidence, self.is_slow, list(self._waits))
 
     def count(self, waits: Iterable[Wait], usual: float) -> None:
         """Count the slow attempts.

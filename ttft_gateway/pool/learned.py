@@ -46,11 +46,17 @@ class LearnedReplica(msgspec.Struct, frozen=True):
 
 
 class LearnedPool(msgspec.Struct, frozen=True):
-    """The state of one pool; replicas by name."""
+    """The state of one pool.
+
+    Attributes:
+        replicas: replicas by name.
+        gap_s: mean time between two requests; with little traffic, what is learned is remembered for longer.
+    """
 
     first_token: FirstTokenState
     learning: LearningState
     replicas: dict[str, LearnedReplica]
+    gap_s: Annotated[float, msgspec.Meta(ge=0.0, le=AGE_S_MAX)] = 0.0
 
 
 class LearnedModel(msgspec.Struct, frozen=True):
@@ -143,7 +149,8 @@ def learned_pool(pool: Pool, now_s: float) -> Iterator[LearnedPool | None]:
         way = None if pool.bills is None else pool.bills.state(replica.name)
         replicas[replica.name] = LearnedReplica(replica.source, pool.learning.windows(replica.name, now_s), way)
         yield None
-    yield LearnedPool(pool.first_token.state, pool.learning.state(now_s), replicas)
+    gap_s = min(pool.loads.gap_s, AGE_S_MAX)
+    yield LearnedPool(pool.first_token.state, pool.learning.state(now_s), replicas, gap_s)
 
 
 def restore_pool(pool: Pool, learned: LearnedPool, elapsed_s: float, now_s: float) -> bool:
@@ -164,6 +171,7 @@ def restore_pool(pool: Pool, learned: LearnedPool, elapsed_s: float, now_s: floa
     if not ages_s or (age_s := elapsed_s + min(ages_s)) > AGE_S_MAX:
         return False
     pool.learning.restore(learned.learning, windows, elapsed_s, now_s)
+    pool.loads.restore(learned.gap_s)
     pool.learning.restored_age_s = age_s
     for name in windows:
         way = learned.replicas[name].way

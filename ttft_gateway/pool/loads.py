@@ -171,6 +171,16 @@ class Loads:
                 self._set_times()
         self._request_s = now_s
 
+    @property
+    def gap_s(self) -> float:
+        """Mean time between two requests; 0 before the second one."""
+        return self._gap_s
+
+    def restore(self, gap_s: float) -> None:
+        """Take over a recorded mean time between two requests."""
+        self._gap_s = gap_s
+        self._set_times()
+
     def _set_times(self) -> None:
         """Set the times that grow while there is little traffic."""
         self._is_quiet = self._gap_s > self._busy_gap_s
