@@ -63,7 +63,7 @@ class OwnState:
             for pool in model.pools:
                 for state in learned_pool(pool, self._loop.time()):
                     parts += 1
-                    if state is not None and state.learning.contents:
+                    if state is not None and state.is_worth_keeping:
                         sound = sound_pool(pool.name, state, self._drop)
                         pools |= {} if sound is None else {pool.name: sound}
                     if parts % _SLICE_PARTS == 0:

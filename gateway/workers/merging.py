@@ -266,7 +266,10 @@ def _learned_replica(states: Sequence[LearnedReplica], source: str) -> LearnedRe
     way = max(ways, key=lambda each: len(each.waits), default=None)
     same = [state.windows for state in states if state.source == source]
     most_ttft = max((each.ttft for each in same), key=_samples)
-    return LearnedReplica(source, ReplicaWindows(most_ttft, max((each.ttfb for each in same), key=_samples)), way)
+    waits = [state.wait for state in states if state.source == source and state.wait is not None]
+    wait = max(waits, key=lambda each: (each.cooling_s, each.quota is not None and each.quota.cooling_s), default=None)
+    most_ttfb = max((each.ttfb for each in same), key=_samples)
+    return LearnedReplica(source, ReplicaWindows(most_ttft, most_ttfb), way, wait)
 
 
 def _samples(state: WindowState | None) -> int:

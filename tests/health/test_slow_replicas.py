@@ -10,7 +10,7 @@ from slow_replicas import Slowness, seen_of
     [
         Slowness(3.0, 0.2),
         Slowness(15.0, 1.0, "vllm"),
-        Slowness(15.0, 4.0, always=True),
+        Slowness(15.0, 1.0, always=True),
         Slowness(4.0, 1.0, decode=True),
     ],
 )

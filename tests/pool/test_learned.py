@@ -14,6 +14,7 @@ from ttft_gateway.estimation.tokens import TokenScale, TokenScaleState
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.hedging.plan import Policy
+from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.learned import AGE_S_MAX, LearnedPool, learned_pool, restore_pool
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
@@ -283,3 +284,67 @@ def test_a_state_without_what_later_versions_add_is_used() -> None:
     after = fleet(sources={"a": "A", "b": "B", "c": "C"})
     assert restore_pool(after, msgspec.convert(state, LearnedPool), ELAPSED_S, STARTED_S)
     assert not after.learning.predictor.is_slow("a")
+
+
+def limited(retry_after_s: float | None = 60.0, *, by_tokens: bool = False) -> Pool:
+    """Two replicas with quotas of their own, of which a has answered 429 now and nothing before."""
+    pool = waiting_fleet()
+    attempt = send(pool, 0, SAVED_S, FACTS)
+    pool.on_end(attempt, Outcome.RATE_LIMITED, SAVED_S, retry_after_s, by_tokens=by_tokens)
+    return pool
+
+
+def waiting_fleet() -> Pool:
+    """Replicas with quotas that nothing is known about."""
+    replicas = [Replica(name, Scripted(), name, source=name) for name in "ab"]
+    return Pool("m", replicas, default_hedging(), {"a": Ledger(), "b": Ledger()})
+
+
+@pytest.mark.parametrize("by_tokens", [False, True])
+@pytest.mark.parametrize(
+    ("retry_after_s", "elapsed_s", "wait_s"),
+    [(60.0, 5.0, 55.0), (60.0, 0.0, 60.0), (60.0, 60.0, 0.0), (60.0, 100_000.0, 0.0), (9_999.0, 5.0, 295.0)],
+)
+def test_a_restart_keeps_the_wait_after_a_429(
+    retry_after_s: float, elapsed_s: float, wait_s: float, by_tokens: bool
+) -> None:
+    """Nothing is sent before its end, at most five minutes; a wait that is over has no effect."""
+    before, after = limited(retry_after_s, by_tokens=by_tokens), waiting_fleet()
+    learned = saved(before)
+    assert learned.is_worth_keeping
+    restore_pool(after, learned, elapsed_s, STARTED_S)
+    a, b = after.replicas
+    assert after.quotas.wait_s(a, FACTS, STARTED_S) == pytest.approx(wait_s)
+    assert after.quotas.wait_s(b, FACTS, STARTED_S) == 0.0
+    small = RequestFacts(prompt_tokens=100.0, answer_tokens=1)
+    assert after.quotas.wait_s(a, small, STARTED_S) == pytest.approx(0.0 if by_tokens else wait_s)
+    assert after.picker.pick(FACTS, (b,), STARTED_S, 0.0) is (None if wait_s else a)
+
+
+@pytest.mark.parametrize(("elapsed_s", "has_room"), [(5.0, False), (299.0, False), (301.0, True)])
+def test_a_restart_keeps_the_time_without_hedges(elapsed_s: float, has_room: bool) -> None:
+    """After a 429 without known limits no hedge takes of the quota, by the time of the 429 and not of the start."""
+    after = waiting_fleet()
+    restore_pool(after, saved(limited(None)), elapsed_s, STARTED_S)
+    assert after.quotas.has_room(after.replicas[0], FACTS, STARTED_S) is has_room
+
+
+def test_an_old_429_is_not_kept() -> None:
+    """After twice the time without hedges, nothing of it is left in the document."""
+    state = saved(limited(None), SAVED_S + 601.0)
+    assert not state.is_worth_keeping
+    assert state.replicas["a"].wait is None
+
+
+@pytest.mark.parametrize("cooling_s", [-1.0, 301.0, 1e300])
+def test_a_wait_out_of_range_is_damage(cooling_s: float) -> None:
+    """A replica never waits for longer than five minutes, whatever the document has."""
+    state = msgspec.to_builtins(saved(limited()))
+    state["replicas"]["a"]["wait"]["cooling_s"] = cooling_s
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(state, LearnedPool)
+    state["replicas"]["a"]["wait"] = {"cooling_s": 0.0, "quota": {"cooling_s": 20_000.0, "tokens": 0.0}}
+    state["replicas"]["a"]["wait"]["quota"] |= {"limited_s": 0.0, "hedges_s": 300.0}
+    after = waiting_fleet()
+    restore_pool(after, msgspec.convert(state, LearnedPool), 0.0, STARTED_S)
+    assert after.quotas.wait_s(after.replicas[0], FACTS, STARTED_S) == 300.0

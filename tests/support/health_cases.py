@@ -193,8 +193,8 @@ CASES = (
     Case(
         "TtftReplicaSlow",  # only after the first token
         facts(pool(replace(A, answer_slowness=4.0), B), minute=_slots(6, 1)),
-        "replica a of m takes 4x as long as usual after first tokens (from 6 attempts in a minute, 1 cancelled); 50% of "
-        "the hedges are spent on it",
+        "replica a of m takes 4x as long as usual after first tokens (from 6 attempts in a minute, 1 cancelled); 50% "
+        "of the hedges are spent on it",
         facts(pool(replace(A, answer_slowness=1.9), B), minute=_slots(6, 1)),
     ),
     Case(

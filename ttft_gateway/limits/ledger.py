@@ -9,7 +9,7 @@ Units: requests and tokens; now_s in seconds, of one clock; windows and resets i
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,22 @@ class Totals(NamedTuple):
     def under_way(self) -> int:
         """Tokens reserved by requests that have not ended."""
         return self.reserved - self.settled - self.released
+
+
+class PauseState(msgspec.Struct, frozen=True):
+    """The time after a 429 as plain values.
+
+    Attributes:
+        cooling_s: time until requests may be sent.
+        tokens: requests with fewer tokens need not wait for it.
+        limited_s: time since the last 429.
+        hedges_s: time after it without hedges, where no response shows what is left.
+    """
+
+    cooling_s: Annotated[float, msgspec.Meta(ge=0.0, le=_PAUSE_S_MAX)]
+    tokens: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+    limited_s: Annotated[float, msgspec.Meta(ge=0.0, le=2 * _PAUSE_S_MAX)]
+    hedges_s: Annotated[float, msgspec.Meta(ge=_LIMITED_S, le=_PAUSE_S_MAX)]
 
 
 class QuotaTicket(msgspec.Struct, eq=False, gc=False):
@@ -239,6 +255,30 @@ class Ledger:
             bucket = self._observed(stated, now_s)
             if bucket is not None and stated.remaining is not None and 0 <= stated.remaining <= bucket.stated:
                 bucket.observe(stated, ticket.number, waited_s, bucket.cost(sent_since), now_s)
+
+    # state over a restart
+
+    def pause(self, now_s: float) -> PauseState | None:
+        """Return the time after a 429; None if it no longer has an effect."""
+        limited_s = max(0.0, now_s - self._limited_s)
+        if limited_s >= 2.0 * self._pause_s:
+            return None
+        cooling_s = min(max(0.0, self._cool_until_s - now_s), _PAUSE_S_MAX)
+        return PauseState(cooling_s, self._cool_tokens, limited_s, self._pause_s)
+
+    def restore_pause(self, state: PauseState, elapsed_s: float, now_s: float, wait_s_max: float) -> None:
+        """Go on with a recorded time after a 429, unless there was a later one.
+
+        Args:
+            elapsed_s: time since it was recorded.
+            wait_s_max: longest time without requests.
+        """
+        limited_s = now_s - elapsed_s - state.limited_s
+        if limited_s > self._limited_s:
+            self._limited_s, self._pause_s = limited_s, state.hedges_s
+        if state.cooling_s > elapsed_s and self._cool_until_s < now_s:
+            self.cool_down(now_s + min(state.cooling_s - elapsed_s, wait_s_max))
+            self._cool_tokens = state.tokens
 
     # limits shared with other gateways
 

@@ -2,8 +2,8 @@
 
 Owns the document (`Learned`) and the rules by which a pool takes its part of it: the replica has the same name and
 source, and the newest sample is at most a day old. The state of the parts belongs to their modules: windows, predictor,
-token scale, learning. Budgets, breakers, quotas and cool-downs are not stored. The document contains no prompt, no key
-and no header.
+token scale, learning, waits after a 429. Budgets, breakers and counts of quotas are not stored. The document contains no
+prompt, no key and no header.
 
 Units: seconds; `saved_s` is wall time, everything else is relative to it.
 """
@@ -18,6 +18,7 @@ from ttft_gateway.estimation.tokens import TokenScale, TokenScaleState
 from ttft_gateway.estimation.waits import WaitsState
 from ttft_gateway.pool.learning import LearningState, ReplicaWindows
 from ttft_gateway.pool.pool import Pool
+from ttft_gateway.pool.quotas import WaitState
 
 Drop: TypeAlias = Callable[[str, str], object]
 """Receives the name of something that was received and is not used, and the reason."""
@@ -38,11 +39,13 @@ class LearnedReplica(msgspec.Struct, frozen=True):
         source: `Replica.source`.
         windows: its windows.
         way: its waits as a way to ask, in a pool that prefers a low bill; None in other pools.
+        wait: time after a 429; None without an effect.
     """
 
     source: str
     windows: ReplicaWindows
     way: WaitsState | None = None
+    wait: WaitState | None = None
 
 
 class LearnedPool(msgspec.Struct, frozen=True):
@@ -57,6 +60,11 @@ class LearnedPool(msgspec.Struct, frozen=True):
     learning: LearningState
     replicas: dict[str, LearnedReplica]
     gap_s: Annotated[float, msgspec.Meta(ge=0.0, le=AGE_S_MAX)] = 0.0
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """True if there are samples, or a replica waits after a 429."""
+        return self.learning.contents > 0 or any(each.wait is not None for each in self.replicas.values())
 
 
 class LearnedModel(msgspec.Struct, frozen=True):
@@ -147,7 +155,8 @@ def learned_pool(pool: Pool, now_s: float) -> Iterator[LearnedPool | None]:
     replicas = {}
     for replica in pool.replicas:
         way = None if pool.bills is None else pool.bills.state(replica.name)
-        replicas[replica.name] = LearnedReplica(replica.source, pool.learning.windows(replica.name, now_s), way)
+        windows, wait = pool.learning.windows(replica.name, now_s), pool.quotas.state(replica, now_s)
+        replicas[replica.name] = LearnedReplica(replica.source, windows, way, wait)
         yield None
     gap_s = min(pool.loads.gap_s, AGE_S_MAX)
     yield LearnedPool(pool.first_token.state, pool.learning.state(now_s), replicas, gap_s)
@@ -156,17 +165,21 @@ def learned_pool(pool: Pool, now_s: float) -> Iterator[LearnedPool | None]:
 def restore_pool(pool: Pool, learned: LearnedPool, elapsed_s: float, now_s: float) -> bool:
     """Give a pool the state of replicas with the same name and source; return False if it fits no replica or is old.
 
+    Waits after a 429 are kept at any age of the newest sample: each has its own end.
+
     Args:
         elapsed_s: time since the state was recorded.
 
     Raises:
-        ValueError: the state contradicts itself; the pool is unchanged.
+        ValueError: the state contradicts itself; the pool has learned nothing.
     """
-    windows = {
-        replica.name: recorded.windows
-        for replica in pool.replicas
-        if (recorded := learned.replicas.get(replica.name)) is not None and recorded.source == replica.source
-    }
+    windows: dict[str, ReplicaWindows] = {}
+    for replica in pool.replicas:
+        recorded = learned.replicas.get(replica.name)
+        if recorded is not None and recorded.source == replica.source:
+            windows[replica.name] = recorded.windows
+            if recorded.wait is not None:
+                pool.quotas.restore(replica, recorded.wait, elapsed_s, now_s)
     ages_s = [window.age_s for each in windows.values() for window in (each.ttft, each.ttfb) if window is not None]
     if not ages_s or (age_s := elapsed_s + min(ages_s)) > AGE_S_MAX:
         return False

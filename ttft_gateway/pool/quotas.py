@@ -8,19 +8,33 @@ Units: seconds of the loop's clock, tokens.
 
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from ttft_gateway.apis.base import RateLimit
 from ttft_gateway.hedging.contract import AttemptView, RequestFacts
 from ttft_gateway.hedging.outcomes import Bill
 from ttft_gateway.limits.bucket import Spend
-from ttft_gateway.limits.ledger import Ledger, QuotaTicket
+from ttft_gateway.limits.ledger import Ledger, PauseState, QuotaTicket
 from ttft_gateway.pool.learning import Learning
 from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX, Replica
 from ttft_gateway.routing.strategies import uncooled
 
 _HEADROOM_MIN: Final = 0.1  # share of a quota below which primaries avoid it while another one has room
 _NOT_SENT: Final = "connect"  # the label of an attempt that found no connection
+
+
+class WaitState(msgspec.Struct, frozen=True):
+    """The time after a 429 of one replica as plain values.
+
+    Attributes:
+        cooling_s: time until the replica may get requests.
+        quota: time after a 429 of its quota; None without an effect.
+    """
+
+    cooling_s: Annotated[float, msgspec.Meta(ge=0.0, le=COOL_DOWN_S_MAX)]
+    quota: PauseState | None
 
 
 class Quotas:
@@ -123,6 +137,24 @@ class Quotas:
             if by_tokens:
                 retry_after_s = None
         attempt.replica.breaker.on_rate_limited(now_s, retry_after_s)
+
+    # state over a restart
+
+    def state(self, replica: Replica, now_s: float) -> WaitState | None:
+        """Return the time after a 429 as plain values; None if it has no effect any more."""
+        ledger, cooling_s = self.of.get(replica), replica.breaker.cooling_until_s - now_s
+        quota = None if ledger is None else ledger.pause(now_s)
+        if quota is None and cooling_s <= 0.0:
+            return None
+        return WaitState(min(max(0.0, cooling_s), COOL_DOWN_S_MAX), quota)
+
+    def restore(self, replica: Replica, state: WaitState, elapsed_s: float, now_s: float) -> None:
+        """Go on with the time after a 429, as if no request had come since then; never shortens a wait."""
+        ledger = self.of.get(replica)
+        if state.cooling_s > elapsed_s:
+            replica.breaker.cool_down(now_s + state.cooling_s - elapsed_s)
+        if ledger is not None and state.quota is not None:
+            ledger.restore_pause(state.quota, elapsed_s, now_s, COOL_DOWN_S_MAX)
 
     # helpers
 
