@@ -222,7 +222,7 @@ def test_a_retry_after_is_over_when_its_time_is() -> None:
     assert not ledger.room_for_hedge(tokens(1), 1.9)
     assert ledger.wait_s(tokens(1), 2.0) == 0
     assert ledger.room_for_hedge(tokens(3_000), 60.0)
-    assert ledger.room_for_hedge(tokens(3_001), 60.0)
+    assert not ledger.room_for_hedge(tokens(3_001), 60.0)  # one response shows no usage
 
 
 def test_the_quota_that_primaries_do_not_need_is_there_for_hedges() -> None:
@@ -271,6 +271,59 @@ def test_a_limit_of_unknown_usage_is_left_nearly_full(left_share: float, *, has_
     ledger, limit = Ledger(), 60_000.0
     answered(ledger, stated(left_share * limit, limit), 0.0, count=1_000)
     assert ledger.room_for_hedge(tokens(100), 0.0) is has_room
+
+
+@pytest.mark.parametrize(
+    ("others", "idle_s", "has_room"),
+    [
+        (0.0, 1.0, True),
+        (0.0, 900.0, True),  # nobody else was there
+        (0.3, 900.0, True),  # most of the limit was free
+        (0.7, 1.0, True),
+        (0.7, 59.0, True),  # as old as its window
+        (0.7, 61.0, False),  # others may have used it up since
+        (0.7, 900.0, False),
+        (0.7, 86_400.0, False),
+    ],
+)
+def test_an_old_reading_is_renewed_before_a_hedge(others: float, idle_s: float, *, has_room: bool) -> None:
+    """Full by our count is no proof after a pause: what others used counts until a response shows the limit again."""
+    ledger, limit = Ledger(), 60_000.0
+    for second in range(240):
+        left = limit - others * 1_000.0 * (second % 4)
+        answered(ledger, stated(left, limit), float(second), count=50)
+        ledger.room_for_hedge(tokens(100), float(second))
+    late_s = 239.0 + idle_s
+    ledger.reserve(tokens(50), late_s)
+    assert ledger.room_for_hedge(tokens(100), late_s) is has_room
+    answered(ledger, stated(limit, limit), late_s + 1.0, count=50)
+    assert ledger.room_for_hedge(tokens(100), late_s + 2.0)
+
+
+def test_a_single_reading_is_no_usage() -> None:
+    """One response, long ago, shows nothing about others; with the second one, rare requests are hedged."""
+    ledger = Ledger()
+    answered(ledger, stated(60_000.0), 0.0, count=50)
+    assert ledger.room_for_hedge(tokens(100), 10.0)
+    assert not ledger.room_for_hedge(tokens(100), 120.0)
+    for number in range(1, 6):
+        answered(ledger, stated(60_000.0), 120.0 * number, count=50)
+        assert ledger.room_for_hedge(tokens(100), 120.0 * number + 119.0)
+
+
+@pytest.mark.parametrize(("reset_s", "window_s"), [(6.0, 60.0), (59.0, 60.0), (3_600.0, 86_400.0), (None, 60.0)])
+def test_a_used_up_limit_is_free_after_its_reset(reset_s: float | None, window_s: float) -> None:
+    """A reading without room ends with the time that it states, or with its window; primaries renew it after a minute."""
+    ledger = Ledger()
+    for second in range(0, 300, 15):
+        answered(ledger, stated(60_000.0, window_s=window_s), float(second), count=10)
+        ledger.room_for_hedge(tokens(10), float(second))
+    answered(ledger, stated(0.0, reset_s=reset_s, window_s=window_s), 300.0, count=10)
+    free_s = 300.0 + (reset_s or window_s)
+    assert not ledger.room_for_hedge(tokens(10), 300.0)
+    assert ledger.headroom(301.0) < 0.5
+    assert ledger.headroom_for_primary(361.0) == 1.0
+    assert ledger.headroom(free_s) == pytest.approx(1.0)
 
 
 def test_429s_that_follow_hedges_end_them_for_longer() -> None:

@@ -19,6 +19,8 @@ _SIGMAS: Final = 3.0  # of the number of requests in a window
 _SHARE_MIN: Final = 0.1  # of the limit, always reserved: responses are seconds old,
 _SHARE_MAX: Final = 0.95  # and reserved while it is not certain that the limit will be full again
 _FULL_SIGMAS: Final = 2.0  # of the mean usage: if all of the refill is used beyond them, no hedges
+_FREE_SHARE: Final = 0.5  # of the refill: with less usage, a limit is full after a pause
+_OLD_S: Final = 60.0  # shortest time after which a response no longer shows what is left; longer windows last longer
 _LOSS: Final = 0.1  # largest probability that the limit is empty before it is full again
 _MEASURED: Final = 0.25  # of a window: shortest time over which a usage is measured,
 _MEASURED_S_MAX: Final = 15.0  # and its maximum
@@ -50,8 +52,11 @@ class Need:
             cost: usage by one request.
             limited: True if there was a 429 in the last minutes.
         """
-        amount, window_s = bucket.amount, bucket.window_s
-        rate = self._measured(own, bucket.state(now_s).others_s * amount / window_s, window_s, now_s)
+        amount, window_s, state = bucket.amount, bucket.window_s, bucket.state(now_s)
+        read_s = now_s if state.age_s is None else now_s - state.age_s
+        rate = self._measured(own, state.others_s * amount / window_s, window_s, read_s, now_s)
+        if now_s - read_s > max(window_s, _OLD_S) and not self._is_mostly_free(amount / window_s, cost):
+            return math.inf
         growth = _GROWTH_AFTER_429 if limited else _GROWTH
         needed = max(0.0, growth * rate * window_s - amount) + _SIGMAS * math.sqrt(rate * window_s * cost)
         in_long_run = self._in_long_run(amount, amount / window_s, cost)
@@ -62,8 +67,7 @@ class Need:
 
         A walk with drift m and variance v a second falls by L before it rises with a probability of exp(-2 m L / v).
         """
-        noise = max(self._noise, self._mean * cost)  # at least as if requests were independent and equal
-        error = math.sqrt(noise / self._time_s) if self._time_s else math.inf
+        noise, error = self._noise_and_error(cost)
         if self._mean - _FULL_SIGMAS * error >= refill:
             return math.inf
         drift = refill - self._mean - error
@@ -71,19 +75,34 @@ class Need:
             return _SHARE_MAX * amount
         return min(_SHARE_MAX * amount, math.log(1.0 / _LOSS) * noise / (2.0 * drift))
 
-    def _measured(self, own: float, others: float, window_s: float, now_s: float) -> float:
-        """Return the usage a second; the usage of others falls where a response contradicts an earlier one."""
-        elapsed_s = now_s - self._at_s
+    def _is_mostly_free(self, refill: float, cost: float) -> bool:
+        """Return True if the limit is certainly full after a pause: less than half of its refill was used."""
+        return self._mean + self._noise_and_error(cost)[1] < _FREE_SHARE * refill
+
+    def _noise_and_error(self, cost: float) -> tuple[float, float]:
+        """Return the noise of the usage, and the error of its mean."""
+        noise = max(self._noise, self._mean * cost)  # at least as if requests were independent and equal
+        return noise, math.sqrt(noise / self._time_s) if self._time_s else math.inf
+
+    def _measured(self, own: float, others: float, window_s: float, read_s: float, now_s: float) -> float:
+        """Return the usage a second; the usage of others falls where a response contradicts an earlier one.
+
+        Without a response nothing is measured: it is unknown what others use.
+
+        Args:
+            read_s: time of the last response.
+        """
+        elapsed_s = read_s - self._at_s
         is_first, measured_s = self._rate is None, min(_MEASURED * window_s, _MEASURED_S_MAX)
         if not is_first and elapsed_s < measured_s:
             return self._rate or 0.0
         by_own, by_others = own - self._own, others - self._others
         # Others may have used the first difference at any time in a window.
-        seen = by_own / max(1.0, elapsed_s) + by_others / max(window_s if is_first else 1.0, elapsed_s)
+        seen = by_own / max(1.0, now_s - self._at_s) + by_others / max(window_s if is_first else 1.0, elapsed_s)
         last = seen if self._rate is None else self._rate
         rate = max(0.0, last + _WEIGHT * (seen - last))
         if elapsed_s >= measured_s:
-            self._rate, self._at_s, self._own, self._others = rate, now_s, own, others
+            self._rate, self._at_s, self._own, self._others = rate, read_s, own, others
             self._remember(seen, elapsed_s)
         return rate
 
