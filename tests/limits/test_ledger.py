@@ -313,7 +313,7 @@ def test_a_single_reading_is_no_usage() -> None:
 
 @pytest.mark.parametrize(("reset_s", "window_s"), [(6.0, 60.0), (59.0, 60.0), (3_600.0, 86_400.0), (None, 60.0)])
 def test_a_used_up_limit_is_free_after_its_reset(reset_s: float | None, window_s: float) -> None:
-    """A reading without room ends with the time that it states, or with its window; primaries renew it after a minute."""
+    """A reading without room ends at its reset, or with its window; primaries renew it after a minute."""
     ledger = Ledger()
     for second in range(0, 300, 15):
         answered(ledger, stated(60_000.0, window_s=window_s), float(second), count=10)

@@ -1,9 +1,9 @@
 """The learned state of models as plain values: the state that a restart preserves. Pure.
 
 Owns the document (`Learned`) and the rules by which a pool takes its part of it: the replica has the same name and
-source, and the newest sample is at most a day old. The state of the parts belongs to their modules: windows, predictor,
-token scale, learning, waits after a 429. Budgets, breakers and counts of quotas are not stored. The document contains no
-prompt, no key and no header.
+source, and the newest sample is at most a day old. The state of the parts belongs to their modules: windows,
+predictor, token scale, learning, waits after a 429. Budgets, breakers and counts of quotas are not stored. The document
+contains no prompt, no key and no header.
 
 Units: seconds; `saved_s` is wall time, everything else is relative to it.
 """
@@ -64,7 +64,7 @@ class LearnedPool(msgspec.Struct, frozen=True):
     @property
     def is_worth_keeping(self) -> bool:
         """True if there are samples, or a replica waits after a 429."""
-        return self.learning.contents > 0 or any(each.wait is not None for each in self.replicas.values())
+        return self.learning.contents != 0 or any(each.wait is not None for each in self.replicas.values())
 
 
 class LearnedModel(msgspec.Struct, frozen=True):

@@ -317,8 +317,15 @@ class Picker:
 
     def _due(self, rows: Sequence[_Row], choices: Sequence[Choice], now_s: float) -> Choice | None:
         """Return the choice with a replica that is due for a request."""
+        oldest_s = math.inf
+        for row in rows:
+            used_s = row[1].used_s
+            if used_s < oldest_s:
+                oldest_s = used_s
         if not self._first_tier.is_large:
-            self._seen_until_s = min(row[1].used_s for row in rows) + _SEEN_S
+            self._seen_until_s = oldest_s + _SEEN_S
+        if oldest_s > now_s - self._loads.doubted_s:
+            return None
         due = self._due_among([row[0] for row in rows], now_s)
         return None if due is None else next(each for each in choices if each[3] is due)
 
