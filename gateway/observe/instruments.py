@@ -11,6 +11,7 @@ Units: seconds, tokens, attempts.
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 MODEL, OPERATION, REPLICA = "gen_ai_request_model", "gen_ai_operation_name", "replica"
@@ -25,6 +26,7 @@ _QUEUE_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SHARE_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # replies after 90 ms are late
 _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # few buckets: there are many replicas
 
+_PART_SERIES = 100  # that are dumped or added in one piece, about 0.5 ms
 _VALUES_MAX = 256  # that a histogram has observed and not counted
 
 Line = tuple[str, dict[str, str], float]
@@ -209,6 +211,12 @@ class Family(Generic[T]):
         """Return the numbers of all series."""
         return [(values, series.dump()) for values, series in self._series.items()]
 
+    def dump_parts(self) -> Iterator[list[tuple[tuple[str, ...], list[float]]]]:
+        """Yield the same in parts."""
+        items = iter(self.items())
+        while part := list(islice(items, _PART_SERIES)):
+            yield [(values, series.dump()) for values, series in part]
+
     def add(self, rows: Sequence[tuple[tuple[str, ...], list[float]]]) -> None:
         """Add the numbers of series with the same labels."""
         for values, numbers in rows:
@@ -336,10 +344,24 @@ class Instruments:
         """Return everything that was counted."""
         return {family.name: family.dump() for family in self.families()}
 
+    def dump_parts(self) -> Iterator[Dump]:
+        """Yield everything that was counted, in parts of which none takes long; together they are no one moment."""
+        for family in self.families():
+            for rows in family.dump_parts():
+                yield {family.name: rows}
+
     def add(self, dump: Dump) -> None:
         """Add what another process has counted."""
+        for _ in self.add_parts(dump):
+            pass
+
+    def add_parts(self, dump: Dump) -> Iterator[None]:
+        """Do the same; yields after each part, so that the event loop can go on."""
         for family in self.families():
-            family.add(dump.get(family.name, ()))
+            rows = dump.get(family.name, ())
+            for begin in range(0, len(rows), _PART_SERIES):
+                family.add(rows[begin : begin + _PART_SERIES])
+                yield
 
     def families(self) -> Iterator[Family[Counter] | Family[Histogram]]:
         """Return all metrics."""

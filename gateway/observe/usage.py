@@ -5,8 +5,9 @@ with the metrics. Units: requests, tokens, money in the configuration's currency
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from gateway.observe.instruments import OTHER
 from ttft_gateway.hedging.charges import ChargeTotal, Disposition
 
+_PART_ROWS = 300  # that are dumped in one piece, about 0.5 ms
 _ROWS_MAX = 20_000  # keys and models; a row has some 0.5 kB
 
 
@@ -79,6 +81,15 @@ class UsageTable:
         self.before_read()
         requests = [(*row_key, count) for row_key, count in self.requests.items()]
         return UsageDump(requests, [(*row_key, total) for row_key, total in self.totals.items()])
+
+    def dump_parts(self) -> Iterator[UsageDump]:
+        """Yield the same in parts of which none takes long."""
+        self.before_read()
+        requests, totals = iter(list(self.requests.items())), iter(list(self.totals.items()))
+        while counts := list(islice(requests, _PART_ROWS)):
+            yield UsageDump([(*row_key, count) for row_key, count in counts], [])
+        while sums := list(islice(totals, _PART_ROWS)):
+            yield UsageDump([], [(*row_key, total) for row_key, total in sums])
 
     def add(self, dump: UsageDump) -> None:
         """Add what another process has counted."""

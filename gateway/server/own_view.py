@@ -6,6 +6,7 @@ Units: seconds.
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from gateway.server.learned_file import LearnedFile
 from gateway.server.sharing import Sharing
 from gateway.server.topology import InForce
 
+_SLICE_TALLIES: Final = 20
 _SLICE_KEYS: Final = 200  # that are described in one iteration of the event loop, about 1 ms
 
 
@@ -73,11 +75,18 @@ class OwnView:
         self._leave_out = partial(observers.dropped.leaving_out, "pool")
         self.metrics = observers.metrics(self._pools, self._queues, discovery.states)
 
-    def counts(self) -> tuple[Dump, UsageDump, dict[str, Tally]]:
-        """Return what the metrics, the usage table and the measurement of hedging have counted."""
+    def counts(self) -> Iterator[tuple[Dump, UsageDump, dict[str, Tally]]]:
+        """Yield what the metrics, the usage table and the measurement of hedging have counted, in parts."""
         observers = self._observers
         observers.hub.flush()
-        return self.metrics.instruments.dump(), observers.usage.dump(), observers.proof(None)
+        nothing = UsageDump([], [])
+        for instruments in self.metrics.instruments.dump_parts():
+            yield instruments, nothing, {}
+        for usage in observers.usage.dump_parts():
+            yield {}, usage, {}
+        tallies = iter(observers.proof(None).items())
+        while part := dict(islice(tallies, _SLICE_TALLIES)):
+            yield {}, nothing, part
 
     async def scrape(self) -> Scrape:
         return await self.metrics.scrape()

@@ -1,9 +1,10 @@
 """The messages between the processes of a gateway, over connected sockets.
 
-`Channel`, between the supervisor and a worker, carries notices, and calls that get one answer. Frames are a length and
-a msgspec message. Everything is bounded: the bytes of a frame, the unsent bytes, the calls without an answer, and the
-time of each call. A channel ends as soon as the process at its other end does. It is independent of the methods, which
-each side registers by name.
+`Channel`, between the supervisor and a worker, carries notices, and calls that get one answer, whole or in parts: a
+large answer in one piece would hold the loops of both ends. Frames are a length and a msgspec message. Everything is
+bounded: the bytes of a frame and of an answer, the unsent bytes, the calls without an answer, and the time of each
+call, or of each of its parts. A channel ends as soon as the process at its other end does. It is independent of the
+methods, which each side registers by name.
 
 A channel of a worker outlives its supervisor: it is connected again to the next one.
 
@@ -16,12 +17,13 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 
-FRAME_BYTES_MAX: Final = 64_000_000  # the learned state of hundreds of models; a metrics dump has 5 to 50 kB
+FRAME_BYTES_MAX: Final = 64_000_000  # the last message of a worker with thousands of models
+ANSWER_BYTES_MAX: Final = 256_000_000  # of all parts; the counts of 10,000 models have 20 MB
 UNSENT_BYTES_MAX: Final = 16_000_000  # notices above it are dropped, and calls fail
 CALLS_MAX: Final = 10_000  # without an answer
 _LENGTH_BYTES: Final = 4
@@ -32,20 +34,23 @@ Reply = Callable[[bytes | None], object]
 """Receives the answer of a call; None if there is none: the deadline is over, the method failed, the channel ended."""
 
 Handler = Callable[[bytes], object]
-"""Takes the encoded payload of a notice or a call; returns an answer that msgspec can encode, or a coroutine of it."""
+"""Takes the encoded payload of a notice or a call; returns an answer that msgspec can encode, a coroutine of it, or an
+asynchronous iterator of its parts."""
+
+_Kind = Literal["notice", "call", "part", "answer", "failure"]
 
 
 class _Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One frame.
 
     Attributes:
-        kind: notice, call, answer, or failed call.
+        kind: notice, call, part of an answer, answer (the last part), or failed call.
         number: number of the call; 0 for a notice.
         method: name of the method; "" for an answer.
         payload: argument or answer, encoded.
     """
 
-    kind: Literal["notice", "call", "answer", "failure"]
+    kind: _Kind
     number: int
     method: str
     payload: msgspec.Raw
@@ -55,6 +60,27 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_frame = msgspec.msgpack.Decoder(_Frame).decode
 
 _M = TypeVar("_M")
+
+
+class _Call:
+    """A call without its answer.
+
+    Attributes:
+        on_reply: receives the answer.
+        deadline_s: maximum time to each part.
+        timer: fires at the end of this time.
+        parts: parts so far.
+        bytes: their length.
+    """
+
+    __slots__ = ("bytes", "deadline_s", "on_reply", "parts", "timer")
+
+    def __init__(self, on_reply: Reply, deadline_s: float, timer: asyncio.TimerHandle) -> None:
+        self.on_reply = on_reply
+        self.deadline_s = deadline_s
+        self.timer = timer
+        self.parts: list[bytes] = []
+        self.bytes = 0
 
 
 class Channel(asyncio.Protocol):
@@ -77,7 +103,9 @@ class Channel(asyncio.Protocol):
         self._is_closed = False
         self._received = bytearray()
         self._numbers = itertools.count(1)
-        self._calls: dict[int, tuple[Reply, asyncio.TimerHandle]] = {}
+        self._calls: dict[int, _Call] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._answering: set[asyncio.Task[None]] = set()
 
     @property
@@ -91,22 +119,37 @@ class Channel(asyncio.Protocol):
 
     def call(self, method: str, payload: object, on_reply: Reply, deadline_s: float) -> None:
         """Call a method of the other side; `on_reply` is called exactly once, and never before this returns."""
+        self._call(method, payload, on_reply, deadline_s)
+
+    def _call(self, method: str, payload: object, on_reply: Reply, deadline_s: float) -> _Call | None:
         number = next(self._numbers)
         if len(self._calls) >= CALLS_MAX or not self._write("call", number, method, _encode(payload)):
             self._loop.call_soon(on_reply, None)
-            return
-        self._calls[number] = (on_reply, self._loop.call_later(deadline_s, self._answered, number, None))
+            return None
+        timer = self._loop.call_later(deadline_s, self._answered, number, None)
+        call = self._calls[number] = _Call(on_reply, deadline_s, timer)
+        return call
 
     async def ask(self, method: str, payload: object = None, deadline_s: float = 5.0) -> bytes | None:
         """Call a method, and wait for its answer."""
+        parts = await self.ask_parts(method, payload, deadline_s)
+        return None if parts is None else parts[-1]
+
+    async def ask_parts(self, method: str, payload: object = None, deadline_s: float = 5.0) -> list[bytes] | None:
+        """Do the same for an answer in parts; return all parts of an answer that is complete.
+
+        Args:
+            deadline_s: maximum time to the first part, and from each part to the next one.
+        """
         answer: asyncio.Future[bytes | None] = self._loop.create_future()
 
         def on_reply(payload: bytes | None) -> None:
             if not answer.done():
                 answer.set_result(payload)
 
-        self.call(method, payload, on_reply, deadline_s)
-        return await answer
+        call = self._call(method, payload, on_reply, deadline_s)
+        last = await answer
+        return None if last is None or call is None else [*call.parts, last]
 
     def close(self) -> None:
         """End the channel after everything was sent."""
@@ -147,8 +190,15 @@ class Channel(asyncio.Protocol):
             begin = end
         del received[:begin]
 
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._writable.set()
         self._received.clear()
         for number in tuple(self._calls):
             self._answered(number, None)
@@ -160,12 +210,26 @@ class Channel(asyncio.Protocol):
 
     def _on_frame(self, frame: _Frame) -> None:
         payload = bytes(frame.payload)
-        if frame.kind == "answer":
+        if frame.kind == "part":
+            self._take_part(frame.number, payload)
+        elif frame.kind == "answer":
             self._answered(frame.number, payload)
         elif frame.kind == "failure":
             self._answered(frame.number, None)
         else:
             self._handle(frame.method, frame.number, payload)
+
+    def _take_part(self, number: int, payload: bytes) -> None:
+        call = self._calls.get(number)
+        if call is None:
+            return
+        call.bytes += len(payload)
+        if call.bytes > ANSWER_BYTES_MAX:
+            self._answered(number, None)
+            return
+        call.parts.append(payload)
+        call.timer.cancel()
+        call.timer = self._loop.call_later(call.deadline_s, self._answered, number, None)
 
     def _handle(self, method: str, number: int, payload: bytes) -> None:
         handler = self._handlers.get(method)
@@ -174,7 +238,9 @@ class Channel(asyncio.Protocol):
             return
         try:
             result = handler(payload)
-            if not isinstance(result, Coroutine):
+            if isinstance(result, AsyncIterator):
+                result = self._send_parts(number, result)
+            elif not isinstance(result, Coroutine):
                 self._answer(number, result)
                 return
         except Exception as error:
@@ -190,6 +256,23 @@ class Channel(asyncio.Protocol):
         except Exception as error:
             self._on_failure(method, number, error)
 
+    async def _send_parts(self, number: int, parts: AsyncIterator[object]) -> object:
+        """Send all parts but the last, which is returned, each in another turn of the loop.
+
+        Raises:
+            ConnectionError: a part cannot be sent.
+        """
+        before: object = None
+        is_first = True
+        async for part in parts:
+            if not is_first:
+                await self._writable.wait()
+                if not self._write("part", number, "", _encode(before)):
+                    raise ConnectionError("a part of an answer cannot be sent")
+            before, is_first = part, False
+            await asyncio.sleep(0)
+        return before
+
     def _on_failure(self, method: str, number: int, error: Exception) -> None:
         logging.getLogger(__name__).error("the method %s of a worker channel failed", method, exc_info=error)
         self._answer_failure(number)
@@ -203,18 +286,15 @@ class Channel(asyncio.Protocol):
             self._write("failure", number, "", _encode(None))
 
     def _answered(self, number: int, payload: bytes | None) -> None:
-        waiting = self._calls.pop(number, None)
-        if waiting is not None:
-            on_reply, timer = waiting
-            timer.cancel()
+        call = self._calls.pop(number, None)
+        if call is not None:
+            call.timer.cancel()
             try:
-                on_reply(payload)
+                call.on_reply(payload)
             except Exception:  # a damaged answer must not end the channel
                 logging.getLogger(__name__).exception("an answer of a worker channel was not used")
 
-    def _write(
-        self, kind: Literal["notice", "call", "answer", "failure"], number: int, method: str, payload: bytes
-    ) -> bool:
+    def _write(self, kind: _Kind, number: int, method: str, payload: bytes) -> bool:
         transport = self._transport
         if transport is None or transport.is_closing():
             return False

@@ -21,6 +21,7 @@ from gateway.share.hub import METHOD, ShareHub, answers_of
 from gateway.workers.board import Slot
 from gateway.workers.channel import Channel, Handler, connect
 from gateway.workers.messages import Counts, Ready, SwitchHedging, TokenRejected, WorkerEnded
+from gateway.workers.parts import joined_counts
 from ttft_gateway.pool.learned import LearnedModel
 
 CALL_S_MAX: Final = 2.0  # for an answer about state
@@ -215,6 +216,26 @@ class WorkerGroup:
         answers = [(worker, self.decoded(worker, answer, kind)) for worker, answer in asked]
         return [(worker, answer) for worker, answer in answers if answer is not None]
 
+    async def read_parts(
+        self, method: str, kind: type[_T], payload: object = None, workers: Iterable[Worker] | None = None
+    ) -> list[tuple[Worker, list[_T]]]:
+        """Do the same for answers in parts; return all parts of each answer."""
+        asked = self.ready if workers is None else list(workers)
+        asking = (worker.channel.ask_parts(method, payload, CALL_S_MAX) for worker in asked)
+        found = []
+        for worker, answer in zip(asked, await asyncio.gather(*asking), strict=True):
+            parts = []
+            for encoded in answer or ():
+                part = self.decoded(worker, encoded, kind)
+                if part is None:
+                    break
+                parts.append(part)
+                await asyncio.sleep(0)
+            else:
+                if parts:
+                    found.append((worker, parts))
+        return found
+
     def decoded(self, worker: Worker, answer: bytes | None, kind: type[_T]) -> _T | None:
         """Return an answer; None if there is none, or if it is damaged."""
         if answer is not None:
@@ -228,8 +249,12 @@ class WorkerGroup:
         """Record the counts of all workers every few seconds; runs until it is cancelled."""
         while True:
             await asyncio.sleep(_COUNTS_S)
-            for worker, counts in await self.read("counts", Counts):
-                worker.counts = counts
+            await self.read_counts()
+
+    async def read_counts(self) -> None:
+        """Record the counts of all workers now."""
+        for worker, parts in await self.read_parts("counts", Counts):
+            worker.counts = joined_counts(parts)
 
     def on_hung(self, process: int) -> None:
         """Ask a worker nothing until it answers again."""

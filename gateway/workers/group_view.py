@@ -5,7 +5,7 @@ The classes of gateway/observe/state.py have the units.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from gateway.health.facts import Collected, ProcessFacts, WorkersState
 from gateway.health.history import ModelHistory
@@ -26,7 +26,10 @@ from gateway.workers.merging import (
     merged_process,
     merged_share,
 )
-from gateway.workers.messages import Counts, Describe, WorkerScrape
+from gateway.workers.messages import Describe, WorkerScrape
+from gateway.workers.parts import joined_facts, joined_scrape
+
+_SLICE_POOLS: Final = 32  # that are merged in one iteration of the event loop, about 1 ms
 
 _T = TypeVar("_T")
 
@@ -72,29 +75,29 @@ class GroupView:
 
     async def scrape(self) -> Scrape:
         scrapes: list[WorkerScrape] = []
-        for worker, answer in await self._group.ask("scrape"):
-            scrape = self._group.decoded(worker, answer, WorkerScrape)
-            if scrape is not None:
-                worker.counts = scrape.counts  # so that no counter goes back when the worker is killed
-                scrapes.append(scrape)
-                await asyncio.sleep(0)
+        for worker, parts in await self._group.read_parts("scrape", WorkerScrape):
+            scrape = joined_scrape(parts)
+            worker.counts = scrape.counts  # so that no counter goes back when the worker is killed
+            scrapes.append(scrape)
         instruments = Instruments()
-        for dump in (self._own.instruments.dump(), self._group.dead.dump(), *self._counted()):
-            instruments.add(dump)
-            await asyncio.sleep(0)
+        ended = self._own.instruments.dump_parts(), self._group.dead.dump_parts()
+        for dump in (*(part for parts in ended for part in parts), *self._counted()):
+            for _ in instruments.add_parts(dump):
+                await asyncio.sleep(0)
         own = [*self._process(), *self._own.reload_values()]
-        ended = list(proof_values(self._group.dead_proof))
-        process = merged_process([own, *(scrape.process for scrape in scrapes), ended])
+        gone = list(proof_values(self._group.dead_proof))
+        process = merged_process([own, *(scrape.process for scrape in scrapes), gone])
         return Scrape(
             instruments,
-            merged_pools([scrape.pools for scrape in scrapes]),
+            await _merged_pools([scrape.pools for scrape in scrapes]),
             merged_admission([scrape.admission for scrape in scrapes]),
             [*process, *self._worker_values()],
             tuple(self._discovery()),
         )
 
     async def pools(self) -> list[PoolState]:
-        return merged_pools(await self._read("pools", list[PoolState]))
+        answers = await self._group.read_parts("pools", list[PoolState])
+        return await _merged_pools([[pool for part in parts for pool in part] for _, parts in answers])
 
     async def health(self) -> Mapping[str, object]:
         return await self.watch.health()
@@ -106,8 +109,8 @@ class GroupView:
         """Return the facts of all workers."""
         group, before = self._group, self._collected
         workers = group.ready
-        asked = [group.read("facts", ProcessFacts, before.get(each.process, 0), [each]) for each in workers]
-        answers = [answer for found in await asyncio.gather(*asked) for answer in found]
+        asked = [group.read_parts("facts", ProcessFacts, before.get(each.process, 0), [each]) for each in workers]
+        answers = [(worker, joined_facts(parts)) for found in await asyncio.gather(*asked) for worker, parts in found]
         self._collected = {worker.process: before.get(worker.process, 0) for worker in workers}
         for worker, facts in answers:
             if facts.slots:
@@ -115,7 +118,7 @@ class GroupView:
         parts = [facts for _, facts in answers]
         return Collected(
             parts,
-            merged_pools([part.pools for part in parts]),
+            await _merged_pools([part.pools for part in parts]),
             merged_share([part.share for part in parts if part.share is not None]),
             [*self._process(), *self._own.reload_values()],
             list(self._discovery()),
@@ -126,8 +129,7 @@ class GroupView:
         return merged_admission(await self._read("admission", AdmissionState))
 
     async def usage(self, key: str | None, model: str | None) -> UsageReport:
-        for worker, counts in await self._group.read("counts", Counts):
-            worker.counts = counts
+        await self._group.read_counts()
         table = UsageTable(lambda: self._usage.since)
         table.add(self._group.dead_usage.dump())
         for worker in self._group.workers:
@@ -166,6 +168,15 @@ class GroupView:
     def _worker_values(self) -> Iterable[ProcessValue]:
         ready = sorted(self._group.ready, key=lambda worker: worker.number)
         return worker_values({worker.number: worker.slot.open for worker in ready}, self._group.restarts)
+
+
+async def _merged_pools(workers: Sequence[Sequence[PoolState]]) -> list[PoolState]:
+    pools: list[PoolState] = []
+    for pool in merged_pools(workers):
+        pools.append(pool)
+        if len(pools) % _SLICE_POOLS == 0:
+            await asyncio.sleep(0)
+    return pools
 
 
 def worker_values(connections: Mapping[int, float], restarts: int) -> Iterable[ProcessValue]:

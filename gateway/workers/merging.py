@@ -9,7 +9,7 @@ replica are not exchanged, and come from the worker with the most of them. Each 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -44,9 +44,9 @@ _NOT_ADDED: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
 }
 
 
-def merged_pools(workers: Sequence[Sequence[PoolState]]) -> list[PoolState]:
-    """Return the state of every pool, the pools of a model in a row."""
-    return [_pool(states) for states in _grouped(workers, lambda pool: (pool.model, pool.pool))]
+def merged_pools(workers: Sequence[Sequence[PoolState]]) -> Iterator[PoolState]:
+    """Yield the state of every pool, the pools of a model in a row."""
+    return map(_pool, _grouped(workers, lambda pool: (pool.model, pool.pool)))
 
 
 def merged_admission(workers: Sequence[AdmissionState]) -> AdmissionState:

@@ -98,20 +98,20 @@ class Ready(msgspec.Struct):
 
 
 class Counts(msgspec.Struct):
-    """Everything that a worker has counted; `proof` has the savings of hedging by model."""
+    """Everything that a worker has counted, or a part; `proof` has the savings of hedging by model."""
 
     instruments: Dump
     usage: UsageDump
     proof: dict[str, Tally] = {}
 
 
-class WorkerScrape(msgspec.Struct):
-    """The values of a worker for one scrape."""
+class WorkerScrape(msgspec.Struct, omit_defaults=True):
+    """The values of a worker for one scrape, or a part of them."""
 
-    counts: Counts
-    pools: list[PoolState]
-    admission: AdmissionState
-    process: list[ProcessValue]
+    counts: Counts = msgspec.field(default_factory=lambda: Counts({}, UsageDump([], [])))
+    pools: list[PoolState] = []
+    admission: AdmissionState = AdmissionState()
+    process: list[ProcessValue] = []
 
 
 class Describe(msgspec.Struct):

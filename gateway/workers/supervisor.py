@@ -322,8 +322,9 @@ class Supervisor:
 
     async def collect(self) -> dict[str, LearnedModel]:
         """Return the state of all workers, and of workers that have ended while the gateway stops."""
-        states = await self._group.read("learned", dict[str, LearnedModel])
-        return merged_learned([*(state for _, state in states), *self._group.learned])
+        answers = await self._group.read_parts("learned", dict[str, LearnedModel])
+        states = [{name: model for part in parts for name, model in part.items()} for _, parts in answers]
+        return merged_learned([*states, *self._group.learned])
 
     def restore(self, models: Mapping[str, LearnedModel], elapsed_s: float) -> Restored | None:
         """Store a state for the workers; the first of them reports what it has restored."""

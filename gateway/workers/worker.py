@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,8 +19,10 @@ from gateway import errors
 from gateway.api.plain_routes import load_documents
 from gateway.config.settings import ModelSettings, Settings
 from gateway.events import Event
+from gateway.health.facts import ProcessFacts
 from gateway.observe.feed import encoded_event
 from gateway.observe.process import Member
+from gateway.observe.state import PoolState
 from gateway.server.app import Gateway
 from gateway.server.http_server import (
     HttpServer,
@@ -60,7 +62,9 @@ from gateway.workers.messages import (
     share_of,
     unpacked,
 )
+from gateway.workers.parts import fact_parts, joined_counts, learned_parts, pool_parts
 from ttft_gateway.credentials.sources import Source
+from ttft_gateway.pool.learned import LearnedModel
 
 _BEGIN_S_MAX: Final = 60.0
 _SLICE_MODELS: Final = 16  # that are unpacked in one iteration of the event loop, about 1 ms
@@ -297,7 +301,8 @@ class _Worker:
         if commands.ending.is_set():
             cut = gateway.public.active
         await end(gateway, server)
-        self._channel.send("ended", WorkerEnded(cut, self._counts(), await gateway.learned_state.collect()))
+        counts = joined_counts([each async for each in self._count_parts()])
+        self._channel.send("ended", WorkerEnded(cut, counts, await gateway.learned_state.collect()))
         return ExitReport(0, signal.SIGTERM if commands.ending.is_set() else None)
 
     def on_again(self) -> None:
@@ -340,18 +345,18 @@ class _Worker:
 
     def handlers(self) -> dict[str, Handler]:
         """Return the methods for the supervisor."""
-        view, learned = self._gateway.view, self._gateway.learned_state
+        view = self._gateway.view
         return {
-            "counts": lambda _: self._counts(),
+            "counts": lambda _: self._count_parts(),
             "scrape": lambda _: self._scrape(),
             "facts": self._facts,
-            "pools": lambda _: view.pools(),
+            "pools": lambda _: self._pools(),
             "admission": lambda _: view.admission(),
             "share": lambda _: view.share(),
             "proof": self._proof,
             "blocks": self._blocks,
             "describe": self._describe,
-            "learned": lambda _: learned.collect(),
+            "learned": lambda _: self._learned(),
             "feed": self._feed,
             "switch_hedging": self._switch_hedging,
             "switch_replica": self._switch_replica,
@@ -362,16 +367,30 @@ class _Worker:
             "abandon": lambda _: self._abandon(),
         }
 
-    def _counts(self) -> Counts:
-        return Counts(*self._gateway.view.counts())
+    async def _count_parts(self) -> AsyncIterator[Counts]:
+        for part in self._gateway.view.counts():
+            yield Counts(*part)
 
-    async def _scrape(self) -> WorkerScrape:
+    async def _scrape(self) -> AsyncIterator[WorkerScrape]:
         scrape = await self._gateway.view.scrape()
+        async for counts in self._count_parts():
+            yield WorkerScrape(counts)
+        for pools in pool_parts(scrape.pools):
+            yield WorkerScrape(pools=pools)
         process = [value._replace(labels=dict(value.labels)) for value in scrape.process]
-        return WorkerScrape(self._counts(), list(scrape.pools), scrape.admission, process)
+        yield WorkerScrape(admission=scrape.admission, process=process)
 
-    async def _facts(self, payload: bytes) -> object:
-        return await self._gateway.view.facts(msgspec.msgpack.decode(payload, type=int))
+    async def _pools(self) -> AsyncIterator[list[PoolState]]:
+        for part in pool_parts(await self._gateway.view.pools()):
+            yield part
+
+    async def _learned(self) -> AsyncIterator[dict[str, LearnedModel]]:
+        for part in learned_parts(await self._gateway.learned_state.collect()):
+            yield part
+
+    async def _facts(self, payload: bytes) -> AsyncIterator[ProcessFacts]:
+        for part in fact_parts(await self._gateway.view.facts(msgspec.msgpack.decode(payload, type=int))):
+            yield part
 
     async def _proof(self, payload: bytes) -> object:
         return await self._gateway.view.proof(msgspec.msgpack.decode(payload, type=int | None))

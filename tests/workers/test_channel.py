@@ -180,3 +180,50 @@ def test_a_process_outlives_the_top_process_for_a_time(outlives_s: float, calls:
         assert calls or control._ending.cancelled()
 
     run_real(main())
+
+
+def test_an_answer_in_parts_arrives_whole_and_in_turns() -> None:
+    """All parts arrive in order, small, large and single ones, and other work goes on between two of them."""
+    turns: list[int] = []
+
+    async def parts(payload: bytes) -> AsyncIterator[object]:
+        for number in range(msgspec.msgpack.decode(payload, type=int)):
+            turns.append(number)
+            asyncio.get_running_loop().call_soon(turns.append, -1)
+            yield "x" * (number * 40_000)
+
+    async def main() -> list[list[int] | None]:
+        async with two_ends({"parts": parts}) as (ours, _):
+            answers = [await ours.ask_parts("parts", count) for count in (1, 9, 0)]
+            assert decoded(await ours.ask("parts", 3)) == "x" * 80_000  # the last part
+            return [None if parts is None else [len(str(decoded(part))) for part in parts] for parts in answers]
+
+    one, nine, none = run_real(main())
+    assert (one, nine) == ([0], [number * 40_000 for number in range(9)])
+    assert none == [len("None")]
+    assert all(turns[at + 1] == -1 for at, number in enumerate(turns[:-1]) if number >= 0)
+
+
+def test_an_answer_of_which_a_part_is_missing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that fails after a part, that stops for too long, or that sends too much, has not answered."""
+
+    async def fails(_: bytes) -> AsyncIterator[object]:
+        yield 1
+        raise ValueError
+
+    async def hangs(_: bytes) -> AsyncIterator[object]:
+        yield 1
+        yield 2
+        await asyncio.Event().wait()
+
+    async def floods(_: bytes) -> AsyncIterator[object]:
+        for number in range(9):
+            yield str(number) * 200
+
+    monkeypatch.setattr(channel_module, "ANSWER_BYTES_MAX", 1000)
+
+    async def main() -> list[list[bytes] | None]:
+        async with two_ends({"fails": fails, "hangs": hangs, "floods": floods}) as (ours, _):
+            return [await ours.ask_parts(method, None, 0.05) for method in ("fails", "hangs", "floods")]
+
+    assert run_real(main()) == [None, None, None]

@@ -1,0 +1,88 @@
+"""Large answers in parts: together they are the whole, and no part is large."""
+
+import msgspec
+
+from gateway.health.facts import ProcessFacts
+from gateway.health.history import History
+from gateway.health.windows import CountSlot, LastAttempt, ModelSlot, ReplicaSlot
+from gateway.observe.instruments import Instruments
+from gateway.observe.state import AdmissionState, PoolState
+from gateway.observe.usage import UsageDump, UsageTable
+from gateway.workers.messages import Counts, WorkerScrape
+from gateway.workers.parts import (
+    fact_parts,
+    joined_counts,
+    joined_facts,
+    joined_scrape,
+    learned_parts,
+    pool_parts,
+)
+from running import run_virtual
+from sample_events import pool
+from ttft_gateway.hedging.charges import ChargeTotal, Disposition
+
+_MODELS = 1_000
+_PART_BYTES_MAX = 100_000
+
+
+def _counted() -> tuple[Instruments, UsageTable]:
+    instruments, usage = Instruments(), UsageTable()
+    for number in range(_MODELS):
+        instruments.requests.at("chat", f"m{number}", "2xx", "", "primary").value = number
+        instruments.content.at(f"m{number}", "r").observe(0.5, number)
+        usage.requests["key", f"m{number}"] = number
+        usage.totals["key", f"m{number}", Disposition.WINNER] = ChargeTotal(1, number, 2)
+    return instruments, usage
+
+
+def test_counts_in_parts_are_the_counts() -> None:
+    """Metrics and usage are complete, and the parts are many and small."""
+    instruments, usage = _counted()
+    nothing = UsageDump([], [])
+    parts = [Counts(part, nothing) for part in instruments.dump_parts()]
+    parts += [Counts({}, part) for part in usage.dump_parts()]
+    joined = joined_counts(parts)
+    shown = {name: rows for name, rows in instruments.dump().items() if rows}
+    assert (joined.instruments, joined.usage) == (shown, usage.dump())
+    assert max(len(msgspec.msgpack.encode(part)) for part in parts) < _PART_BYTES_MAX
+    added = Instruments()
+    turns = sum(1 for _ in added.add_parts(joined.instruments))
+    assert (added.dump(), turns >= 20) == (instruments.dump(), True)
+
+
+def test_a_scrape_in_parts_is_the_scrape() -> None:
+    """The parts of two kinds of values, and the rest in the last part."""
+    pools = [pool("m") for _ in range(_MODELS)]
+    counts = Counts({"m": [(("a",), [1.0])]}, UsageDump([], []))
+    rest = WorkerScrape(admission=AdmissionState(body_bytes=7))
+    parts = [WorkerScrape(counts), *(WorkerScrape(pools=part) for part in pool_parts(pools)), rest]
+    assert joined_scrape(parts) == WorkerScrape(counts, pools, rest.admission)
+    assert len(parts) == 2 + _MODELS // 50
+
+
+def test_facts_in_parts_count_the_same() -> None:
+    """A slot arrives in several, which the history adds up to one; pools, last attempts and totals are complete."""
+    models = {f"m{number}": ModelSlot(number, replicas={"r": ReplicaSlot(number)}) for number in range(_MODELS)}
+    slots = [CountSlot(number, 500, 1, models, {"key": 500}, {"full": 2}) for number in (7, 8)]
+    last = [LastAttempt(f"m{number}", "r", 1.0) for number in range(_MODELS)]
+    whole = ProcessFacts(slots, last, [pool("m")] * _MODELS, [("cpu", "", 1.0)])
+    parts = list(fact_parts(whole))
+    joined = joined_facts(parts)
+    assert (joined.last, joined.pools, joined.totals) == (whole.last, whole.pools, whole.totals)
+    assert joined.slots[-1].number == 8
+    assert max(len(msgspec.msgpack.encode(part)) for part in parts) < _PART_BYTES_MAX
+    histories = []
+    for facts in (whole, joined):
+        history = History(0.0)
+        run_virtual(history.add(facts.slots))
+        histories.append(run_virtual(history.last(60.0, 45.0)))
+    assert histories[0] == histories[1]
+
+
+def test_nothing_is_one_part() -> None:
+    """An answer has a last part, also without a pool; the learned state keeps its order."""
+    nothing: list[PoolState] = []
+    assert list(pool_parts(nothing)) == [[]]
+    assert joined_facts(fact_parts(ProcessFacts())) == ProcessFacts()
+    learned = dict.fromkeys("abcdefghijklmnopqrs", 1)
+    assert {name: value for part in learned_parts(learned) for name, value in part.items()} == learned
