@@ -15,7 +15,7 @@ Units: seconds of the loop's clock, requests, tokens.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -66,17 +66,21 @@ def exchanges_of(
     """
     quotas = {each.ledger: each for each in old if isinstance(each, UsageExchange)}
     loads = {each.pool: each for each in old if isinstance(each, LoadExchange)}
-    samples = [each for each in old if isinstance(each, SampleExchange)]
-    ways = [each for each in old if isinstance(each, WayExchange)]
+    samples = {each.pool: each for each in old if isinstance(each, SampleExchange)}
+    states = {id(each.state.predictor): each.state for each in samples.values() if each.state is not None}
+    slices = {each.name: each.slice for each in old if isinstance(each, WayExchange)}
     found: list[Exchange] = [
         quotas.get(ledger) or UsageExchange(name, ledger, drop) for name, ledger in ledgers.items()
     ]
     for pools, retries in models:
         for number, pool in enumerate(pools):
-            load = loads.get(pool) or LoadExchange(pool, None if number else retries, drop)
-            found += [load, SampleExchange(pool, load, drop, samples)]
+            if (load := loads.get(pool)) is not None and pool in samples:
+                found += [load, samples[pool]]
+            else:
+                load = load or LoadExchange(pool, None if number else retries, drop)
+                found += [load, SampleExchange(pool, load, drop, states.get(id(pool.learning.predictor)))]
             if pool.bills is not None:
-                found.append(WayExchange(pool, pool.bills, load, drop, ways))
+                found.append(WayExchange(pool, pool.bills, load, drop, slices.get(pool.name)))
     return found
 
 
@@ -115,19 +119,17 @@ class SampleExchange:
     Args:
         loads: the exchange of its loads.
         drop: receives samples that are out of range, and are not used.
-        before: exchanges before a reload; if the pool has the samples of one, the exchange goes on.
+        state: state of the exchange of the same samples before a reload, with which it goes on.
 
     Attributes:
         state: state of the exchange; None before it, and after the pool has forgotten its samples.
     """
 
     def __init__(
-        self, pool: Pool, loads: LoadExchange, drop: Drop = keep_silent, before: Iterable["SampleExchange"] = ()
+        self, pool: Pool, loads: LoadExchange, drop: Drop = keep_silent, state: SampleState | None = None
     ) -> None:
         self.pool = pool
-        states = (each.state for each in before)
-        own = (state for state in states if state is not None and state.predictor is pool.learning.predictor)
-        self.state: SampleState | None = next(own, None)
+        self.state = state
         self._drop = drop
         self._loads = loads
         self._batches = any(replica.batches for replica in pool.replicas)

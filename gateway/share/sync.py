@@ -1,10 +1,11 @@
-"""Exchanges state between gateways at regular times: one batch of asks for all exchanges, and one timer.
+"""Exchanges state between gateways at regular times: one batch of asks for up to 100 pools, and one timer.
 
 Nothing here waits, and no request does: the state of the others is put where routing and learning read it. An exchange
 decides what it asks and what it does without answers; a bug in one of them costs the others nothing. The period grows
 with the number of gateways and the bytes of their batches, so that they use at most about half of a core of the engine,
 and each gateway at most about 30 kB/s, unless loads would become too old. It also grows with the time to a reply: if
-the engine is slower than expected, all gateways ask less often.
+the engine is slower than expected, all gateways ask less often. With more pools there are several batches, with a turn
+of the event loop between two: a thousand pools in one would hold the loop for 20 ms.
 
 Units: seconds of the clock that the caller passes.
 """
@@ -29,6 +30,7 @@ _JITTER: Final = 0.1  # of the period, so that gateways do not ask at the same t
 _SWITCHES_S: Final = 0.4  # between two asks for switches, so that a switch reaches all gateways within a second
 _STORED_S: Final = 7 * 86_400.0  # time until the engine drops a switch
 _OWN_MAX: Final = 1_024  # names
+_BATCH_EXCHANGES: Final = 200  # in a batch: loads and samples of 100 pools, about 2 ms
 
 
 class Exchange(Protocol):
@@ -88,7 +90,8 @@ class Sync:
         self._on_error = on_error
         self._timer: Timer | None = None
         self._asked_s = float("-inf")
-        self._open: object = None  # the batch that has no reply yet
+        self._open: set[int] = set()  # numbers of the last batches that have no reply yet
+        self._batches = 1  # of the last exchange
         self._bytes = 0.0  # mean of the last batches
         self._reply_times_s: deque[float] = deque(maxlen=_REPLIES)
 
@@ -96,8 +99,9 @@ class Sync:
     def period_s(self) -> float:
         """Usual time between two batches."""
         reply_s = min(self._reply_times_s, default=0.0)
-        batch_s = BATCH_S + BYTE_S * self._bytes
-        bytes_s = min(self._bytes / _BYTES_PER_S, _BYTES_PERIOD_S_MAX)
+        size_bytes = self._batches * self._bytes
+        batch_s = self._batches * BATCH_S + BYTE_S * size_bytes
+        bytes_s = min(size_bytes / _BYTES_PER_S, _BYTES_PERIOD_S_MAX)
         needed_s = max(self.processes * batch_s / CORE_SHARE, reply_s / _REPLY_SHARE, bytes_s)
         return max(self._period_s, min(PERIOD_S_MAX, needed_s))
 
@@ -109,30 +113,46 @@ class Sync:
 
     def stop(self) -> None:
         """End the exchange; the engine stays open."""
+        self._open = set()
         if self._timer is not None:
             self._timer.cancel()
 
     def exchange(self) -> None:
-        """Send one batch, unless the reply to the last one is awaited."""
+        """Send one batch, or several of which each is sent in a turn of its own; nothing while a reply is awaited."""
         now_s = self._now()
-        if self._open is not None and now_s < self._asked_s + LOST_S:
+        if self._open and now_s < self._asked_s + LOST_S:
             return
-        period_s = self.period_s
-        batch = [(exchange, self._asks(exchange, now_s, period_s)) for exchange in self.exchanges]
+        self._asked_s, self._open = now_s, set()
+        self._send(list(self.exchanges), 0, 0, self.period_s, self._open)
+
+    def _send(self, exchanges: Sequence[Exchange], begin: int, sent: int, period_s: float, waiting: set[int]) -> None:
+        """Send the batch of some exchanges, and later of the next ones, unless the exchange has begun again.
+
+        Args:
+            sent: number of batches before this one.
+            waiting: numbers of the batches that have no reply yet.
+        """
+        if self._open is not waiting:
+            return
+        now_s, end = self._now(), begin + _BATCH_EXCHANGES
+        batch = [(exchange, self._asks(exchange, now_s, period_s)) for exchange in exchanges[begin:end]]
         asks = [ask for _, own_asks in batch for ask in own_asks]
-        if not asks:
-            return
-        ticket = self._open = object()
-        self._asked_s = now_s
 
         def answered(reply: Reply | None) -> None:
-            if self._open is ticket:
-                self._open = None
+            if self._open is waiting and begin in waiting:
+                waiting.remove(begin)
                 self._reply_times_s.append(self._now() - now_s)
                 if reply is not None and len(reply.answers) == len(asks):
                     self._put(batch, reply)
 
-        self._engine.ask(asks, answered)
+        if asks:
+            waiting.add(begin)
+            sent += 1
+            self._engine.ask(asks, answered)
+        if end < len(exchanges):
+            self._call_later(0.0, lambda: self._send(exchanges, end, sent, period_s, waiting))
+        else:
+            self._batches = max(1, sent)
 
     def _put(self, batch: Sequence[tuple[Exchange, Sequence[Ask]]], reply: Reply) -> None:
         self.processes, self.answered_s, start = max(1, reply.processes), self._now(), 0

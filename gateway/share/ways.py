@@ -9,7 +9,7 @@ Units: seconds.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct, convert
@@ -45,18 +45,16 @@ class WayExchange:
         bills: the waits.
         loads: exchange of the pool's loads.
         drop: receives waits that are out of range, and are not used.
-        before: exchanges before a reload; the exchange of a pool with the same name goes on.
+        before: slice of the pool with the same name before a reload, with which the exchange goes on.
     """
 
-    def __init__(
-        self, pool: Pool, bills: Bills, loads: LoadExchange, drop: Drop, before: Iterable["WayExchange"] = ()
-    ) -> None:
+    def __init__(self, pool: Pool, bills: Bills, loads: LoadExchange, drop: Drop, before: Slice | None = None) -> None:
         self.name = pool.name
         self._bills = bills
         self._loads = loads
         self._drop = drop
         self._restored_s = pool.learning.restored_age_s
-        self.slice: Slice | None = next((each.slice for each in before if each.name == pool.name), None)
+        self.slice = before
         self._due_s = -math.inf
 
     def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:

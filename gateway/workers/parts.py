@@ -33,7 +33,7 @@ def learned_parts(models: Mapping[str, _T]) -> Iterator[dict[str, _T]]:
 
 
 def fact_parts(facts: ProcessFacts) -> Iterator[ProcessFacts]:
-    """Yield facts in parts; the counts of a slot are those of all parts with its number."""
+    """Yield facts in parts; a slot is divided into several with its number and parts of its counts."""
     for slot in facts.slots:
         yield ProcessFacts([CountSlot(slot.number, slot.requests, slot.slow_starts, {}, slot.keys, slot.rejected)])
         for models in _dicts(slot.models, _SLOT_MODELS):

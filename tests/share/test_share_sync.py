@@ -115,3 +115,53 @@ def test_an_engine_that_does_not_answer_is_asked_twice_a_second() -> None:
     assert 4 <= len(times_s) <= 5
     engine.answer(0)
     assert part.got == []
+
+
+def test_many_exchanges_go_in_several_batches() -> None:
+    """Each batch has a turn and an answer of its own; the loss of one costs the others nothing."""
+    engine, parts = Scripted(), [Part() for _ in range(450)]
+    turns: list[int] = []
+    asked = engine.ask
+
+    def ask(asks: Sequence[Ask], answered: Answered) -> None:
+        turns.append(len(asks))
+        asyncio.get_running_loop().call_soon(turns.append, -1)
+        engine.answers = len(engine.batches) != 1  # the second one is lost
+        asked(asks, answered)
+
+    engine.ask = ask  # type: ignore[method-assign]
+
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5)
+        sync.exchanges = parts
+        sync.start()
+        await asyncio.sleep(0.05)
+        first = [len(part.got) for part in parts]
+        await asyncio.sleep(0.4)  # nothing is asked while a reply is awaited
+        assert len(engine.batches) == 3
+        await asyncio.sleep(0.2)
+        sync.stop()
+        return first
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(main()) == [1] * 200 + [0] * 200 + [1] * 50
+    assert turns[:6] == [200, -1, 200, -1, 50, -1]
+    assert all(part.got for part in parts)
+
+
+def test_an_exchange_that_ends_sends_no_further_batch() -> None:
+    """`stop` between two batches is the end."""
+    engine = Scripted()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5)
+        sync.exchanges = [Part() for _ in range(450)]
+        sync.start()
+        sync.stop()
+        await asyncio.sleep(1.0)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+    assert [len(asks) for _, asks, _ in engine.batches] == [200]

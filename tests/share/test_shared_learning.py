@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.share.messages import SliceAnswer
+from gateway.share.pools import SampleExchange, exchanges_of
 from gateway.share.slices import Slice
 from gateway.workers.merging import merged_learned
 from pooled import pool as new_pool
 from together import Together
 from ttft_gateway.estimation.tokens import TokenScale
 from ttft_gateway.estimation.window import Bins
+from ttft_gateway.limits.budget import RetryBudget
 from ttft_gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
 from ttft_gateway.pool.pool import Pool
 
@@ -196,3 +198,18 @@ def test_samples_of_workers_are_counted_once() -> None:
     together.settle(31.6)
     together.settle(33.0)
     assert [counts(pool, 34.0) for pool in together.pools] == [expected] * 4
+
+
+def test_a_pool_that_a_reload_keeps_goes_on_with_its_exchanges() -> None:
+    """The exchanges of a pool that is the same are the same objects, and a new pool with its samples has its state."""
+    kept, old, new = (new_pool(None, None) for _ in range(3))
+    retries = RetryBudget()
+    before = exchanges_of([([kept], retries), ([old], retries)], {})
+    for each in before:
+        each.asks(1.0, 0.1)
+    new.learning = old.learning
+    after = exchanges_of([([kept], retries), ([new], retries)], {}, before)
+    assert [one is other for one, other in zip(before, after, strict=True)] == [True, True, False, False]
+    assert isinstance(before[3], SampleExchange)
+    assert isinstance(after[3], SampleExchange)
+    assert after[3].state is before[3].state is not None
