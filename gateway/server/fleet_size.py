@@ -63,6 +63,6 @@ async def _addresses(name: str) -> int:
         async with asyncio.timeout(_ANSWER_S_MAX):
             for family, *_, address in await asyncio.get_running_loop().getaddrinfo(name, None):
                 by_family[family].add(str(address[0]))
-    except OSError:  # also a timeout: the last number holds
+    except (OSError, RuntimeError):  # also a timeout, or no thread for the look-up: the last number holds
         return 0
     return max(map(len, by_family.values()), default=0)

@@ -173,8 +173,8 @@ class HotRestart:
         await self._prepare()
         try:
             successor = await asyncio.to_thread(Successor, self._listening)
-        except OSError as error:
-            log.warning(FAILED, f"cannot be started ({error.strerror})")
+        except (OSError, RuntimeError) as error:  # no file, no process, no thread
+            log.warning(FAILED, f"cannot be started ({error})")
             return
         log.warning(STARTED, successor.process)
         fault = "has ended before it was ready"
