@@ -124,24 +124,35 @@ class Received(NamedTuple):
     error: str
 
 
-def _gather(read: Iterable[bytes], status: int, headers: Any, history: int, errors: type[Exception]) -> Received:
+OnPiece = Callable[[bytes], object]
+"""Called with each piece that a reader gets, and before the first one with nothing."""
+
+
+def _gather(
+    read: Iterable[bytes], status: int, headers: Any, history: int, errors: type[Exception], on_piece: OnPiece
+) -> Received:
     found: list[bytes] = []
     error = ""
+    on_piece(b"")
     try:
-        found.extend(read)
+        for piece in read:  # those before an error count
+            found.append(piece)
+            on_piece(piece)
     except errors as raised:
         error = f"{type(raised).__name__}: {raised}"
     return Received(status, list(headers), b"".join(found), history, error)
 
 
 async def _gather_async(
-    read: AsyncIterator[bytes], status: int, headers: Any, history: int, errors: type[Exception]
+    read: AsyncIterator[bytes], status: int, headers: Any, history: int, errors: type[Exception], on_piece: OnPiece
 ) -> Received:
     found: list[bytes] = []
     error = ""
+    on_piece(b"")
     try:
-        async for piece in read:  # those before an error count
-            found.append(piece)  # noqa: PERF401
+        async for piece in read:
+            found.append(piece)
+            on_piece(piece)
     except errors as raised:
         error = f"{type(raised).__name__}: {raised}"
     return Received(status, list(headers), b"".join(found), history, error)
@@ -153,7 +164,7 @@ METHODS = ("POST", "GET")
 READS = ("whole", "raw", "lines")
 
 
-def _by_httpx(library: Any, made: Callable[..., Any], read: str) -> Send:
+def _by_httpx(library: Any, made: Callable[..., Any], read: str, on_piece: OnPiece) -> Send:
     def send(method: str, url: str, config: HedgeConfig | None) -> Received:
         inner = library.HTTPTransport(verify=_TLS)
         transport = inner if config is None else made(config, transport=inner)
@@ -168,14 +179,14 @@ def _by_httpx(library: Any, made: Callable[..., Any], read: str) -> Send:
                     else:
                         pieces = (line.encode() + b"\n" for line in response.iter_lines())
                     shown = response.headers.multi_items()
-                    return _gather(pieces, response.status_code, shown, len(response.history), Exception)
+                    return _gather(pieces, response.status_code, shown, len(response.history), Exception, on_piece)
             except library.HTTPError as error:
                 return Received(0, [], b"", 0, type(error).__name__)
 
     return send
 
 
-def _by_async_httpx(library: Any, made: Callable[..., Any], read: str) -> Send:
+def _by_async_httpx(library: Any, made: Callable[..., Any], read: str, on_piece: OnPiece) -> Send:
     async def whole(response: Any) -> AsyncIterator[bytes]:
         yield await response.aread()
 
@@ -193,7 +204,7 @@ def _by_async_httpx(library: Any, made: Callable[..., Any], read: str) -> Send:
                     ways: dict[str, Any] = {"whole": whole, "raw": lambda given: given.aiter_raw(), "lines": lines}
                     shown = response.headers.multi_items()
                     return await _gather_async(
-                        ways[read](response), response.status_code, shown, len(response.history), Exception
+                        ways[read](response), response.status_code, shown, len(response.history), Exception, on_piece
                     )
             except library.HTTPError as error:
                 return Received(0, [], b"", 0, type(error).__name__)
@@ -201,7 +212,7 @@ def _by_async_httpx(library: Any, made: Callable[..., Any], read: str) -> Send:
     return lambda method, url, config: asyncio.run(main(method, url, config))
 
 
-def _by_aiohttp(read: str) -> Send:
+def _by_aiohttp(read: str, on_piece: OnPiece) -> Send:
     async def whole(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         yield await response.read()
 
@@ -223,7 +234,7 @@ def _by_aiohttp(read: str) -> Send:
                 async with session.request(method, url, **options) as response:
                     shown = response.headers.items()
                     return await _gather_async(
-                        ways[read](response), response.status, shown, len(response.history), Exception
+                        ways[read](response), response.status, shown, len(response.history), Exception, on_piece
                     )
             except aiohttp.ClientError as error:
                 return Received(0, [], b"", 0, type(error).__name__)
@@ -231,11 +242,11 @@ def _by_aiohttp(read: str) -> Send:
     return lambda method, url, config: asyncio.run(main(method, url, config))
 
 
-TRANSPORTS: dict[str, Callable[[str], Send]] = {
-    "httpx": lambda read: _by_httpx(httpx, HedgingTransport, read),
-    "httpx async": lambda read: _by_async_httpx(httpx, AsyncHedgingTransport, read),
-    "httpx2": lambda read: _by_httpx(httpx2, HedgingTransport2, read),
-    "httpx2 async": lambda read: _by_async_httpx(httpx2, AsyncHedgingTransport2, read),
+TRANSPORTS: dict[str, Callable[[str, OnPiece], Send]] = {
+    "httpx": lambda read, on_piece: _by_httpx(httpx, HedgingTransport, read, on_piece),
+    "httpx async": lambda read, on_piece: _by_async_httpx(httpx, AsyncHedgingTransport, read, on_piece),
+    "httpx2": lambda read, on_piece: _by_httpx(httpx2, HedgingTransport2, read, on_piece),
+    "httpx2 async": lambda read, on_piece: _by_async_httpx(httpx2, AsyncHedgingTransport2, read, on_piece),
     "aiohttp": _by_aiohttp,
 }
 
@@ -244,7 +255,7 @@ def differences(site: Replicas, transport: str, ending: str, ways: Iterable[tupl
     """Return the methods and ways to read for which a response differs from the plain client's, raced or alone."""
     found: list[tuple[str, ...]] = []
     for method, read in ways:
-        send = TRANSPORTS[transport](read)
+        send = TRANSPORTS[transport](read, len)
         plain, alone = (site.add(ending, answers=ANSWERS) for _ in range(2))
         raced = site.add(f"late:{ending}", ending, answers=ANSWERS)
         received = [
