@@ -177,6 +177,21 @@ def test_a_response_of_aiohttp_has_the_report(site: Replicas) -> None:
 
 
 @pytest.mark.parametrize("method", [UNARY, STREAM])
+def test_a_call_of_grpc_aio_has_the_report(method: str) -> None:
+    """The call that the caller holds has it, although interceptors return another one."""
+    with connected("aio", "silent", "quick") as client:
+
+        async def work() -> RaceReport | None:
+            call = client.open(method)
+            assert report_of(call) is None
+            found = await call if method == UNARY else b"".join([message async for message in call])
+            assert found == b"Hello 2"
+            return report_of(call)
+
+        _check_won(client.run(work()))
+
+
+@pytest.mark.parametrize("method", [UNARY, STREAM])
 def test_a_call_of_grpc_has_the_report(method: str) -> None:
     """The call of a synchronous channel has it."""
     with connected("sync", "silent", "quick") as client:

@@ -17,6 +17,7 @@ from ttft_gateway.client.config import HedgeConfig
 from ttft_gateway.client.grpc_policy import EMPTY, PUSHBACK, GrpcPolicy, Methods, failure_of, outcome_of, switched
 from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, Hedger, safely
 from ttft_gateway.client.race import UNSENT, Overtaken
+from ttft_gateway.client.report import ATTRIBUTE, RaceReport
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.hedging.outcomes import Outcome
 
@@ -196,6 +197,7 @@ class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):
         answer = await self._race(attempts).run()
         if attempts.race.winner is not None:
             safely(attempts.race.on_end, attempts.race.winner, outcome=Outcome.FINISHED)
+        setattr(answer.call, ATTRIBUTE, RaceReport(attempts.race))
         return answer.call
 
 
@@ -217,14 +219,15 @@ class _UnaryStream(_Interceptor, grpc.aio.UnaryStreamClientInterceptor):
         answer = await self._race(attempts).run()
         if attempts.race.winner is not None:
             self._watch(answer.call, attempts.race, attempts.race.winner)
-        return cast(UnaryStreamCall[_Q, _R], _RacedStream(answer))
+        return cast(UnaryStreamCall[_Q, _R], _RacedStream(answer, RaceReport(attempts.race)))
 
 
 class _RacedStream:
     """The call of a winner: the message that ended its race, then its other ones. It has the call's attributes."""
 
-    def __init__(self, answer: Answer[UnaryStreamCall[_Q, _R]]) -> None:
+    def __init__(self, answer: Answer[UnaryStreamCall[_Q, _R]], report: RaceReport) -> None:
         self._call = answer.call
+        setattr(self, ATTRIBUTE, report)
         self._held = [] if answer.first is None or answer.first is EOF else [answer.first]
 
     def __getattr__(self, name: str) -> Any:

@@ -163,15 +163,24 @@ def report_of(response: object) -> RaceReport | None:
     """Return the report of a response's race; None if it was sent without a race.
 
     Args:
-        response: response of httpx or aiohttp, call of a synchronous channel of gRPC, or an object of an SDK that has a
-            response of httpx in `response` or `http_response`.
+        response: response of httpx or aiohttp, call of gRPC (of `grpc.aio` after its first message), or an object of an
+            SDK that has a response of httpx in `response` or `http_response`.
     """
-    for each in (response, *(getattr(response, name, None) for name in ("response", "http_response"))):
+    inner = (getattr(response, name, None) for name in ("response", "http_response"))
+    for each in (response, _intercepted(response), *inner):
         extensions = getattr(each, "extensions", None)
         found = extensions.get(EXTENSION) if isinstance(extensions, Mapping) else getattr(each, ATTRIBUTE, None)
         if isinstance(found, RaceReport):
             return found
     return None
+
+
+def _intercepted(call: object) -> object:
+    """Return the call that the interceptors of `grpc.aio` have returned, which the caller's call hides; else None."""
+    task: Any = getattr(call, "_interceptors_task", None)
+    if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+        return None
+    return task.result()
 
 
 def announce(race: "ClientRace") -> None:
