@@ -122,6 +122,20 @@ def test_it_starts_half_full() -> None:
     assert budget.credit == pytest.approx(1_600.0)
 
 
+def test_it_may_open_before_its_first_earnings() -> None:
+    """The saved credits come with the first request, once; its answer, which earns, may come later."""
+    budget = CreditBudget(0.1)
+    budget.open(2.0)
+    budget.open(2.0)
+    assert budget.credit == pytest.approx(3.0)
+    assert budget.reserve(1.0, cost=2.0) is not None
+    budget.earn(2.0, cost=2.0)
+    assert budget.credit == pytest.approx(1.2)
+    none = CreditBudget(0.0)
+    none.open(2.0)
+    assert none.reserve(1.0, cost=2.0) is None
+
+
 def test_a_long_prompt_may_overdraw_and_the_debt_is_paid_first() -> None:
     """A cost above the cap is granted at 0.9 of the cap; then nothing, however cheap, until the debt is paid."""
     budget = CreditBudget(0.5)

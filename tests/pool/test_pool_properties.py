@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,14 @@ def test_hedges_and_their_tokens_stay_below_the_budget(requests: list[Request]) 
             house.pool.on_end(attempt, outcome, now_s, None)
         assert hedges <= SHARE * n + 1.5 + 1e-9
         assert hedged_tokens <= (1.5 * requests[0][1] + SHARE * earned_tokens + longest) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("unit", BudgetUnit)
+def test_the_first_late_request_of_a_new_pool_is_hedged(unit: BudgetUnit) -> None:
+    """The saved credits pay for one hedge before any answer has ended, in either unit."""
+    house, facts = House(unit), RequestFacts(prompt_tokens=1_000.0)
+    late = [house.send(facts, 0.1 * number, house.pool.replicas[0]) for number in range(2)]
+    assert [house.hedge(facts, each, 0.5) is not None for each in late] == [True, False]
 
 
 answers = st.lists(

@@ -129,14 +129,21 @@ def test_a_stream_that_is_carried_on_is_paid_for_in_parts() -> None:
 
 
 def test_a_budget_of_spend_is_earned_by_what_answers_cost() -> None:
-    """With a share of the spend, nothing is hedged before anything was spent; then a hedge costs its prompt there."""
+    """With a share of the spend, the first prompt pays for one hedge; then answers earn, and a hedge is charged."""
     hedge = replace(HEDGED, budget_unit=BudgetUnit.COST)
     slow = (Scripted(reporting(0.5)), Scripted(reporting(0.01)))
     told = run_race(*slow, hedge=hedge, prepare=priced(), facts=FACTS)
+    assert told.report.result is Result.BACKUP_WON
+
+    def begun_cheaply(pools: list[Pool]) -> None:
+        priced()(pools)
+        pools[0].budget.cost.open(1e-4)
+
+    told = run_race(*map(Scripted, (reporting(0.5), reporting(0.01))), hedge=hedge, prepare=begun_cheaply, facts=FACTS)
     assert (told.report.result, told.report.denials) == (Result.DENIED, (Denial.BUDGET,))
-    assert told.report.denied_why == "the hedge budget is too low: 2.5 requests (1 needed), cost 0 (0.002 needed)"
+    assert told.report.denied_why == "the hedge budget is too low: 2.5 requests (1 needed), cost 0.00015 (0.002 needed)"
     earned = told.pools[0].budget.cost
-    assert earned.credit == 1.5 * PRICES.cost(1010, 0, 50) + PRICES.cost(1010, 0, 50)
+    assert earned.credit == pytest.approx(1.5e-4 + PRICES.cost(1010, 0, 50))
 
     def spent_before(pools: list[Pool]) -> None:
         priced(bills_cancelled="a")(pools)

@@ -50,6 +50,7 @@ class HedgeBudget:
         self.unit = unit
         self.requests = CreditBudget(share, saved)
         self.cost = cost or CreditBudget(share, saved)
+        self._opens = cost is None  # with the first prompt, for a hedge before an answer has earned money
 
     def earn_sent(self, replica: Replica, prompt_tokens: float, uncached: float, now_s: float, scale: float) -> None:
         """Credit a sent request that may be hedged; `scale` (0 to 1) slows the earning."""
@@ -57,6 +58,8 @@ class HedgeBudget:
         if self.unit is _TOKENS:
             cached = prompt_tokens - uncached
             self.cost.earn(now_s, uncached + _cached_weight(replica.prices) * cached if cached else uncached, scale)
+        elif self._opens:
+            self.cost.open((replica.prices or _FREE).cost(prompt_tokens, 0.0, 0.0))
 
     def earn_spent(self, cost: float | None, now_s: float, scale: float) -> None:
         """Credit the cost of a full or partial answer to a request that may be hedged; None: no prices."""

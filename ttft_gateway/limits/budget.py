@@ -98,6 +98,11 @@ class CreditBudget:
         """An equal part of `cap`."""
         return self.cap / self.processes
 
+    def open(self, cost: float) -> None:
+        """Credit what is saved at the first request, if nothing was earned yet: earnings may follow its answer."""
+        if not self._cost_mean and self.share > 0.0:
+            self._adapt(cost)
+
     def earn(self, now_s: float, cost: float = 1.0, scale: float = 1.0) -> None:
         """Credit one request that may be hedged.
 
