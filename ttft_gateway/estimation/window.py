@@ -238,12 +238,13 @@ class _Tally:
         raw: samples that are still buffered.
     """
 
-    __slots__ = ("_binned", "_new", "_open", "bins", "raw")
+    __slots__ = ("_binned", "_new", "_open", "_opened", "bins", "raw")
 
     def __init__(self) -> None:
         self.bins = Counter[int]()
         self._binned = 0  # sum of the bins
         self._open = Counter[int]()  # the part of the bins that belongs to the open slice
+        self._opened = 0  # sum of the open bins
         self.raw: list[float] = []
         self._new: Counter[int] | None = None  # for other gateways; None if there are none
 
@@ -255,7 +256,7 @@ class _Tally:
     @property
     def open_count(self) -> int:
         """Number of samples in the open slice."""
-        return sum(self._open.values()) + len(self.raw)
+        return self._opened + len(self.raw)
 
     def add(self, x: float) -> None:
         self.raw.append(x)
@@ -278,6 +279,7 @@ class _Tally:
         if self._new is not None:
             self._new.update(indices)
         self._binned += len(raw)
+        self._opened += len(raw)
         raw.clear()
 
     def take_new(self) -> dict[int, int]:
@@ -292,12 +294,14 @@ class _Tally:
             self._open[index] += count
             self.bins[index] += count
             self._binned += count
+            self._opened += count
 
     def close(self) -> _Counts:
         """Begin a new slice; return the bins of the old one."""
         self.fold()
         closed = _Counts(array("H", self._open), array("Q", self._open.values()))
         self._open.clear()
+        self._opened = 0
         return closed
 
     def remove(self, expired: _Counts) -> None:

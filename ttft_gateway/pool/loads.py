@@ -186,10 +186,12 @@ class Loads:
         self._is_quiet = self._gap_s > self._busy_gap_s
         gap_s = self._gap_s / self.processes  # each gateway gets about as many requests
         share_s = len(self.of) * gap_s
-        self.unseen_s = max(UNSEEN_S, _UNSEEN_REQUESTS * share_s)
-        self.doubted_s = max(UNSEEN_S, _DOUBTED_REQUESTS * share_s)
-        self.probe_every_s = max(_PROBE_S, _PROBE_REQUESTS * gap_s)
-        self._learning.predictor.memory_s = max(_MEMORY_S, _MEMORY_REQUESTS * share_s)
+        unseen_s, doubted_s = _UNSEEN_REQUESTS * share_s, _DOUBTED_REQUESTS * share_s
+        probe_every_s, memory_s = _PROBE_REQUESTS * gap_s, _MEMORY_REQUESTS * share_s
+        self.unseen_s = unseen_s if unseen_s > UNSEEN_S else UNSEEN_S
+        self.doubted_s = doubted_s if doubted_s > UNSEEN_S else UNSEEN_S
+        self.probe_every_s = probe_every_s if probe_every_s > _PROBE_S else _PROBE_S
+        self._learning.predictor.memory_s = memory_s if memory_s > _MEMORY_S else _MEMORY_S
 
     @property
     def has_requests(self) -> bool:
