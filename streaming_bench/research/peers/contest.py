@@ -97,7 +97,7 @@ class DelayPool(Pool):
 _SHORT_S: Final = 0.1  # the router's times are multiplied where hedging off has a shorter median,
 _SCALED_S: Final = 1.0  # to this median
 _BUDGET_MIN: Final = 0.001
-_RULES: Final = 9  # at most, for the progress
+_RULES: Final = 10  # at most, for the progress
 _NO_PLAN: Final = ComparisonPlan((), ())
 
 Figures = dict[str, float]
@@ -167,6 +167,7 @@ def hold(
     add("adaptive", partial(_with_budget, scenario, None))
     add(f"fixed {1000 * delay_s:g} ms", partial(_with_pool, scenario, _fixed))
     add(f"baseten {1000 * baseten_s:g} ms", partial(_with_pool, scenario, _baseten(baseten_hedges(scenario.requests))))
+    add("library", lambda each: each.run("library"))
     if python is not None:
         for target in targets:
             peer = Routewise(python, target.ttft_s, scale)
