@@ -81,7 +81,7 @@ class WayExchange:
                 for name, counts in found.items():
                     if name in self._bills.waits:
                         refusals = sum(counts.r.values())
-                        self._bills.waits[name].put(_mixed(counts), refusals, now_s)
+                        self._bills.waits[name].put(_mixed(counts), refusals)
 
 
 def _place(wait: tuple[float, bool] | None) -> str:

@@ -43,7 +43,7 @@ def test_recent_waits_are_a_part_of_all() -> None:
     """A slow drift shows in the recent waits first, and old waits can be forgotten."""
     waits, rng = Waits(), random.Random(1)
     for index in range(400):
-        waits.add(usual(rng) * (1.0 + index / 400), 0.0, is_end=True)
+        waits.add(usual(rng) * (1.0 + index / 400), is_end=True)
     assert waits.curve(RECENT).longer(1.5) > waits.curve().longer(1.5) + 0.1
     waits.forget_old()
     assert waits.curve().longer(1.5) == waits.curve(RECENT).longer(1.5)
@@ -54,11 +54,11 @@ def test_a_change_is_noticed_within_a_dozen_waits(factor: float) -> None:
     """After a jump up or down the earlier waits are forgotten; without a jump, in thousands of waits they are not."""
     waits, rng = Waits(), random.Random(2)
     for _ in range(3_000):
-        waits.add(usual(rng), 0.0, is_end=True)
+        waits.add(usual(rng), is_end=True)
     before = waits.curve().longer(1.0)
     assert before == pytest.approx(0.5, abs=0.08)
     for _ in range(14):
-        waits.add(factor * usual(rng), 0.0, is_end=factor < 1.0)
+        waits.add(factor * usual(rng), is_end=factor < 1.0)
     assert abs(waits.curve().longer(1.0) - (1.0 if factor > 1.0 else 0.0)) < 0.35
 
 
@@ -67,8 +67,8 @@ def test_refusals_are_counted_apart() -> None:
     waits = Waits()
     for index in range(100):
         if index % 10:
-            waits.add(1.0, 0.0, is_end=True)
+            waits.add(1.0, is_end=True)
         else:
-            waits.add_refusal(0.0)
+            waits.add_refusal()
     assert waits.refused == pytest.approx(0.1)
     assert waits.seen == 90

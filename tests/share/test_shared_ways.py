@@ -65,7 +65,7 @@ def teach(bills: Bills, now_s: float) -> None:
         bills.add_content("flex", 0.5 + number * 7 % 30 / 30, 100.0, now_s)
         if number % 3 == 0:
             bills.add_given_up("flex", 2.0, 100.0, now_s)
-            bills.add_refused("flex", now_s)
+            bills.add_refused("flex")
 
 
 def test_what_one_gateway_has_seen_all_know_once() -> None:

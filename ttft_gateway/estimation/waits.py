@@ -85,7 +85,6 @@ class Waits:
     Attributes:
         added: number of waits and refusals so far.
         seen: number of waits so far.
-        added_s: time of the last wait or refusal.
     """
 
     def __init__(self) -> None:
@@ -97,21 +96,20 @@ class Waits:
         self._curves: dict[int, WaitCurve] = {}  # by number of waits
         self._new: deque[tuple[float, bool] | None] = deque(maxlen=_LAST)  # own ones for other gateways; None: refused
         self.added = self.seen = 0
-        self.added_s = 0.0
 
-    def add(self, wait_s: float, now_s: float, *, is_end: bool) -> None:
+    def add(self, wait_s: float, *, is_end: bool) -> None:
         """Add a wait that a first token ended, or that was given up."""
         self._waits.append((wait_s, is_end))
         self._curves.clear()
         self.seen += 1
         self._new.append((wait_s, is_end))
         self._watch(wait_s, is_end=is_end)
-        self._count(now_s, refused=False)
+        self._count(refused=False)
 
-    def add_refusal(self, now_s: float) -> None:
+    def add_refusal(self) -> None:
         """Add an attempt that ended at once, without a bill."""
         self._new.append(None)
-        self._count(now_s, refused=True)
+        self._count(refused=True)
 
     def take_new(self) -> list[tuple[float, bool] | None]:
         """Return the own waits, and None for each own refusal, since the last call; at most the last 480."""
@@ -119,14 +117,14 @@ class Waits:
         self._new.clear()
         return new
 
-    def put(self, waits: Iterable[tuple[float, bool]], refusals: int, now_s: float) -> None:
+    def put(self, waits: Iterable[tuple[float, bool]], refusals: int) -> None:
         """Add what other gateways have seen, in no certain order: a change of time is found in own waits only."""
         for wait in waits:
             self._waits.append(wait)
             self.seen += 1
-            self._count(now_s, refused=False)
+            self._count(refused=False)
         for _ in range(min(refusals, _LAST)):
-            self._count(now_s, refused=True)
+            self._count(refused=True)
         self._curves.clear()
 
     def state(self, share: float) -> WaitsState:
@@ -163,10 +161,9 @@ class Waits:
         self._outside.clear()
         self._ends_s, self._ends_due = (0.0, math.inf), self.seen + _ENDS_EVERY
 
-    def _count(self, now_s: float, *, refused: bool) -> None:
+    def _count(self, *, refused: bool) -> None:
         self._refused.append(refused)
         self.added += 1
-        self.added_s = now_s
 
     @property
     def refused(self) -> float:

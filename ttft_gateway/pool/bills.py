@@ -211,21 +211,21 @@ class Bills:
 
     def add_content(self, name: str, ttft_s: float, uncached: float, now_s: float) -> None:
         """Add a first token that arrived after `ttft_s`."""
-        self._add(name, ttft_s - self._longer_s(uncached, now_s), now_s, is_end=True)
+        self._add(name, ttft_s - self._longer_s(uncached, now_s), is_end=True)
 
     def add_given_up(self, name: str, waited_s: float, uncached: float, now_s: float) -> None:
         """Add an attempt that was cancelled before its first token."""
-        self._add(name, waited_s - self._longer_s(uncached, now_s), now_s, is_end=False)
+        self._add(name, waited_s - self._longer_s(uncached, now_s), is_end=False)
 
-    def add_refused(self, name: str, now_s: float) -> None:
+    def add_refused(self, name: str) -> None:
         """Add an attempt that ended without a token and was not given up."""
-        self._waits[name].add_refusal(now_s)
+        self._waits[name].add_refusal()
         self._samples += 1
 
     # inside
 
-    def _add(self, name: str, wait_s: float, now_s: float, *, is_end: bool) -> None:
-        self._waits[name].add(max(0.0, wait_s), now_s, is_end=is_end)
+    def _add(self, name: str, wait_s: float, *, is_end: bool) -> None:
+        self._waits[name].add(max(0.0, wait_s), is_end=is_end)
         self._samples += 1
 
     def _is_known(self, name: str) -> bool:

@@ -576,4 +576,4 @@ class Pool:
         else:
             load.stalls.failed(forecast.number)
             if self.bills is not None and OUTCOME_EFFECTS[outcome].breaker is not BreakerSignal.NONE:
-                self.bills.add_refused(name, now_s)
+                self.bills.add_refused(name)
