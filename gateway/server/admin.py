@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import hmac
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, NamedTuple, Protocol, TypeVar
 
@@ -301,7 +302,7 @@ class Admin:
     async def _proof(self, model: str | None = None, hours: str | None = None) -> Response:
         if model is not None and not self._view.serves(model):
             raise _unknown(model)
-        if hours is not None and not (hours.isascii() and hours.isdigit() and 1 <= int(hours[:9]) <= _HOURS_MAX):
+        if hours is not None and not (re.fullmatch("[0-9]{1,9}", hours) and 1 <= int(hours) <= _HOURS_MAX):
             message = f"found hours={hours[:20]!r}; write a whole number from 1 to {_HOURS_MAX}"
             raise BadRequest(message, param="hours", code="invalid_value")
         tallies = await self._view.proof(None if hours is None else int(hours))

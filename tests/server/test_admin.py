@@ -131,7 +131,7 @@ def test_proof() -> None:
     assert row["misses"] == {"without": None, "with": {"value": 0.0, "low": 0.0, "high": 0.0}, "saved": None}
     assert site.ask("GET", "/admin/proof", query=b"model=org/qwen&hours=24").json == {"models": [], "shadow": []}
     assert site.ask("GET", "/admin/proof", query=b"model=gpt").status == 404
-    for hours in (b"0", b"25", b"all", b"99999999999999999999"):
+    for hours in (b"0", b"25", b"all", b"99999999999999999999", b"00000000199999999999"):
         assert site.ask("GET", "/admin/proof", query=b"hours=" + hours).status == 400
 
 

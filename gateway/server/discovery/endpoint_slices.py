@@ -6,6 +6,7 @@ that are still listed: a readiness probe that fails under load must not turn a s
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -187,6 +188,6 @@ def _row(source: DiscoverSettings, name: str, found: _Found, pod: Pod | None, *,
     row = completed(ReplicaSettings(name=name, kind=source.kind or "", base_url=base_url), source)
     update: dict[str, object] = {"backup_only": True} if is_far else {}
     weight = ((pod.metadata.labels if pod is not None else None) or {}).get(WEIGHT_LABEL, "")
-    if weight.isascii() and weight.isdecimal() and 1 <= int(weight[:9]) <= _WEIGHT_MAX:
+    if re.fullmatch("[0-9]{1,9}", weight) and 1 <= int(weight) <= _WEIGHT_MAX:
         update["weight"] = int(weight)
     return row.model_copy(update=update)

@@ -120,7 +120,8 @@ def test_pods_by_label() -> None:
     """With a selector only the pods that the API returns are used, at the weight of their label."""
     made = endpoint_slice("1", {"a": A, "b": B, "c": C})
     pods = {"a": pod("a", ttft_gateway__weight="7"), "b": pod("b", ttft_gateway__weight="heavy"), "x": pod("x")}
-    assert {row.name: row.weight for row in rows(made, pods=pods, weight=2)} == {"a": 7, "b": 2}
+    pods["c"] = pod("c", ttft_gateway__weight="000000001000")
+    assert {row.name: row.weight for row in rows(made, pods=pods, weight=2)} == {"a": 7, "b": 2, "c": 2}
     assert rows(made, pods={}) == ()
 
 
