@@ -263,9 +263,10 @@ def test_a_restart_keeps_a_slow_replica(gap_s: float) -> None:
         else:
             after.on_end(send(after, 0, now_s, FACTS), Outcome.LOST, now_s + 0.5, None)
     assert picks[0] <= 2
+    end_s = STARTED_S + 60 * gap_s
     for number in range(4):
-        answer(after, 0, STARTED_S + 400.0 + number, 0.2)
-    predictor.fold(STARTED_S + 405.0)
+        answer(after, 0, end_s + number, 0.2)
+    predictor.fold(end_s + 4.0)
     assert not predictor.is_slow("a")
 
 

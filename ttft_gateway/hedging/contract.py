@@ -81,6 +81,7 @@ class Forecast(msgspec.Struct):
         exact: True if the attempt that it beat is read on, so that its saving will be known.
         target_s: TTFT target of its delay, from its start; None without a target, and for later attempts of a request.
         booked: money charged in advance for what it may cost more than the request on the usual way.
+        cold: True if the replica may be cold after idle time: its TTFT shows nothing about others.
     """
 
     number: int
@@ -97,6 +98,7 @@ class Forecast(msgspec.Struct):
     exact: bool = False
     target_s: float | None = None
     booked: float = 0.0
+    cold: bool = False
 
 
 class HedgeTickets(msgspec.Struct, frozen=True):

@@ -28,6 +28,12 @@ _PROBE_S: Final = 5.0  # time between two primaries of a suspect replica; longer
 _PROBE_REQUESTS: Final = 50.0  # ... if the pool has not had this number of requests: 2 % of them are enough
 _MEMORY_S: Final = 30.0  # time for which levels are remembered; longer, ...
 _MEMORY_REQUESTS: Final = 75.0  # ... until an equal share of the traffic has brought a replica this number of requests
+_IDLE_S: Final = (
+    60.0  # shortest time without a request after which replicas may be cold: serverless ones are stopped, ...
+)
+_IDLE_GAPS: Final = 10.0  # ... if it is longer than this number of usual times between two requests
+_COLD_S: Final = 30.0  # for which a replica may be cold after it: longer starts are rare
+_GAP_STEP: Final = 1.05  # of the usual time between two requests, which is their median
 _GUESSED_SHARE: Final = 0.5  # of a prompt that counts as cached where another gateway has probably sent its prefix
 _BUSY: Final = 0.99  # of the mean time between requests at which the first of these times grows
 _GAP_WEIGHT: Final = 0.02  # of the last time between two requests in their mean
@@ -107,6 +113,7 @@ class ReplicaLoad(msgspec.Struct):
         is_new: True from its addition to a running pool to its first content: hedges do not go to it.
         sent: number of attempts.
         contents: number of attempts with a first content.
+        cold_until_s: end of the time in which it may be cold after idle time; its first content ends it earlier.
         others: part of the load that other gateways have reported.
     """
 
@@ -119,6 +126,7 @@ class ReplicaLoad(msgspec.Struct):
     is_new: bool = False
     sent: int = 0
     contents: int = 0
+    cold_until_s: float = -math.inf
     others: OthersLoad = msgspec.field(default_factory=OthersLoad)
 
 
@@ -147,6 +155,7 @@ class Loads:
         self.numbers = itertools.count()
         self._request_s = math.inf  # time of the last request
         self._gap_s = 0.0  # mean time between two requests; up to _busy_gap_s, all times have their lowest values
+        self._usual_gap_s = 0.0  # about the median of these times: few long ones do not change it
         self._busy_gap_s = _BUSY * min(
             _PROBE_S / _PROBE_REQUESTS,
             min(UNSEEN_S / _UNSEEN_REQUESTS, _MEMORY_S / _MEMORY_REQUESTS) / max(1, len(self.of)),
@@ -158,14 +167,22 @@ class Loads:
     def adopt_state(self, old: "Loads") -> Sequence[Replica]:
         """Take over the state of a former pool and return the replicas that stay; running attempts share the loads."""
         self.numbers, self.processes = old.numbers, old.processes
-        self._request_s, self._gap_s = old._request_s, old._gap_s
+        self._request_s, self._gap_s, self._usual_gap_s = old._request_s, old._gap_s, old._usual_gap_s
         self.ramping_until_s, self.breaking_until_s = old.ramping_until_s, old.breaking_until_s
         return [replica for replica in self.of if replica in old.of]
 
     def on_request(self, now_s: float) -> None:
-        """Count a request: with little traffic, what was learned is remembered for longer."""
+        """Count a request: with little traffic, what was learned is remembered for longer.
+
+        After a time without requests that is unusually long, the replicas may be cold.
+        """
         gap_s = now_s - self._request_s
         if gap_s > 0.0:
+            usual_s = self._usual_gap_s
+            if gap_s > _IDLE_S and gap_s > _IDLE_GAPS * usual_s > 0.0:
+                for load in self.of.values():
+                    load.cold_until_s = now_s + _COLD_S
+            self._usual_gap_s = (usual_s * _GAP_STEP if gap_s > usual_s else usual_s / _GAP_STEP) or gap_s
             self._gap_s += _GAP_WEIGHT * (gap_s - self._gap_s)
             if self._gap_s > self._busy_gap_s or self._is_quiet:
                 self._set_times()

@@ -315,7 +315,7 @@ class Pool:
         """Learn from first content; return the breaker's state if it changed."""
         replica, forecast = attempt.replica, attempt.forecast
         load = self.loads.of[replica]
-        load.is_new = False
+        load.is_new, load.cold_until_s = False, -math.inf
         load.contents += 1
         load.rejections.on_content(now_s)
         if forecast is not None:
@@ -508,6 +508,8 @@ class Pool:
             forecast.quota = self.quotas.reserve(replica, facts, now_s, is_hedge=tickets is not None)
         if self.bills is not None:
             self.bills.book(forecast, replica.name, facts)
+        if now_s < load.cold_until_s:
+            forecast.cold = True
         load.stalls.sent(number, ttft_s if ttft_s is not None and self._is_sample(forecast) else math.inf, now_s)
         load.pending += uncached
         load.sent += 1
@@ -531,12 +533,13 @@ class Pool:
         ttft_s, pending, learning = now_s - attempt.start_s, load.pending - forecast.uncached, self.learning
         load.pending = pending if pending > 0.0 else 0.0
         load.stalls.first_content(forecast.number, now_s)
-        if forecast.tickets is not None and not forecast.exact:
+        if forecast.tickets is not None and not (forecast.exact or forecast.cold):
             learning.add_hedge(forecast.tickets.expected, ttft_s, won=True)
         if self._is_sample(forecast):
             name = attempt.replica.name
-            learning.predictor.add(name, ttft_s, forecast.uncached, forecast.pending, now_s)
-            learning.add_content(name, ttft_s, forecast.ttft_s, now_s)
+            if not forecast.cold:
+                learning.predictor.add(name, ttft_s, forecast.uncached, forecast.pending, now_s)
+            learning.add_content(name, ttft_s, None if forecast.cold else forecast.ttft_s, now_s)
             if self.bills is not None:
                 self.bills.add_content(name, ttft_s, forecast.uncached, now_s)
 
@@ -564,13 +567,14 @@ class Pool:
     def _unanswered(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
         """Learn from an attempt that ended without first content."""
         load, name, waited_s = self.loads.of[attempt.replica], attempt.replica.name, now_s - attempt.start_s
-        if outcome is Outcome.LOST and forecast.tickets is not None:
+        if outcome is Outcome.LOST and forecast.tickets is not None and not forecast.cold:
             self.learning.add_hedge(forecast.tickets.expected, waited_s, won=False)
         load.pending = max(0.0, load.pending - forecast.uncached)
         if OUTCOME_EFFECTS[outcome].sample is Sample.CENSORED and self._is_sample(forecast):
             load.stalls.given_up(forecast.number, now_s)
-            self.learning.predictor.add_late(name, waited_s, forecast.uncached, forecast.pending, now_s)
-            self.learning.add_given_up(name, waited_s, forecast.ttft_s, now_s)
+            if not forecast.cold:
+                self.learning.predictor.add_late(name, waited_s, forecast.uncached, forecast.pending, now_s)
+            self.learning.add_given_up(name, waited_s, None if forecast.cold else forecast.ttft_s, now_s)
             if self.bills is not None:
                 self.bills.add_given_up(name, waited_s, forecast.uncached, now_s)
         else:
