@@ -85,6 +85,7 @@ def read_keys(path: Path, settings: Settings) -> dict[str, ListedKey]:
         raise _error(path, f"{found}; write at least one line such as {_EXAMPLE}, or remove `keys_from`")
     if reader.problems:
         raise ConfigError(tuple(reader.problems))
+    reader.free()
     return reader.keys
 
 
@@ -125,6 +126,11 @@ class _Reader:
                 self._add(file, number, fault)
             if len(self.problems) >= _PROBLEMS_MAX:
                 return
+
+    def free(self) -> None:
+        """Forget the owners one by one: all at once would hold the interpreter's lock for long."""
+        while self._owners:
+            self._owners.popitem()
 
     def _add(self, file: Path, line: int | None, message: str) -> None:
         self.problems.append(ConfigProblem(str(file), line, None if line is None else 1, "", message))

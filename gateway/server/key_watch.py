@@ -10,7 +10,7 @@ Units: seconds.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -29,6 +29,7 @@ _SETTLED_S: Final = 0.1  # a file that is being written changes again within thi
 _DOUBT_S: Final = 5.0  # for a list without most of the keys
 _READ_S_MAX: Final = 60.0  # a hundred thousand keys take a second
 _ERROR_CHARS_MAX: Final = 500
+_SLICE: Final = 2_000  # keys that change between two turns of the event loop, less than 1 ms
 
 _State = tuple[tuple[str, int, int, int], ...]
 
@@ -37,12 +38,10 @@ class _Read(NamedTuple):
     """A list that was read.
 
     Attributes:
-        keys: its keys.
         change: change from the keys in force.
         is_short: True if it lacks most of these.
     """
 
-    keys: Mapping[str, ListedKey]
     change: KeyChange
     is_short: bool
 
@@ -51,7 +50,7 @@ class FirstKeys(NamedTuple):
     """The list at the start, and the state of its files."""
 
     state: _State
-    keys: Mapping[str, ListedKey]
+    keys: dict[str, ListedKey]
 
 
 def first_keys(settings: Settings) -> FirstKeys:
@@ -88,7 +87,7 @@ class KeyWatch:
         use: puts a change in force.
 
     Attributes:
-        keys: the keys in force; replaced at each change.
+        keys: the keys in force; they change in place.
         fault: why the list as it is now is not in force; None if it is.
     """
 
@@ -105,7 +104,7 @@ class KeyWatch:
         self._use = use
         self._calls = SlowCalls("read keys", _READ_S_MAX)
         self._state: _State = ()  # of the files when they were read
-        self.keys: Mapping[str, ListedKey] = {}
+        self.keys: dict[str, ListedKey] = {}
         self.fault: str | None = None
 
     async def begin(self, first: FirstKeys) -> None:
@@ -166,16 +165,19 @@ class KeyWatch:
 
     def _read(self) -> _Read:
         """Read the list; runs on a thread."""
-        before, found = self.keys, read_keys(self._path, self._settings())
-        keys: dict[str, ListedKey] = {}
-        for name in list(found):  # one by one: freeing all at once would hold the interpreter's lock for long
-            key, was = found.pop(name), before.get(name)
-            keys[name] = was if was is not None and was == key else key
-        change = difference(before, keys)
-        return _Read(keys, change, is_short=2 * len(change.removed) > len(before))
+        found = read_keys(self._path, self._settings())
+        change = difference(self.keys, found)
+        while found:  # one by one: freeing all at once would hold the interpreter's lock for long
+            found.popitem()
+        return _Read(change, is_short=2 * len(change.removed) > len(self.keys))
 
     async def _put(self, read: _Read) -> None:
-        self.keys = read.keys
+        for number, name in enumerate(read.change.removed, 1):
+            del self.keys[name]
+            await _turn(number)
+        for number, key in enumerate(read.change.changed, 1):
+            self.keys[key.name] = key
+            await _turn(number)
         await self._use(read.change)
         self.fault = None
         self._emit(read.change, None)
@@ -183,6 +185,12 @@ class KeyWatch:
     def _emit(self, change: KeyChange, fault: str | None) -> None:
         now_s, changed, removed = self._runtime.loop.time(), len(change.changed), len(change.removed)
         self._runtime.emit(KeysChanged(now_s, str(self._path), len(self.keys), changed, removed, fault))
+
+
+async def _turn(number: int) -> None:
+    """Return to the event loop after each slice of keys."""
+    if number % _SLICE == 0:
+        await asyncio.sleep(0)
 
 
 def key_values(*, up: bool, count: int) -> Iterator[ProcessValue]:

@@ -13,6 +13,7 @@ from gateway.admission.listed_limiters import Listed
 from gateway.api.auth import Keyring
 from gateway.api.serving import AttemptLimits, Serving
 from gateway.config.errors import ConfigError
+from gateway.config.key_list import read_keys
 from gateway.config.loader import from_replicas
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed, Unauthorized
@@ -236,3 +237,25 @@ def test_a_reload_with_the_name_of_a_listed_key() -> None:
     check_names(settings, {"b": 1})
     with pytest.raises(ReloadFailed, match="key a is also in the list"):
         check_names(settings, {"a": 1})
+
+
+def test_unchanged_keys_stay_the_same_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of some keys replaces these in place, and the list that was read is used up."""
+    file, read = tmp_path / "keys.jsonl", list[dict[str, ListedKey]]()
+
+    def reading(path: Path, settings: Settings) -> dict[str, ListedKey]:
+        read.append(read_keys(path, settings))
+        return read[-1]
+
+    monkeypatch.setattr(key_watch, "read_keys", reading)
+    _write(file, "a", "b", "c")
+
+    async def main() -> None:
+        watched = await _begun(file)
+        keys, before = watched.watch.keys, dict(watched.watch.keys)
+        await asyncio.to_thread(_write, file, "a", "d")
+        assert await watched.watch._follow() is None
+        assert watched.watch.keys is keys
+        assert (sorted(keys), keys["a"] is before["a"], read[-1]) == (["a", "d"], True, {})
+
+    run_real(main())
