@@ -24,7 +24,10 @@ pytestmark = linux
 
 
 def test_a_killed_worker_breaks_its_own_streams_only(tmp_path: Path) -> None:
-    """Streams are spread evenly; SIGKILL of a worker breaks its half; it is replaced, and no count goes back."""
+    """SIGKILL of a worker breaks its streams alone; it is replaced, gets streams again, and no count goes back.
+
+    A worker that has no CPU at the moment gets fewer connections, so the test opens streams until each worker has some.
+    """
 
     async def main() -> None:
         with held_replica() as (url, released):
@@ -32,24 +35,35 @@ def test_a_killed_worker_breaks_its_own_streams_only(tmp_path: Path) -> None:
                 await check(home, released)
 
     async def check(home: Site, released: threading.Event) -> None:
-        streams = [await stream(home.port) for _ in range(8)]
-        assert await home.connections() == [4, 4]
+        streams, during = [await stream(home.port)], []
+
+        async def both_serve() -> bool:
+            streams.append(await stream(home.port))
+            return min(await home.connections()) >= 2
+
+        await until(both_serve)
+        own, others = await home.connections()
+        assert own + others == len(streams)
         killed = await home.process(1)
         requests = 'ttft_gateway_key_requests_total{key="anonymous",status_class="2xx"}'
         assert await home.metric(requests) == 0.0
         ending = asyncio.gather(*(ended(*each) for each in streams))
         os.kill(killed, signal.SIGKILL)
-        during = [await stream(home.port) for _ in range(4)]  # none is refused
+        during += [await stream(home.port) for _ in range(4)]  # none is refused
 
         async def replaced() -> bool:
             return await home.process(1) not in (0, killed)
 
+        async def serves_again() -> bool:
+            during.append(await stream(home.port))
+            return (await home.connections())[0] > 0
+
         await until(replaced)
-        during.append(await stream(home.port))  # it has the fewest connections
+        await until(serves_again)
         released.set()
-        assert sum(await ending) == 4
+        assert sum(await ending) == others
         assert all(await asyncio.gather(*(ended(*each) for each in during)))
-        assert await home.metric(requests) == 9
+        assert await home.metric(requests) == others + len(during)
         assert await home.metric("ttft_gateway_worker_restarts_total") == 1
         home.gateway.process.send_signal(signal.SIGTERM)
         code, output = await home.gateway.ended()
