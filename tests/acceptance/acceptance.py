@@ -35,6 +35,7 @@ from kubernetes_scenarios import changed_pods
 from nights import played_nights
 from outage_scenarios import OUTAGE_LIMIT, SLOTS, outages_of, seen_outages
 from process_scenarios import SCENARIOS, hit
+from supervisor_limits import LIMIT as LIMIT_OF_KEY, WORKERS, limited
 from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
@@ -414,6 +415,10 @@ def processes() -> Iterator[Line]:
     for workers, name in (*((2, name) for name in SCENARIOS), (1, "hot restart"), (1, "reload")):
         seen = run_real(hit(name, workers))
         yield Line(f"{name}, workers {workers}", "new: 0 failed, 0 late", str(seen), seen.holds)
+    for load in (0.5, 2.0):
+        kept = run_real(limited(load))
+        what = f"limits at {load:g} x, supervisor SIGKILL 3 x"
+        yield Line(what, f"over <= {0.01 * LIMIT_OF_KEY + WORKERS:g}, 0 refused", str(kept), kept.holds)
 
 
 def sharing() -> Iterator[Line]:
