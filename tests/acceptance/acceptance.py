@@ -35,7 +35,6 @@ from kubernetes_scenarios import changed_pods
 from nights import played_nights
 from outage_scenarios import OUTAGE_LIMIT, SLOTS, outages_of, seen_outages
 from process_scenarios import SCENARIOS, hit
-from supervisor_limits import LIMIT as LIMIT_OF_KEY, WORKERS, limited
 from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
@@ -49,6 +48,8 @@ from silence_scenarios import nginx_program, silent
 from stopping_scenarios import demo_ended, ended_by_the_second
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
 from streaming_bench.simulation.provider_quota import LimitHeaders
+from supervisor_limits import LIMIT as LIMIT_OF_KEY
+from supervisor_limits import WORKERS, limited
 from tier_scenarios import tiered
 from token_scenarios import PER_S, tokens
 from ttft_gateway.hedging.charges import Disposition
