@@ -6,7 +6,7 @@ bucket keeps what it has wasted, by time, and `absorb` charges reported amounts 
 result does not depend on the order of the reports.
 
 A segment is an amount that is spread evenly over a time. Segments are sorted by time, do not overlap, and are bounded
-in number: neighbours become one segment. The functions in `ttft2.lua` do the same in the same order of additions.
+in number: neighbours become one segment. The functions in `ttft3.lua` do the same in the same order of additions.
 
 Units: seconds of one clock; requests or tokens.
 """

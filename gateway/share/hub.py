@@ -290,7 +290,7 @@ class ShareHub:
                 if name in sums or len(sums) < NAMES_MAX:
                     sums[name] = sums.get(name, 0) + added
         since = ask.since if ask.since <= number else 0  # a number from before a loss
-        return SliceAnswer(number, {each: dict(sums) for each, sums in bins.items() if each >= since})
+        return SliceAnswer(number, {each: dict(sums) for each, sums in bins.items() if since <= each < number})
 
 
 def _refill(bucket: _Bucket, amount: float, rate: float, window_s: float, now_s: float) -> None:

@@ -48,7 +48,7 @@ from ttft_gateway.pool.loads import Loads, ReplicaLoad
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import FAILURES_TO_OPEN, OPEN_S, BreakerState, Replica
 
-_FORM: Final = "load1"  # of the rows; another meaning of a place is another form
+_FORM: Final = "load2"  # of the rows; another meaning of a place is another form
 _NOTHING: Final = (0,) * 11
 _OVERDUE_S_MIN: Final = 0.1  # an attempt that is overdue for less may have been answered since the report
 _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no failing one; more than a period
@@ -58,6 +58,7 @@ _QUIET_S: Final = 0.3  # between two exchanges while nothing changes; before the
 _CREDITS_S: Final = 1.0  # between two rows of credits, which fade with time, while none are spent
 _CREDITS_SHARE: Final = 1 / 8  # of the credits, or of their accrual: smaller changes are not reported
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
+_LEVEL_MOVE: Final = round(0.02 * LEVEL_UNIT)  # smaller changes of a level are not reported: it follows its mean slowly
 _CREDITS: Final = ""  # name of the row of credits; no replica has it
 
 
@@ -181,15 +182,20 @@ class LoadExchange:
         """Return the row of a replica."""
         predictor, name = self.pool.learning.predictor, replica.name
         steps = (predictor.steps or {}).get(name, (0.0, 0))
-        counts = (load.sent, load.contents, round(LEVEL_UNIT * steps[0]), steps[1])
+        counts = (load.sent, load.contents, steps[1], round(LEVEL_UNIT * steps[0]))
         base = self._bases.setdefault(name, counts)
-        if counts[-1] < base[-1]:  # another predictor
+        if counts[2] < base[2]:  # another predictor
             base = self._bases[name] = (*base[:2], 0, 0)
         load.others.reported = load.sent
+        old, level = self._own.get(name), round(LEVEL_UNIT * predictor.level(name))
+        if old is not None and abs(level - old[LEVEL]) < _LEVEL_MOVE:
+            level = old[LEVEL]
         return (
-            *_now(replica, load, now_s),
-            round(LEVEL_UNIT * predictor.level(name)),
+            replica.own_in_flight,
+            min(PENDING_MAX, max(0, round(load.pending - load.others.pending))),
             *(count - before for count, before in zip(counts, base, strict=True)),
+            level,
+            *_trouble(replica, load, now_s),
         )
 
     def _report_credits(self, now_s: float) -> bool:
@@ -314,11 +320,12 @@ class LoadExchange:
 
 def _is_same(row: Row, replica: Replica, load: ReplicaLoad) -> bool:
     """Return True if a replica has not been used since the row, which had no attempt under way and no trouble."""
-    return not any(row[:LEVEL]) and replica.in_flight == replica.others_in_flight and load.sent == load.others.reported
+    is_quiet = not (row[IN_FLIGHT] or row[PENDING] or any(row[FAILURES:]))
+    return is_quiet and replica.in_flight == replica.others_in_flight and load.sent == load.others.reported
 
 
-def _now(replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
-    """Return the first places of a row, before the level and the counts since the start."""
+def _trouble(replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
+    """Return the last places of a row, from the failures on."""
     others, stalls = load.others, load.stalls
     breaker = replica.breaker
     # Rejections count at their gateway only: elsewhere the breaker would be open for callers that may try.
@@ -327,8 +334,6 @@ def _now(replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
     overdue_s = stalls.own_overdue_s(now_s)
     is_overdue = overdue_s >= _OVERDUE_S_MIN
     return (
-        replica.own_in_flight,
-        min(PENDING_MAX, max(0, round(load.pending - others.pending))),
         min(OF_ONE_MAX, failures - others.forgiven),
         min(OF_ONE_MAX, stalls.own_late(now_s)),
         min(OVERDUE_MS_MAX, round(1000 * overdue_s)) if is_overdue else 0,

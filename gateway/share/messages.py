@@ -22,7 +22,7 @@ from gateway.share.debts import SEGMENTS_MAX
 from ttft_gateway.pool.learned import Drop
 
 SILENT_S: Final = 5.0  # a process that asks nothing for this long is gone: its gauges and slots are free
-BIN_S: Final = 5.0  # length of a bin of a slice
+BIN_S: Final = 2.0  # length of a bin of a slice; it is read after its end, and has some hundred names
 SLICE_S: Final = 120.0  # age at which a bin is dropped
 ASK_LIFE_S: Final = 1.0  # after it, an engine that was late leases nothing any more: the ask was sent again meanwhile
 AWAY_SHARE: Final = 0.9  # of a limit: what all processes together use while the engine is away
@@ -168,7 +168,7 @@ class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
 
 
 class SliceAsk(Struct, tag="slice", array_like=True, frozen=True):
-    """Add to the present bin of a slice, and ask for all bins from one on.
+    """Add to the present bin of a slice, and ask for the bins from one on that have ended.
 
     Attributes:
         key: name of the slice; contains the form of its counts.
@@ -185,8 +185,9 @@ class SliceAnswer(Struct, tag="slice", array_like=True, frozen=True):
     """Answer to `SliceAsk`.
 
     Attributes:
-        now: number of the present bin. Earlier ones do not change any more.
-        bins: sums by name, by number of the bin; additions by the asking process included. Empty bins are missing.
+        now: number of the present bin, which got what was added. Earlier ones do not change any more.
+        bins: sums by name, by number of the earlier bins; additions by the asking process included. Empty bins are
+            missing.
     """
 
     now: Number

@@ -1,4 +1,4 @@
-"""The engine of many hosts: a function library, ttft2.lua, in a Redis or Valkey server of version 7 or later.
+"""The engine of many hosts: a function library, ttft3.lua, in a Redis or Valkey server of version 7 or later.
 
 One connection and one task, which connects again and again: the server may be away at any time, also at the start.
 Batches that come while others are under way are sent together. A server without the library gets it at the connect, so
@@ -32,7 +32,7 @@ SILENCE_S: Final = 1.0  # time limit of the reply to a batch, after which the co
 QUEUE_MAX: Final = 256  # batches without a reply
 _PAUSES_S: Final = (0.05, 0.5)  # first and longest time between attempts to connect; doubled after each
 _REASON_MAX: Final = 200  # characters
-_TEXT: Final = files("gateway.share").joinpath("ttft2.lua").read_text("utf-8")
+_TEXT: Final = files("gateway.share").joinpath("ttft3.lua").read_text("utf-8")
 REVISION: Final = hashlib.sha256(_TEXT.encode()).hexdigest()[:16]
 LIBRARY: Final = _TEXT.replace("local REVISION = ''", f"local REVISION = '{REVISION}'")
 
@@ -88,7 +88,7 @@ class RedisEngine:
         self.drop: Drop = keep_silent
         self._address = address
         self._login = login
-        self._call = ("FCALL", "ttft2_ask", 1, f"ttft2:{{{fleet}}}:processes", process)
+        self._call = ("FCALL", "ttft3_ask", 1, f"ttft3:{{{fleet}}}:processes", process)
         self._rand = rand
         self._tls = tls
         self._rows = ServerRows(address.database)
@@ -252,7 +252,7 @@ class RedisEngine:
 
 async def _load(connection: AbstractConnection) -> None:
     """Load the library, unless the server has it: to load it again loses the rows of all processes."""
-    await connection.send_command("FCALL", "ttft2_revision", 0)
+    await connection.send_command("FCALL", "ttft3_revision", 0)
     found: object = None
     try:
         found = await connection.read_response()

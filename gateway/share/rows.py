@@ -17,7 +17,7 @@ from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX
 Row: TypeAlias = Sequence[int]
 
 OF_ONE_MAX: Final = 2  # failures or late attempts of one gateway that count for others; three open a breaker
-LEVEL_UNIT: Final = 1e6  # parts of a logarithm
+LEVEL_UNIT: Final = 1e3  # parts of a logarithm: 0.1 % of a TTFT
 CREDIT_UNIT: Final = 1e6  # parts of a credit
 PENDING_MAX: Final = 10**11  # more than the prompts of 100,000 attempts
 OVERDUE_MS_MAX: Final = 86_400_000  # no attempt waits for a day
@@ -30,20 +30,18 @@ _STEPS_MAX: Final = LEVEL_CLIP * LEVEL_UNIT * _COUNT_MAX
 Form: TypeAlias = Sequence[tuple[float, float]]
 """The range of each place in the row of one gateway."""
 
-# The places of a replica's load, see gateway/share/loads.py.
-IN_FLIGHT, PENDING, FAILURES, LATE, OVERDUE_MS, OVERDUE, LEVEL, SENT, CONTENTS, STEPS, STEP_SAMPLES = range(11)
+# The places of a replica's load, see gateway/share/loads.py. Zeros at the end are not sent.
+IN_FLIGHT, PENDING, SENT, CONTENTS, STEP_SAMPLES, STEPS, LEVEL, FAILURES, LATE, OVERDUE_MS, OVERDUE = range(11)
 LOAD: Final[Form] = (
     (0, _ATTEMPTS_MAX),
     (0, PENDING_MAX),
+    *3 * ((0, _COUNT_MAX),),
+    (-_STEPS_MAX, _STEPS_MAX),
+    (-_LEVEL_MAX, _LEVEL_MAX),
     (0, OF_ONE_MAX),
     (0, OF_ONE_MAX),
     (0, OVERDUE_MS_MAX),
     (0, 1),
-    (-_LEVEL_MAX, _LEVEL_MAX),
-    (0, _COUNT_MAX),
-    (0, _COUNT_MAX),
-    (-_STEPS_MAX, _STEPS_MAX),
-    (0, _COUNT_MAX),
 )
 # Requests, prompt and answer tokens, negative after reservations that were too high; milliseconds of cool-downs, and
 # number of gateways that cool down.

@@ -4,7 +4,7 @@ The server gives a number to each name of a row. A message has the changes of ro
 the sums that have changed since the last answer. Messages have numbers: after a lost one, or after the server has lost
 the rows, the next message has all rows, with their names. The others may have to send their rows again as well, so
 gauges have no answer for a second. Additions to slices travel in the same message (server_slices.py). The form of
-messages and answers is in `ttft2.lua`.
+messages and answers is in `ttft3.lua`.
 
 Units: seconds of the clock that the caller passes.
 """
@@ -46,7 +46,7 @@ _RowNumber = Annotated[int, Meta(ge=0, le=ROWS_MAX)]
 _Sum = Annotated[list[Integer], Meta(min_length=1, max_length=ROW_MAX + 1)]  # number of the row, then values
 
 _encode = Encoder().encode
-_decode = Decoder(tuple[_Count, _Count, list[_RowNumber], _RowNumber, _Count, list[Raw]]).decode
+_decode = Decoder(tuple[_Count, _Count, list[_RowNumber], _RowNumber, _Count, _Count, _Count]).decode
 _decode_sums = Decoder(list[_Sum]).decode
 _decode_raws = Decoder(list[Raw]).decode
 _decode_sum = Decoder(_Sum).decode
@@ -131,7 +131,7 @@ class ServerRows:
                 self._put(gauge, ask.rows, changes)
         for key in [key for key, gauge in self._gauges.items() if now_s >= gauge.asked_s + SILENT_S]:
             self._remove(self._gauges.pop(key), (), changes)
-        added = self._slices.pack(_slices(asks))
+        added = self._slices.pack(_slices(asks), now_s)
         return _encode((self._database, self._number, self._epoch, self._since, changes, added))
 
     def unpack(
@@ -141,7 +141,7 @@ class ServerRows:
 
         Args:
             about: answer to the last message without an answer.
-            sums: sums of rows that have changed.
+            sums: sums of rows that have changed, and bins of slices that have ended.
             drop: receives what is damaged.
         """
         self._waits -= 1
@@ -216,20 +216,18 @@ class ServerRows:
         self, slices: Sequence[SliceAsk], about: bytes, sums: bytes, drop: Drop
     ) -> Sequence[SliceAnswer | Lost] | None:
         """Use an answer, and return the answers about slices; None if the server has lost all."""
-        epoch, version, numbers, count, present, changed_slices = _decode(about)
+        epoch, version, numbers, count, size, present, bins = _decode(about)
         if not epoch:
             return None
         rows = len(self._unnumbered)
-        if len(numbers) != rows + self._slices.unnumbered or len(changed_slices) != len(slices):
-            raise ValueError(
-                f"the answer has {len(numbers)} numbers, and {len(changed_slices)} of {len(slices)} slices"
-            )
+        if len(numbers) != rows + self._slices.unnumbered:
+            raise ValueError(f"the answer has {len(numbers)} of {rows + self._slices.unnumbered} numbers")
         for (gauge, name), number in zip(self._unnumbered, numbers, strict=False):
             gauge.numbers[name] = number
             self._rows[number] = (gauge, name)
         self._epoch, self._since, self._unnumbered = epoch, version, []
-        self._use(self._changed(_ARRAY + count.to_bytes(4) + sums, drop), drop)
-        return self._slices.unpack(slices, numbers[rows:], present, changed_slices, drop)
+        self._use(self._changed(_array(count, sums[:size]), drop), drop)
+        return self._slices.unpack(slices, numbers[rows:], present, _array(bins, sums[size:]), drop)
 
     def _changed(self, packed: bytes, drop: Drop) -> list[list[int]]:
         """Return the sums, without damaged ones."""
@@ -257,9 +255,8 @@ class ServerRows:
                 continue
             own, others = gauge.sent[name], replaced.setdefault(gauge.key, dict(gauge.others))
             others.pop(name, None)
-            if len(own) > len(total):
-                drop(f"{gauge.key} {name}".rstrip(), "it is shorter than the part of this gateway")
-            elif any(sums := [*map(sub, total, own), *total[len(own) :]]):
+            total.extend([0] * (len(own) - len(total)))  # zeros at the end are not sent
+            if any(sums := [*map(sub, total, own), *total[len(own) :]]):
                 others[name] = sums
         for key, others in replaced.items():
             self._replace(self._gauges[key], others)
@@ -268,6 +265,11 @@ class ServerRows:
         if others != gauge.others:
             self._version += 1
             gauge.version, gauge.others = self._version, others
+
+
+def _array(count: int, items: bytes) -> bytes:
+    """Return an array of msgpack with these items; with a count out of range, it is damaged."""
+    return _ARRAY + (count & 0xFFFF_FFFF).to_bytes(4) + items
 
 
 def _slices(asks: Sequence[GaugeAsk | SliceAsk]) -> list[SliceAsk]:

@@ -13,7 +13,7 @@ SAMPLES_PERIOD_S: Final = 1.0
 
 
 class Slice:
-    """The state of one gateway in a slice: finds the additions of others since the last answer.
+    """The state of one gateway in a slice: finds the additions of others in the bins that have ended since.
 
     Args:
         known_age_s: time before the first answer until which the gateway has the additions of all; None if it has none.
@@ -23,7 +23,7 @@ class Slice:
         self._known_age_s = known_age_s
         self._since = 0
         self._added: Counter[str] = Counter()  # since the last answer
-        self._seen: Mapping[str, int] = {}  # sums of the bin `since`
+        self._own: dict[int, Counter[str]] = {}  # own additions by bin, until it has ended
 
     def ask(self, key: str, added: Mapping[str, int]) -> SliceAsk:
         """Return the ask that adds to the present bin."""
@@ -31,15 +31,16 @@ class Slice:
         return SliceAsk(key, added, self._since)
 
     def others(self, answer: SliceAnswer) -> dict[str, int]:
-        """Return what others have added since the last answer, or in the last `SLICE_S`."""
+        """Return what others have added in bins that have ended since the last answer, or in the last `SLICE_S`."""
+        if self._added:  # after a lost reply, some of it may be in the bin before
+            self._own.setdefault(answer.now, Counter()).update(self._added)
+            self._added = Counter()
         found: Counter[str] = Counter()
         for number, sums in self._unknown(answer).items():
             found.update(sums)
-            if number == self._since:
-                is_lost = any(sums.get(name, 0) < count for name, count in self._seen.items())
-                found.subtract({} if is_lost else self._seen)
-        found.subtract(self._added)
-        self._since, self._seen, self._added = answer.now, answer.bins.get(answer.now, {}), Counter()
+            found.subtract(self._own.get(number, {}))
+        self._since = answer.now
+        self._own = {number: added for number, added in self._own.items() if number >= answer.now}
         return {name: count for name, count in found.items() if count > 0}
 
     def _unknown(self, answer: SliceAnswer) -> Mapping[int, Mapping[str, int]]:

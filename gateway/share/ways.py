@@ -2,7 +2,7 @@
 
 Own waits go out once a second as counts of bins of 8 %, with refusals; the engine adds them, and each gateway takes in
 the additions of the others. So a fleet needs no more probes of a cheap way than one gateway, and all leave a way that
-does not pay within a second. The order of the others' waits within a second is not known: they are mixed.
+does not pay within four seconds. The order of the others' waits within a second is not known: they are mixed.
 
 Units: seconds.
 """

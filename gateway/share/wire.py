@@ -1,4 +1,4 @@
-"""The form of batches and replies in a Redis or Valkey server: the arguments and results of `ttft2.lua`. Pure.
+"""The form of batches and replies in a Redis or Valkey server: the arguments and results of `ttft3.lua`. Pure.
 
 Asks and answers are msgpack arrays. Gauges and slices travel together, as changes (server_rows.py). A client that can
 write to the server can forge a reply, so any bytes may come. The smallest damaged part is dropped: a row of a gauge, a

@@ -1,8 +1,8 @@
 """The cost of the exchange for a real server: CPU time and bytes of a batch, with the real pools of many gateways.
 
-The gateways are in this process, on a clock of their own that goes from batch to batch. So the counts and bytes do not
-depend on the load of the machine; CPU times do. In an *idle* fleet each pool had a request lately and none is under
-way; in a *busy* one each gateway gets requests at a rate. Units: seconds, bytes.
+The gateways are in this process, on a clock of their own that goes from batch to batch, and the server has the same
+one. So the counts and bytes do not depend on the load of the machine; CPU times do. In an *idle* fleet each pool had a
+request lately and none is under way; in a *busy* one each gateway gets requests at a rate. Units: seconds, bytes.
 """
 
 import heapq
@@ -26,6 +26,7 @@ from gateway.share.wire import pack, unpack
 from pooled import Seen, send
 from redis_server import redis_server
 from scripted import Scripted
+from share_engines import with_clock
 from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.limits.budget import RetryBudget
 from ttft_gateway.pool.pool import Pool
@@ -35,8 +36,9 @@ Traffic = Literal["idle", "busy"]
 
 BUSY_PER_S: Final = 20.0  # requests per second and gateway
 _TTFT_S, _STREAM_S = 0.3, 2.0  # mean time to the first content, and from there to the end
-_WARM_S: Final = {"idle": 20.0, "busy": 3.0}  # until all streams of an idle fleet have ended
-_MEASURED_BATCHES: Final = 600
+_START_S: Final = 1_000_000.0  # of the server's clock
+_WARM_S: Final = {"idle": 20.0, "busy": 4.0}  # until all streams of an idle fleet have ended
+_MEASURED_S: Final = 4.0  # a multiple of the time after which what was learned is read
 
 
 class Cost(NamedTuple):
@@ -125,10 +127,12 @@ class _Gateway:
         """Send a batch, and read the reply."""
         self.batches += 1
         pipe = self._client.pipeline(transaction=False)
+        micros = round(1e6 * (_START_S + self.now_s))
+        pipe.mset({"clock:s": micros // 1_000_000, "clock:us": micros % 1_000_000})
         calls = pack(asks, self._rows, self.now_s)
         for arguments in calls:
-            pipe.fcall("ttft2_ask", 1, "ttft2:{prod}:processes", self._name, *arguments)
-        reply = unpack(asks, pipe.execute(), self._rows)
+            pipe.fcall("ttft3_ask", 1, "ttft3:{prod}:processes", self._name, *arguments)
+        reply = unpack(asks, pipe.execute()[1:], self._rows)
         sent = sum(len(part) for arguments in calls for part in arguments)
         answered(replace(reply, size_bytes=reply.size_bytes + sent))
 
@@ -174,7 +178,7 @@ def exchange_cost(folder: Path, crowd: Crowd) -> Cost:
     rand = random.Random(str(crowd))
     with redis_server(folder, "--maxclients", str(crowd.gateways + 100)) as server:
         admin = redis.Redis(unix_socket_path=str(server.socket), protocol=2)
-        admin.function_load(LIBRARY, replace=True)
+        admin.function_load(with_clock(LIBRARY), replace=True)
         gateways = [
             _Gateway(f"process-{n:08}", redis.Redis(unix_socket_path=str(server.socket), protocol=2), crowd, rand)
             for n in range(crowd.gateways)
@@ -183,8 +187,7 @@ def exchange_cost(folder: Path, crowd: Crowd) -> Cost:
         _run(gateways, due, _WARM_S[crowd.traffic], speed=10.0 if crowd.traffic == "idle" else 1.0)
         before, start_s, batches = _counts(admin), due[0][0], sum(each.batches for each in gateways)
         own_s = sum(each.own_s for each in gateways)
-        lasts_s = max(1.0, 0.1 * _MEASURED_BATCHES / crowd.gateways)
-        _run(gateways, due, start_s + lasts_s, speed=1.0)
+        _run(gateways, due, start_s + _MEASURED_S, speed=1.0)
         after = _counts(admin)
         batches = sum(each.batches for each in gateways) - batches
         own_s = sum(each.own_s for each in gateways) - own_s
@@ -192,7 +195,7 @@ def exchange_cost(folder: Path, crowd: Crowd) -> Cost:
             gateway.close()
         admin.close()
     spent = {name: after[name] - before[name] for name in before}
-    per_s = 1 / lasts_s / crowd.gateways
+    per_s = 1 / _MEASURED_S / crowd.gateways
     return Cost(
         spent["function_s"] / batches,
         spent["bytes"] / batches,

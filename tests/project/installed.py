@@ -23,7 +23,7 @@ from typing import IO
 LIBRARY = "ttft_gateway"
 SERVER = ("gateway", "providers", "streaming_bench")
 LABORATORY = "streaming_bench/research"  # not installed
-FILES = ("gateway/openapi.yaml", "gateway/pages/static/*", "gateway/share/ttft2.lua", "*/py.typed")
+FILES = ("gateway/openapi.yaml", "gateway/pages/static/*", "gateway/share/ttft3.lua", "*/py.typed")
 START_S_MAX = 60.0
 CALL_S_MAX = 60.0
 STREAMS_MAX = 300  # in the demo, one request in ten is late at one of three replicas

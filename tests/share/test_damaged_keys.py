@@ -24,7 +24,7 @@ from gateway.share.messages import (
 from share_engines import ServerEngine
 
 server = shared_fixtures.server
-PREFIX: Final = "ttft2:{test}:"
+PREFIX: Final = "ttft3:{test}:"
 ASKS: Final[tuple[Ask, ...]] = (
     BucketAsk("k", 60.0, 60.0, want=5.0),
     SlotsAsk("k", 4, 0, 2),
@@ -89,10 +89,10 @@ def test_rows_and_sums_return_after_the_server_has_lost_them(server: ServerEngin
     for process in processes:
         assert server.answer(1_000.2, process, asks).answers[0] == Lost()
     for process in processes:
-        gauge, slices = server.answer(1_001.2, process, asks).answers
+        gauge, slices = server.answer(1_002.2, process, asks).answers
         assert isinstance(gauge, GaugeAnswer)
         assert (gauge.processes, gauge.others) == (2, {"r": [1, 2]})
-        assert slices == SliceAnswer(200, {200: {"e1": 3 if process == "one" else 4}})
+        assert slices == SliceAnswer(501, {500: {"e1": 2}})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_message_that_is_out_of_range_adds_nothing(server: ServerEngine, chang
     ask = GaugeAsk("k", {"r": (1, 2)})
     server.answer(1_000.0, "one", [ask])
     message = encode((0, 1, 0, 0, change, []))
-    server.client.fcall("ttft2_ask", 1, f"{PREFIX}processes", "forger", "inf", encode([]), message)
+    server.client.fcall("ttft3_ask", 1, f"{PREFIX}processes", "forger", "inf", encode([]), message)
     for now_s in (1_000.1, 1_000.2):
         server.answer(now_s, "one", [ask])
     [answer] = server.answer(1_001.5, "one", [ask]).answers

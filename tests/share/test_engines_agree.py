@@ -71,7 +71,7 @@ ASKS: st.SearchStrategy[Ask] = st.one_of(
         SliceAsk,
         key=KEYS,
         added=st.dictionaries(NAMES, st.integers(-(2**45), 2**45), max_size=3),
-        since=st.sampled_from([0, 200, 201, 9_999]),
+        since=st.sampled_from([0, 500, 501, 502, 9_999]),
     ),
     st.builds(
         SwitchesAsk,
@@ -83,7 +83,7 @@ ASKS: st.SearchStrategy[Ask] = st.one_of(
 )
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from([0.0, 0.125, 0.5, 1.0, 4.5, 130.0]),
+        st.sampled_from([0.0, 0.125, 0.5, 2.0, 4.5, 130.0]),
         st.sampled_from("abc"),
         st.lists(
             ASKS, max_size=4, unique_by=lambda ask: type(ask) if isinstance(ask, GaugeAsk | SliceAsk) else id(ask)

@@ -34,7 +34,7 @@ from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX
 
 FACTS: Final = RequestFacts(prompt_tokens=1_000.0)
-SOUND: Final = (1, 1_000, 0, 0, 0, 0, 100_000, 9, 9, 500, 3)
+SOUND: Final = (1, 1_000, 9, 9, 3, 500, 100, 0, 0, 0, 0)
 
 
 class Gateway:
@@ -105,14 +105,14 @@ def changed(**places: float) -> Row:
         changed(pending=-1),
         changed(pending=10**12),
         changed(failures=3),
-        changed(level=20_000_001),
-        changed(level=-20_000_001),
+        changed(level=20_001),
+        changed(level=-20_001),
         changed(level=9 * 10**18),
         changed(level=math.nan),
         changed(level=math.inf),
         changed(sent=-1),
         changed(contents=10**13),
-        changed(steps=10**18),
+        changed(steps=10**15),
         changed(samples=-1),
     ],
 )
@@ -144,7 +144,7 @@ def test_forged_levels_in_range_pass() -> None:
     usual_s, now_s = gateway.predicted_s(0, 1.0), 1.0
     for number in range(15):
         now_s += 0.1
-        forged = changed(level=20 * 10**6, steps=3 * 10**11 * number, samples=10**6 * number)
+        forged = changed(level=20 * 10**3, steps=3 * 10**8 * number, samples=10**6 * number)
         gateway.put(now_s, a=forged, b=SOUND)
         gateway.pool.learning.predictor.fold(now_s)
     assert not gateway.dropped
@@ -163,7 +163,7 @@ def test_an_own_row_is_in_range() -> None:
     predictor.fold(1.0)
     predictor._levels |= {"a": 45.0, "b": -45.0}
     rows = gateway.loads.own(1.0)
-    assert [rows[name][LEVEL] for name in "ab"] == [20_000_000, -20_000_000]
+    assert [rows[name][LEVEL] for name in "ab"] == [20_000, -20_000]
     for name in "ab":
         assert checked(rows[name], LOAD, 1) == rows[name]
     assert gateway.is_sound(1.0)

@@ -26,23 +26,28 @@ class SharedEngine(Protocol):
         """Execute a batch of a process."""
 
 
+def with_clock(library: str) -> str:
+    """Return a library that reads the time from the keys `clock:s` and `clock:us`."""
+    assert _CLOCK in library
+    return library.replace(_CLOCK, "call('MGET', 'clock:s', 'clock:us')")
+
+
 class ServerEngine:
     """The functions in a server.
 
     Args:
         path: unix socket of the server.
-        version: wire version; another one than 2 is the same library under other names.
+        version: wire version; another one than 3 is the same library under other names.
 
     Attributes:
         client: a client of the server.
     """
 
-    def __init__(self, path: Path, version: int = 2) -> None:
+    def __init__(self, path: Path, version: int = 3) -> None:
         self.client = redis.Redis(unix_socket_path=str(path), protocol=2)
         self._version = f"ttft{version}"
-        library = LIBRARY.replace("VERSION = 2", f"VERSION = {version}").replace("ttft2", self._version)
-        assert _CLOCK in library
-        self._library = library.replace(_CLOCK, "call('MGET', 'clock:s', 'clock:us')")
+        library = LIBRARY.replace("VERSION = 3", f"VERSION = {version}").replace("ttft3", self._version)
+        self._library = with_clock(library)
         self._rows: defaultdict[str, ServerRows] = defaultdict(ServerRows)
         self.lose()
 

@@ -25,7 +25,7 @@ FLEET: Final = "test"
 SECRET: Final = "sk-shared-0123456789abcdef"
 REQUESTS: Final = 40
 FAR: Final = 2**53
-PROCESSES: Final = f"ttft2:{{{FLEET}}}:processes"
+PROCESSES: Final = f"ttft3:{{{FLEET}}}:processes"
 
 
 def _row(level: int, *, in_flight: int = 0) -> list[int]:
@@ -80,9 +80,9 @@ async def _forge(server: RedisServer, rows: Mapping[str, Sequence[int]], sites: 
     forged = ServerRows()
     with client.Redis(port=server.port) as forger:
         for each in (rows, {}):
-            [arguments] = pack([GaugeAsk("load1 m", each)], forged, 1.0)
-            replied = forger.fcall("ttft2_ask", 1, PROCESSES, "forger", *arguments)
-            unpack([GaugeAsk("load1 m", each)], [replied], forged)
+            [arguments] = pack([GaugeAsk("load2 m", each)], forged, 1.0)
+            replied = forger.fcall("ttft3_ask", 1, PROCESSES, "forger", *arguments)
+            unpack([GaugeAsk("load2 m", each)], [replied], forged)
             await until(dropped)
 
 

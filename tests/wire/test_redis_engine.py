@@ -130,7 +130,7 @@ def test_a_server_may_go_away_in_every_way(tmp_path: Path) -> None:
 
             admin.function_flush("SYNC")
             assert await asked(engine, *EVERY_KIND) is None
-            assert "ttft2_ask" in engine.fault or "Function" in engine.fault
+            assert "ttft3_ask" in engine.fault or "Function" in engine.fault
             await until(lambda: not engine.fault)
 
             admin.replicaof("127.0.0.1", "1")

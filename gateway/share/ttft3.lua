@@ -1,22 +1,22 @@
-#!lua name=ttft2
+#!lua name=ttft3
 -- The engine of gateway/share/hub.py as a function of Redis or Valkey 7 and later: the same answers to the same asks. It
 -- also carries switches from host to host.
 --
--- FCALL ttft2_ask 1 "ttft2:{FLEET}:processes" PROCESS UNTIL ASKS ROWS executes a batch, and returns ANSWERS and SUMS. After
+-- FCALL ttft3_ask 1 "ttft3:{FLEET}:processes" PROCESS UNTIL ASKS ROWS executes a batch, and returns ANSWERS and SUMS. After
 -- the time UNTIL it leases nothing. ASKS and ANSWERS are msgpack arrays; the form of each is with its function below. ROWS
--- and SUMS are about rows and slices. All keys begin with "ttft2:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live",
+-- and SUMS are about rows and slices. All keys begin with "ttft3:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live",
 -- which is common to all wire versions. A change of meaning is a new version: another name of library, functions and keys.
--- FCALL ttft2_revision 0 returns the revision of this text. To load another one loses the rows.
+-- FCALL ttft3_revision 0 returns the revision of this text. To load another one loses the rows.
 --
 -- The clock is that of the server. Numbers of Lua are exact up to 2^53.
 
-local VERSION = 2
+local VERSION = 3
 local REVISION = '' -- of this text; replaced by the gateway that loads it
 local SILENT_S = 5 -- a process that asks nothing for this long is gone
 local LOWER_S = 5 -- without an ask with a lower limit; then a higher one counts
 local LACKING_S = 1
 local PAUSE_S = 2 -- longer than any process is silent
-local BIN_S, BINS_MAX = 5, 24
+local BIN_S, BINS_MAX = 2, 60
 local FORGET_WINDOWS, FORGET_S_MAX = 10, 3600
 local OWED_MAX, WASTES_MAX, WASTE_GRAIN = 0.25, 64, 1 / 32
 local PROCESSES_MAX, NAMES_MAX, ROW_MAX, SWITCHES_MAX = 4096, 4096, 64, 1024
@@ -324,7 +324,8 @@ end
 -- not in keys. A process sends what has changed, and receives the sums of its rows that have changed since. The server
 -- gives a number to each name of a row. What is lost here is sent again: a process that the server does not know, or
 -- whose last message it does not have, gets the epoch 0, and sends all its rows with it. A row is {number, value, ...}.
--- Slices have numbers, too. What is added to a slice goes to the present bin, which each process reads in the same way.
+-- Slices have numbers, too. What is added to a slice goes to the present bin, {number, bin, name, sum, ...}, which each
+-- process that reads the slice receives once after its end.
 
 local TABLES = {} -- by fleet and database
 
@@ -336,8 +337,9 @@ local function rows_of(name, at_s)
   end
   -- free: numbers of rows that no process has. silent_s: no process is silent before. held, versions, packed: by number;
   -- older, newer: list of the numbers by version, from the newest on.
-  TABLES[name] = {epoch = math.max(math.floor(1e6 * at_s), rows and rows.epoch + 1 or 0), version = 0, free = 0,
-    silent_s = 0, size = 0, is_changed = false, processes = {}, numbers = {}, sums = {}, held = {}, versions = {}, packed = {}, older = {}, newer = {}, slices = {}}
+  -- bins: {sums, size, packed} of the slices by number, by bin; bin: the present one.
+  TABLES[name] = {bin = 0, bins = {}, epoch = math.max(math.floor(1e6 * at_s), rows and rows.epoch + 1 or 0), version = 0, free = 0,
+    silent_s = 0, size = 0, is_changed = false, processes = {}, numbers = {}, sums = {}, held = {}, versions = {}, packed = {}, older = {}, newer = {}}
   return TABLES[name]
 end
 
@@ -376,9 +378,6 @@ end
 
 local function leave_silent(rows, process, at_s)
   local oldest_s, left = at_s, 0
-  for number, each in pairs(rows.slices) do
-    if each.bin <= math.floor(at_s / BIN_S) - BINS_MAX then rows.slices[number] = nil end
-  end
   for each, other in pairs(rows.processes) do
     if each ~= process and at_s >= other.seen_s + SILENT_S and left < GONE_MAX then
       leave(rows, each)
@@ -432,98 +431,138 @@ local function change(rows, own, changes, numbers)
   end
 end
 
-local function add(slice, bin, added, first, last)
-  local present = slice.bins[bin] or {sums = {}, versions = {}, size = 0}
-  slice.bins[bin], slice.bin, slice.version = present, bin, slice.version + 1
-  present.version = slice.version
+local function add(of, number, added, first, last)
+  local present = of[number] or {sums = {}, size = 0}
+  of[number] = present
   for i = first, last, 2 do
     local name, value = added[i], added[i + 1]
     if not (value >= -EXACT and value <= EXACT) then error('out of range') end
     local sum = present.sums[name]
     if sum or present.size < NAMES_MAX then
       if not sum then present.size = present.size + 1 end
-      present.sums[name], present.versions[name] = (sum or 0) + value, slice.version
+      present.sums[name] = (sum or 0) + value
     end
   end
 end
 
--- {version, bin, {name, sum, ...}, bin, ...} of what has changed since a version
-local function changed_bins(slice, bin, since)
-  local found = {slice.version}
-  for number, each in pairs(slice.bins) do
-    if number <= bin - BINS_MAX or number > bin then
-      slice.bins[number] = nil
-    elseif each.version > since then
-      local sums = {}
-      for name, version in pairs(each.versions) do
-        if version > since then
-          sums[#sums + 1] = name
-          sums[#sums + 1] = each.sums[name]
-        end
-      end
-      found[#found + 1] = number
-      found[#found + 1] = sums
-    end
+local function begin_bin(rows, at_s) -- a bin that has ended is never added to, also if the clock goes back
+  local bin = math.floor(at_s / BIN_S)
+  if bin <= rows.bin then return end
+  rows.bin = bin
+  for each in pairs(rows.bins) do
+    if each <= bin - BINS_MAX then rows.bins[each] = nil end
   end
-  return found
 end
 
--- {number or name, version since which to return the sums, or -1, count, name, addend, ...}. Adds the numbers of the names
--- to `numbers`. Returns the present bin, and the answer for each slice, {} without one.
-local function add_to_slices(rows, at_s, added, numbers)
-  local bin, answers, at = math.floor(at_s / BIN_S), {}, 1
+-- {number or name, mode, count, name, addend, ...}: the mode is 1 to begin to read the slice, with all its bins, and -1 to
+-- end that. Adds the numbers of the names to `numbers`. Returns the slices that the process begins to read.
+local function add_to_slices(rows, me, added, numbers)
+  local begun, at = {}, 1
   while added[at] do
-    local number, since, last = added[at], added[at + 1], at + 2 + 2 * math.max(0, added[at + 2])
+    local number, mode, last = added[at], added[at + 1], at + 2 + 2 * math.max(0, added[at + 2])
     if type(number) == 'string' then
       number = number_of(rows, number)
       numbers[#numbers + 1] = number
     end
-    local slice = number > 0 and (rows.slices[number] or {version = 1, bin = bin, bins = {}})
-    if slice then
-      rows.slices[number] = slice
-      if last > at + 2 then add(slice, bin, added, at + 3, last) end
+    if number > 0 then
+      if last > at + 2 then
+        rows.bins[rows.bin] = rows.bins[rows.bin] or {}
+        add(rows.bins[rows.bin], number, added, at + 3, last)
+      end
+      if mode > 0 then begun[number] = true end
+      me.reads[number] = mode > 0 or mode == 0 and me.reads[number] or nil
     end
-    answers[#answers + 1] = slice and since >= 0 and changed_bins(slice, bin, since) or {}
     at = last + 1
   end
-  return bin, answers
+  return begun
+end
+
+local function add_bin(parts, bin, number, each) -- adds a bin that has ended
+  if not each.packed then
+    local flat, last = {number, bin}, 2
+    for name, sum in pairs(each.sums) do
+      flat[last + 1], flat[last + 2] = name, sum
+      last = last + 2
+    end
+    each.packed, each.sums = cmsgpack.pack(flat), nil
+  end
+  parts[#parts + 1] = each.packed
+end
+
+-- Adds the bins that have ended since the last message to `parts`, and all bins of slices that the process begins to read.
+local function add_ended(rows, me, begun, parts)
+  for bin = math.max(me.bin, rows.bin - BINS_MAX + 1), rows.bin - 1 do
+    for number, each in pairs(rows.bins[bin] or NONE) do
+      if me.reads[number] and not begun[number] then add_bin(parts, bin, number, each) end
+    end
+  end
+  me.bin = rows.bin
+  if next(begun) then
+    for bin, of in pairs(rows.bins) do
+      for number in pairs(bin < rows.bin and begun or NONE) do
+        if of[number] then add_bin(parts, bin, number, of[number]) end
+      end
+    end
+  end
+end
+
+local function packed_sum(sum) -- of a row, without zeros at the end
+  local last = #sum
+  while last > 1 and sum[last] == 0 do last = last - 1 end
+  return cmsgpack.pack(last < #sum and {unpack(sum, 1, last)} or sum)
+end
+
+local PARTS = {} -- of a reply; used again, because it is large
+
+-- Returns the sums of the rows of a process that have changed since a version, and their number.
+local function changed_sums(rows, own, since)
+  local each, count, parts, older, versions, packed = rows.newest, 0, PARTS, rows.older, rows.versions, rows.packed
+  while each and versions[each] > since do
+    if own[each] then
+      local part = packed[each]
+      if not part then
+        part = packed_sum(rows.sums[each])
+        packed[each] = part
+      end
+      count = count + 1
+      parts[count] = part
+    end
+    each = older[each]
+  end
+  return table.concat(parts, '', 1, count), count
 end
 
 local function lost()
-  return {0, 0, NONE, 0, 0, NONE}, ''
+  return {0, 0, NONE, 0, 0, 0, 0}, ''
 end
 
 local function exchanged(name, process, at_s, number, epoch, since, changes, added)
   local rows = rows_of(name, at_s)
   rows.used_s = at_s
+  begin_bin(rows, at_s)
   if at_s >= rows.silent_s then leave_silent(rows, process, at_s) end
   local me = rows.processes[process]
   if epoch == 0 then
     if me then leave(rows, process) end
     if rows.size >= PROCESSES_MAX then return lost() end
-    me = {own = {}}
+    me = {own = {}, reads = {}, bin = 0}
     rows.processes[process], rows.size, since = me, rows.size + 1, 0
   elseif epoch ~= rows.epoch or not me or number ~= me.number + 1 then
     return lost()
   end
   me.number, me.seen_s = number, at_s
-  local numbers, parts, versions, packed = {}, {}, rows.versions, rows.packed
+  local numbers, bins = {}, {}
   change(rows, me.own, changes, numbers)
-  local bin, answers = add_to_slices(rows, at_s, added, numbers)
+  local begun = add_to_slices(rows, me, added, numbers)
   if rows.is_changed then rows.version, rows.is_changed = rows.version + 1, false end
-  local each, older, own = rows.newest, rows.older, me.own
-  while each and versions[each] > since do
-    if own[each] then
-      if not packed[each] then packed[each] = cmsgpack.pack(rows.sums[each]) end
-      parts[#parts + 1] = packed[each]
-    end
-    each = older[each]
-  end
-  return {rows.epoch, rows.version, numbers, #parts, bin, answers}, table.concat(parts)
+  local sums, count = changed_sums(rows, me.own, since)
+  add_ended(rows, me, begun, bins)
+  return {rows.epoch, rows.version, numbers, count, #sums, rows.bin, #bins}, sums .. table.concat(bins)
 end
 
 -- {database, number of the message, epoch, since, changes, additions to slices} in msgpack, with the epoch 0 all rows
--- -> {epoch, version, numbers of the names in the message, number of sums, bin, slices}, and the sums, one after another
+-- -> {epoch, version, numbers of the names in the message, number and bytes of the sums, present bin, number of bins}, and
+-- the sums and the bins, one after another
 local function exchange(fleet, process, at_s, packed)
   local message = cmsgpack.unpack(packed)
   local name = fleet .. message[1]
@@ -616,5 +655,5 @@ local function ask(keys, args)
   return {cmsgpack.pack({answers, processes, at_s, about_rows}), sums}
 end
 
-redis.register_function('ttft2_ask', ask)
-redis.register_function{function_name = 'ttft2_revision', callback = function() return REVISION end, flags = {'no-writes'}}
+redis.register_function('ttft3_ask', ask)
+redis.register_function{function_name = 'ttft3_revision', callback = function() return REVISION end, flags = {'no-writes'}}
