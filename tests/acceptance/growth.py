@@ -43,7 +43,7 @@ class Holds(NamedTuple):
     reload: float = 5.0
 
 
-_WITH_WORKERS: Final = Holds(100.0, 100.0, 100.0, 100.0)  # each worker sends its counts in one piece
+_WITH_WORKERS: Final = Holds(15.0, 15.0, 10.0, 15.0)  # the exchange between workers runs beside everything
 
 
 class Line(NamedTuple):
