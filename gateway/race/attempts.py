@@ -168,7 +168,7 @@ class Attempts(msgspec.Struct, eq=False):
         """Send a backup for a late attempt if its pool approves; None if it does not."""
         pool, runtime = late.pool, self.runtime
         late.deadlines.hedge_s = math.inf
-        if self.hedges >= pool.max_hedges or self.is_withheld:
+        if self._raced() >= pool.max_hedges or self.is_withheld:
             return None
         limit = attempt_limit(self.sent, self.facts, now_s)
         if limit is not None and self.facts.hedge_off is None:  # else the pool reports why
@@ -198,6 +198,17 @@ class Attempts(msgspec.Struct, eq=False):
         backup = self._launch(racer, pool, decision.replica, Role.BACKUP, decision.why, decision.tickets)
         runtime.emit(HedgeFired(now_s, request_id, name, late.replica.name, decision.replica.name, waited_s))
         return backup
+
+    def hedge_again(self, failed: Attempt) -> bool:
+        """Request another backup in place of one that got no response; return True if an attempt waits for it."""
+        live = self.live
+        if not live or failed.role is not Role.BACKUP or not _is_unreached(failed):
+            return False
+        late = live[0]
+        if late.deadlines.hedge_after_s is None or (late.pool.stops_at_headers and late.headers_s is not None):
+            return False
+        late.deadlines.hedge_s = self.runtime.loop.time()
+        return True
 
     def first_work(self, attempt: Attempt) -> bool:
         """Report the first sign of work to the attempt's pool; return True if it is the attempt's first token.
@@ -332,6 +343,10 @@ class Attempts(msgspec.Struct, eq=False):
 
     # inside
 
+    def _raced(self) -> int:
+        """Return the number of backups that a replica may have received."""
+        return self.hedges and self.hedges - sum(each.role is Role.BACKUP and _is_unreached(each) for each in self.sent)
+
     def _digest(self) -> int:
         """Return a digest of the request: an SDK that repeats a request sends the same bytes."""
         body = self.call.body
@@ -454,4 +469,9 @@ class Attempts(msgspec.Struct, eq=False):
 
 def _unreachable(sent: Sequence[Attempt]) -> set[str]:
     """Return the sources that gave no response to an attempt."""
-    return {each.replica.source for each in sent if each.outcome is Outcome.FAILED and each.status is None}
+    return {each.replica.source for each in sent if _is_unreached(each)}
+
+
+def _is_unreached(attempt: Attempt) -> bool:
+    """Return True if an attempt failed without a response, not even a status."""
+    return attempt.outcome is Outcome.FAILED and attempt.status is None

@@ -222,6 +222,8 @@ class Race:
             self._carry_on() if adopted is None else self._adopt(*adopted)
         elif step is NextStep.RETRY:
             self._carry_on()
+        elif attempts.hedge_again(attempt):
+            self._wakeup.no_later_than(self._now())
 
     def _prepare_recovery(self, failed: Attempt) -> tuple[Guard, bytes] | None:
         """Prepare the recovery of a failed attempt if the client has part of its answer; return the guard beside it."""

@@ -34,8 +34,8 @@ def test_what_is_overdue_is_not_waited_for_while_others_may_be_tried() -> None:
 
 
 def test_a_failed_backup_is_no_reason_to_hurry() -> None:
-    """A primary that is not overdue is waited for when its backup fails: that was an extra, and is not made up for."""
-    told = run_race(Scripted(answer(5.0)), Scripted(REFUSED), Scripted(answer(0.1)))
+    """A primary that is not overdue is waited for when a replica fails a backup: its extra load is not made up for."""
+    told = run_race(Scripted(answer(5.0)), Scripted(status(0.001, 503)), Scripted(answer(0.1)))
     assert told.report.winner == "a"
     assert len(told.report.attempts) == 2
 
