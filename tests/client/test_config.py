@@ -103,3 +103,10 @@ def test_every_public_name_can_be_imported() -> None:
     assert dir(ttft_gateway) == sorted(ttft_gateway.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = ttft_gateway.Nothing
+
+
+def test_a_configuration_is_a_key_of_a_mapping() -> None:
+    """A program may keep one client for each configuration, with rules or without."""
+    kept = {HedgeConfig(): 1, HedgeConfig(safe={"POST /search": "headers"}): 2}
+    assert kept[HedgeConfig(safe={"POST /search": "headers"})] == 2
+    assert kept[HedgeConfig()] == 1

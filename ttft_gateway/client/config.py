@@ -80,6 +80,9 @@ class HedgeConfig(msgspec.Struct, frozen=True):
         for first in self.safe.values():
             check_first(first)
 
+    def __hash__(self) -> int:
+        return hash((self.policy, self.percentile, self.budget_percent, self.max_hedges))  # `safe` is a mapping
+
 
 def check_number(name: str, value: object, low: float, high: float, *, whole: bool = False) -> None:
     """Reject what is no number from low to high.
