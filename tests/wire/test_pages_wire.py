@@ -26,8 +26,8 @@ pytestmark = needs_browser
 
 @pytest.fixture(scope="module")
 def window() -> Iterator[Browser]:
-    """One browser for all tests: it takes seconds to start."""
-    with browser() as opened:
+    """One browser for all tests, as it takes seconds to start; the client is closed with it."""
+    with browser() as opened, HTTP:
         yield opened
 
 
