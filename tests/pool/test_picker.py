@@ -111,6 +111,23 @@ def test_a_replica_that_may_be_slow_is_looked_at_again(slow_s: tuple[float, ...]
     assert count == primaries
 
 
+def test_replicas_that_may_be_slow_share_one_share() -> None:
+    """In a fleet of different speeds many may be slow; together they get no more requests than one."""
+    fleet, now_s = traffic(1.0, slow_s=0.21)
+    for index in (0, 1):
+        brought(fleet, index, now_s, 0.5)
+        fleet.learning.predictor.fold(now_s + 0.5)
+    assert len(fleet.learning.predictor.doubted) == 2
+    counts = [0, 0, 0]
+    for n in range(300):
+        at_s = now_s + 1.0 + n
+        replica = fleet.picker.pick(RequestFacts(prompt_tokens=1.0), (), at_s, 0.5)
+        assert replica is not None
+        fleet.loads.of[replica].used_s = at_s
+        counts[fleet.replicas.index(replica)] += 1
+    assert counts[:2] == [25, 25]
+
+
 @pytest.mark.parametrize(("gap_s", "probes"), [(0.05, 10), (1.0, 1)])
 def test_a_suspect_gets_a_share_of_the_requests(gap_s: float, probes: int) -> None:
     """A replica that does not answer gets one primary in 5 s, or one in 50 requests if that is longer."""

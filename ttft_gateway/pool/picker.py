@@ -109,6 +109,7 @@ class Picker:
         }
         self._rows = 2 * list(self._rows_of.values())  # twice: from each start, a whole round follows
         self._seen_until_s = -math.inf  # time until which no replica of a small ring is due for a request
+        self._doubted_s = -math.inf  # last request to a replica because it may be slow: one after the other is tested
 
     # a primary or failover
 
@@ -333,17 +334,17 @@ class Picker:
 
     def _due_among(self, candidates: Sequence[Replica], now_s: float) -> Replica | None:
         """Return the replica that is longest without a request if it is due for one; one that may be slow is sooner."""
-        loads, doubted = self._loads.of, self._learning.predictor.doubted
-        if doubted:
-            soon_s = now_s - self._loads.doubted_s
+        loads, doubted, unseen_s = self._loads.of, self._learning.predictor.doubted, self._loads.unseen_s
+        soon_s = now_s - self._loads.doubted_s
+        if doubted and self._doubted_s <= soon_s:
             soon = [each for each in candidates if each.name in doubted and loads[each].used_s <= soon_s]
-            candidates = soon or candidates
+            if soon:
+                candidates, unseen_s, self._doubted_s = soon, self._loads.doubted_s, now_s
         unseen = candidates[0]  # the first in the configured order
         for replica in candidates:
             if loads[replica].used_s < loads[unseen].used_s:
                 unseen = replica
-        due_s = self._loads.doubted_s if unseen.name in doubted else self._loads.unseen_s
-        return unseen if loads[unseen].used_s <= now_s - due_s else None
+        return unseen if loads[unseen].used_s <= now_s - unseen_s else None
 
     def _answer_costs_s(self, facts: RequestFacts, candidates: Sequence[Replica]) -> list[float] | None:
         """Return the weighted time by which each candidate ends an answer later than the quickest; None if unknown."""
