@@ -277,7 +277,7 @@ def test_a_limit_of_unknown_usage_is_left_nearly_full(left_share: float, *, has_
     ("others", "idle_s", "has_room"),
     [
         (0.0, 1.0, True),
-        (0.0, 900.0, True),  # nobody else was there
+        (0.0, 900.0, True),  # no other use was seen
         (0.3, 900.0, True),  # most of the limit was free
         (0.7, 1.0, True),
         (0.7, 59.0, True),  # as old as its window
