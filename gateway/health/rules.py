@@ -1,7 +1,7 @@
 """The rules of the verdict: one row for each kind of trouble, ordered by harm. Pure.
 
 Each row has the condition, the sentence, the severity, and what the alert of the same name needs; docker/monitoring's
-rules are generated from the same rows (alerts.py). A threshold is written once, here. The conditions are in
+rules are generated from the same rows by scripts/generate. A threshold is written once, here. The conditions are in
 conditions.py; the times for which they must hold are in the row, and verdict.py applies them.
 
 Units: seconds; shares from 0 to 1.

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from streaming_bench.research.proof import FIGURES, Coverage, KnownRun, coverage, known_run
+from known_runs import FIGURES, Coverage, KnownRun, coverage, known_run
 from streaming_bench.simulation.scenario import Scenario, load
 from ttft_gateway.hedging.measure import Instrument
 

@@ -11,9 +11,9 @@ import argparse
 import sys
 from typing import Final
 
-from streaming_bench.research.proof import known_run
-from streaming_bench.research.switchback import FIGURES, switched_run, truth
+from known_runs import known_run
 from streaming_bench.simulation.scenario import load
+from switched_runs import FIGURES, switched_run, truth
 
 _BLOCKS: Final = 40
 _COVERED: Final = 0.85  # of 15 to 30 figures, which are not independent

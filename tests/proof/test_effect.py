@@ -7,8 +7,8 @@ import pytest
 from gateway.proof.effect import direct_effect
 from gateway.proof.report import report
 from gateway.proof.tally import Group, Tally
+from known_runs import FIGURES, coverage, known_run
 from split_coverage import coverage as coverage_of_split
-from streaming_bench.research.proof import FIGURES, coverage, known_run
 from streaming_bench.simulation.scenario import load
 from ttft_gateway.hedging.measure import Instrument
 

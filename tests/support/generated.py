@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from alert_rules import rules_text
 from checkout import DOCS, ROOT
 from gateway.config.loader import json_schema
-from gateway.health.alerts import rules_text
 from log_schema import as_text
 from ttft_gateway.apis.base import Api
 from ttft_gateway.apis.catalog import CATALOG, Auth, Kind

@@ -1,7 +1,7 @@
 """A switchback over a simulated workload: its estimate against runs without hedging and with it."""
 
-from streaming_bench.research.switchback import switched_run, truth
 from streaming_bench.simulation.scenario import load
+from switched_runs import switched_run, truth
 
 
 def test_the_interval_contains_the_total_effect_on_w2() -> None:

@@ -1,7 +1,7 @@
 """Switches hedging on and off at random in simulated runs, and compares the estimate with the total effect.
 
 The truth is the difference between a run without hedging and one with it, on the same arrivals and draws; the direct
-effect is the difference of the same requests without their own hedges (`streaming_bench.research.proof`).
+effect is the difference of the same requests without their own hedges (`known_runs`).
 
 Units: seconds; milliseconds in effects.
 """
