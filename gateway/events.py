@@ -8,7 +8,9 @@ Units: seconds (`at_s` on the loop's clock), tokens.
 """
 
 import enum
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, get_args
 
 import msgspec
 
@@ -355,5 +357,10 @@ Event = (
     | HealthChanged
     | HedgingMeasured
 )
+
+NAMES: Final[Mapping[type[Event], str]] = {
+    kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Event)
+}
+"""Names of the events in the log and in the live feed."""
 
 Listener = Callable[[Event], None]

@@ -7,19 +7,16 @@ Units: events; seconds inside them, as the core emits them.
 """
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Callable
-from typing import get_args
 
 import msgspec
 
-from gateway.events import Event
+from gateway.events import NAMES, Event
 
 _SUBSCRIBERS_MAX = 16
 _QUEUE_MAX = 1_000  # events per subscriber; their bytes are shared: about 1 MB
 
-_NAMES = {kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Event)}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -120,7 +117,7 @@ def encoded_event(event: Event, worker: int | None = None) -> bytes:
     data = _encode(event)
     if worker is not None:
         data = b'%b,"worker":%d}' % (data[:-1], worker)
-    return _sse(_NAMES[type(event)], data)
+    return _sse(NAMES[type(event)], data)
 
 
 def _sse(name: str, data: bytes) -> bytes:

@@ -20,14 +20,13 @@ import msgspec
 
 from gateway.errors import Limit
 from gateway.events import (
+    NAMES,
     AttemptFailed,
     AttemptReport,
-    BreakerChanged,
     ComponentFailed,
     Event,
     HedgeDenied,
     HedgeFired,
-    ParamsDropped,
     PreviousKeyUsed,
     RecoveryKind,
     RecoveryReport,
@@ -38,24 +37,7 @@ from gateway.events import (
     Result,
     Role,
 )
-from gateway.process_events import (
-    AcceptingChanged,
-    ConfigReloaded,
-    CredentialChanged,
-    DiscoveryChanged,
-    HealthChanged,
-    HedgingMeasured,
-    HedgingSwitched,
-    KeysChanged,
-    LearnedFileFailed,
-    LearnedRestored,
-    ReplicasFound,
-    ReplicaSwitched,
-    ShareAway,
-    ShareBack,
-    StateDropped,
-    WorkerChanged,
-)
+from gateway.process_events import HedgingMeasured, LearnedRestored, ReplicasFound
 from ttft_gateway.apis.base import Api, Usage
 from ttft_gateway.hedging.charges import Charge, Disposition, costs
 from ttft_gateway.hedging.measure import Measured, Shadow, ShadowReason
@@ -66,29 +48,15 @@ Level = Literal["info", "warning", "error"]
 _COMPONENT_SILENCE_S = 60.0  # a component that fails again and again is logged once in this time
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi
 
-_RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
-    RequestRejected: ("request_rejected", "info"),
-    RequestPassed: ("request_passed", "info"),
-    BreakerChanged: ("breaker_changed", "warning"),
-    HedgingSwitched: ("hedging_switched", "warning"),
-    ReplicaSwitched: ("replica_switched", "warning"),
-    ReplicasFound: ("replicas_found", "info"),
-    DiscoveryChanged: ("discovery_changed", "warning"),
-    KeysChanged: ("keys_changed", "warning"),
-    ParamsDropped: ("params_dropped", "warning"),
-    ConfigReloaded: ("config_reloaded", "warning"),
-    CredentialChanged: ("credential_changed", "warning"),
-    LearnedRestored: ("learned_restored", "info"),
-    LearnedFileFailed: ("learned_file_failed", "warning"),
-    ComponentFailed: ("component_failed", "error"),
-    AcceptingChanged: ("accepting_changed", "warning"),
-    WorkerChanged: ("worker_changed", "warning"),
-    HealthChanged: ("health_changed", "warning"),
-    ShareAway: ("share_away", "warning"),
-    ShareBack: ("share_back", "warning"),
-    StateDropped: ("state_dropped", "warning"),
-    HedgingMeasured: ("hedging_measured", "info"),
+_LEVELS: dict[type[Event], Level] = {
+    RequestRejected: "info",
+    RequestPassed: "info",
+    ReplicasFound: "info",
+    LearnedRestored: "info",
+    HedgingMeasured: "info",
+    ComponentFailed: "error",
 }
+"""Levels of the rare events that are no warnings."""
 _ONLY_LIVE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed, PreviousKeyUsed)  # no line of their own
 
 _ENCODER = msgspec.json.Encoder()
@@ -142,7 +110,7 @@ class RequestLog:
             self._write(_text(lines) if self._text else _json(lines))
 
     def _add_rare(self, event: Event, time: datetime) -> None:
-        name, level = _RARE_EVENTS[type(event)]
+        name, level = NAMES[type(event)], _LEVELS.get(type(event), "warning")
         fields = _fields(event) if self._worker is None else {"worker": self._worker, **_fields(event)}
         if isinstance(event, ComponentFailed):
             logged_at_s, repeats = self._failed_components.get(event.component, (-math.inf, 0))
