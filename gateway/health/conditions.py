@@ -10,7 +10,7 @@ from typing import Final
 from gateway.health.facts import RECENT_S, Facts
 from gateway.health.finding import MODEL, REPLICA, Found
 from gateway.health.windows import LATE_S, LastAttempt, ReplicaSlot
-from gateway.observe.state import QuotaState, ReplicaState
+from gateway.observe.state import QuotaState, ReplicaState, shares_left
 from ttft_gateway.hedging.outcomes import Denial
 
 FAILED_SHARE: Final = 0.02
@@ -264,19 +264,9 @@ def replica_gets_429(facts: Facts) -> Iterator[Found]:
                 yield Found(sentence, share, {MODEL: name, REPLICA: replica})
 
 
-def _shares_left(facts: Facts) -> dict[tuple[str, str], float]:
-    """Return the remaining share of each quota's resources: the smallest, if several limits apply."""
-    shares: dict[tuple[str, str], float] = {}
-    for quota in (quota for pool in facts.pools for quota in pool.quotas):
-        for limit in quota.limits:
-            key = quota.quota, limit.resource
-            shares[key] = min(shares.get(key, 1.0), max(0.0, limit.left / limit.limit))
-    return shares
-
-
 def quota_low(facts: Facts) -> Iterator[Found]:
     """Find quotas that are almost used up."""
-    for (quota, resource), share in _shares_left(facts).items():
+    for quota, resource, share in shares_left(facts.pools):
         if share < QUOTA_LEFT_SHARE:
             labels = {"quota": quota, "resource": resource}
             yield Found(f"{percent(share)} of the {resource} of quota {quota} is left", 1.0 - share, labels)
@@ -284,7 +274,7 @@ def quota_low(facts: Facts) -> Iterator[Found]:
 
 def quota_used_by_others(facts: Facts) -> Iterator[Found]:
     """Find quotas of which clients without the gateway use a large part."""
-    for (quota, resource), left in _shares_left(facts).items():
+    for quota, resource, left in shares_left(facts.pools):
         share = facts.gained.get(("others", f"{quota} {resource}"), 0.0) / RECENT_S
         if share > OTHERS_SHARE and left < OTHERS_LEFT_SHARE:
             sentence = f"other clients use {percent(share)} of the {resource} of quota {quota}; {percent(left)} is left"

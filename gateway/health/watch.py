@@ -21,7 +21,7 @@ from gateway.health.history import History, ModelHistory, SwitchUse
 from gateway.health.verdict import Key, Presence, presences, values, verdict
 from gateway.health.windows import LastAttempt
 from gateway.observe.process import ProcessValue
-from gateway.observe.state import PoolState, ReplicaState
+from gateway.observe.state import ReplicaState, usage_by_others
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
@@ -333,16 +333,6 @@ def _summed(collected: Collected) -> Totals:
     parts = [*(part.totals for part in collected.processes), totals_of(collected.values)]
     for name, label, value in (each for part in parts for each in part):
         totals[name, label] = totals.get((name, label), 0.0) + value
-    for key, value in _others(collected.pools).items():
-        totals["others", key] = value
+    for quota, resource, others_s in usage_by_others(collected.pools):
+        totals["others", f"{quota} {resource}"] = others_s
     return totals
-
-
-def _others(pools: Iterable[PoolState]) -> dict[str, float]:
-    """Return the usage by others of each quota's resource: of the shortest limit in responses."""
-    found: dict[str, tuple[float, float]] = {}
-    for quota in (quota for pool in pools for quota in pool.quotas):
-        for limit in (limit for limit in quota.limits if limit.observed):
-            key = f"{quota.quota} {limit.resource}"
-            found[key] = min(found.get(key, (limit.window_s, limit.others_s)), (limit.window_s, limit.others_s))
-    return {key: others_s for key, (_, others_s) in found.items()}

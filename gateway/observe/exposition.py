@@ -16,7 +16,15 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from gateway.observe.instruments import MODEL, REPLICA, Line
 from gateway.observe.metrics import Scrape
-from gateway.observe.state import DiscoveryState, ModelAdmission, PoolState, QuotaState, ReplicaState
+from gateway.observe.state import (
+    DiscoveryState,
+    ModelAdmission,
+    PoolState,
+    ReplicaState,
+    distinct_quotas,
+    shares_left,
+    usage_by_others,
+)
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -126,8 +134,9 @@ def _slices(scrape: Scrape) -> Iterator[Metric]:
     yield from _sliced(_IN_FLIGHT, "Attempts under way", "gauge", _in_flight_lines(scrape))
     yield from _gauges(_REPLICA_GAUGES, lambda: _by_replica(pools))
     yield from _sliced(_POSSIBLE, "1 if requests sent to the replica can be hedged", "gauge", _possible_lines(pools))
-    yield from _sliced(_LEFT, "Remaining share of a rate limit", "gauge", _left_lines(pools))
-    yield from _sliced(_OTHERS, "Usage by others, in seconds of the limit's refill", "gauge", _others_lines(pools))
+    yield from _sliced(_LEFT, "Remaining share of a rate limit", "gauge", _resource_lines(_LEFT, shares_left(pools)))
+    others = _resource_lines(_OTHERS, usage_by_others(pools))
+    yield from _sliced(_OTHERS, "Usage by others, in seconds of the limit's refill", "gauge", others)
     yield from _sliced(_COOLING, "Time until a quota may be used again", "gauge", _cooling_lines(pools))
     sources = [({MODEL: each.model, "pool": each.pool}, each) for each in scrape.discovery]
     yield from _gauges(_DISCOVERY_GAUGES, lambda: sources)
@@ -191,29 +200,13 @@ class _SingleMetric(msgspec.Struct, frozen=True):
         return [self.metric]
 
 
-def _left_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
-    """Yield the remaining share of each quota's resource: the smallest, if several limits apply."""
-    for quota in _distinct_quotas(pools):
-        shares: dict[str, float] = {}
-        for limit in quota.limits:
-            shares[limit.resource] = min(shares.get(limit.resource, 1.0), max(0.0, limit.left / limit.limit))
-        for resource, share in shares.items():
-            yield _LEFT, {"quota": quota.quota, "resource": resource}, share
-
-
-def _others_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
-    """Yield the usage by others of each quota's resource: of the shortest limit in responses."""
-    for quota in _distinct_quotas(pools):
-        observed = sorted((limit for limit in quota.limits if limit.observed), key=lambda limit: -limit.window_s)
-        for limit in {limit.resource: limit for limit in observed}.values():
-            yield _OTHERS, {"quota": quota.quota, "resource": limit.resource}, limit.others_s
+def _resource_lines(name: str, values: Iterable[tuple[str, str, float]]) -> Iterator[Line]:
+    """Yield a value of each quota's resource."""
+    for quota, resource, value in values:
+        yield name, {"quota": quota, "resource": resource}, value
 
 
 def _cooling_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
     """Yield the remaining cool-down of each quota."""
-    for quota in _distinct_quotas(pools):
+    for quota in distinct_quotas(pools):
         yield _COOLING, {"quota": quota.quota}, quota.cooling_s
-
-
-def _distinct_quotas(pools: Iterable[PoolState]) -> list[QuotaState]:
-    return list({quota.quota: quota for pool in pools for quota in pool.quotas}.values())

@@ -7,7 +7,7 @@ Units: seconds; budget levels in credits (one credit is one hedge).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -271,3 +271,26 @@ async def read_pools(source: StateSource) -> list[PoolState]:
         if number % _SLICE_PARTS == _SLICE_PARTS - 1:
             await asyncio.sleep(0)
     return pools
+
+
+def distinct_quotas(pools: Iterable[PoolState]) -> list[QuotaState]:
+    """Return each quota once: several pools may share one."""
+    return list({quota.quota: quota for pool in pools for quota in pool.quotas}.values())
+
+
+def shares_left(pools: Iterable[PoolState]) -> Iterator[tuple[str, str, float]]:
+    """Yield quota, resource and its remaining share: the smallest, if several limits apply."""
+    for quota in distinct_quotas(pools):
+        shares: dict[str, float] = {}
+        for limit in quota.limits:
+            shares[limit.resource] = min(shares.get(limit.resource, 1.0), max(0.0, limit.left / limit.limit))
+        for resource, share in shares.items():
+            yield quota.quota, resource, share
+
+
+def usage_by_others(pools: Iterable[PoolState]) -> Iterator[tuple[str, str, float]]:
+    """Yield quota, resource and its usage by others, in seconds: of the shortest limit in responses."""
+    for quota in distinct_quotas(pools):
+        observed = sorted((limit for limit in quota.limits if limit.observed), key=lambda limit: -limit.window_s)
+        for limit in {limit.resource: limit for limit in observed}.values():
+            yield quota.quota, limit.resource, limit.others_s
