@@ -59,6 +59,7 @@ _EVENT_VALUES: Final = 100_000  # of a large event
 _LF, _CR, _QUOTE = 10, 13, 34
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"  # bytes that may precede an answer: byte order mark, white space
 _JSON: Final = b"{["  # first bytes of a JSON answer
+_MARKUP: Final = ord("<")  # first byte of HTML or XML, such as a page of a proxy
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -254,6 +255,10 @@ class ResponseStream:
         """Read the body as events unless its first byte begins a JSON answer; return the bytes to read."""
         start = data[0] if data[0] not in _BLANK else next((byte for byte in data if byte not in _BLANK), None)
         self._is_unseen = start is None
+        if start == _MARKUP:
+            raise ProtocolError(
+                "the upstream answered 200 with HTML or XML; check the replica's base_url, and the proxies on the way"
+            )
         if start is not None and start not in _JSON:
             self._splitter = Splitter(self._context.bounds.event_bytes_max)
             self._reader = self._protocol.reader(self._call)
@@ -438,8 +443,7 @@ class ResponseStream:
                 self._answer = WholeAnswer(self._context.bounds.body_bytes_max)
             self._answer.add(data)
             return
-        if not _compression(self._headers):  # the text of a compressed error stays unknown, its status is enough
-            self._body += data[: ERROR_BODY_BYTES_MAX - len(self._body)]
+        self._body += data[: ERROR_BODY_BYTES_MAX - len(self._body)]
         if len(self._body) == ERROR_BODY_BYTES_MAX:
             self._fail(self._status_error())
 

@@ -29,6 +29,7 @@ _TURN_BYTES: Final = 256 * 1024  # of such a body, in one turn
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 _STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b" % (status, _PHRASES.get(status, b"")) for status in range(100, 600)}
 _CONTROLS: Final = bytes({*range(32), 127} - {ord("\t")})  # allowed in no header (RFC 9110, 5.5)
+_BODILESS: Final = (204, 304)
 _BLANK_MAX = 64  # white space before an answer
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # the events of a non-streaming answer
 
@@ -140,8 +141,8 @@ class ResponseWriter(ABC):
         is_announced = status >= 400 and any(name == b"connection" for name, _ in headers)
         if is_announced:  # an error that ends the connection
             self.keep_alive = False
-        if status == 204:
-            body_bytes = 0  # none, and no length either (RFC 9110, 8.6)
+        if status in _BODILESS:
+            body_bytes = 0  # none, and no length either (RFC 9110, 6.4.1 and 8.6)
         elif body_bytes is not None:
             lines += b"content-length: %d\r\n" % body_bytes
         if not (self.keep_alive or is_announced):

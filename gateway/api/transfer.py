@@ -33,6 +33,7 @@ _PASSED_BACK: Final = frozenset(
         b"cache-control",
         b"etag",
         b"last-modified",
+        b"location",
         b"retry-after",
         b"retry-after-ms",
         b"openai-processing-ms",
@@ -41,6 +42,7 @@ _PASSED_BACK: Final = frozenset(
 _OWN_CREDENTIALS: Final = (401, 403, 407)
 _UNDONE: Final = (429, 503)
 _ERROR_MIN: Final = 400
+_ERROR_MAX: Final = 599
 _DIGITS_MAX: Final = 18  # of a content-length
 
 
@@ -198,6 +200,11 @@ class Transfer:
         status, body = self._status, bytes(self._error or b"")
         if status in _OWN_CREDENTIALS:
             self.give_up(client_error(BadStatus("the upstream rejected the request", status=401)))
+            return
+        if status > _ERROR_MAX:  # it has no class (RFC 9110, 15)
+            self.give_up(
+                client_error(BadStatus(f"the upstream answered with the invalid status {status}", status=status))
+            )
             return
         self._timer.cancel()
         shown = redacted(body.decode("latin-1"), self.replica.secrets).encode("latin-1")

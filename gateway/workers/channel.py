@@ -254,7 +254,8 @@ class Channel(asyncio.Protocol):
         try:
             self._answer(number, await result)
         except Exception as error:
-            self._on_failure(method, number, error)
+            if self.is_open:  # else the other side has ended, and waits for no answer
+                self._on_failure(method, number, error)
 
     async def _send_parts(self, number: int, parts: AsyncIterator[object]) -> object:
         """Send all parts but the last, which is returned, each in another turn of the loop.

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given
 
@@ -154,7 +155,7 @@ def test_a_server_that_cannot_stream_is_asked_for_the_whole() -> None:
 
 
 def test_a_compressed_answer_is_an_error() -> None:
-    """It was asked not to be; of an error status only the words are lost."""
+    """It was asked not to be; of an error status only the text is lost, and the message does not call it empty."""
 
     async def main() -> None:
         client, recorded, failed = Client(), RecordingSink(), RecordingSink()
@@ -170,6 +171,25 @@ def test_a_compressed_answer_is_an_error() -> None:
         client.sinks[1].on_close(None)
         assert isinstance(failed.ends[0], BadStatus)
         assert (failed.ends[0].status, failed.ends[0].retry_after_s) == (429, 7.0)
+        assert failed.ends[0].message == "the upstream answered with status 429 and a body without a readable error"
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_page_instead_of_an_answer_is_named(streaming: bool) -> None:
+    """A proxy's page with status 200 is reported as such, and not as an answer that was cut."""
+
+    async def main() -> None:
+        client, recorded = Client(), RecordingSink()
+        endpoint = HttpEndpoint(client, {Api.CHAT: OpenAIChat()}, "/v1", [(b"host", b"h")], "m", Bounds())
+        endpoint.open(msgspec.structs.replace(STREAMED, streaming=streaming, assemble=not streaming), recorded)
+        client.sinks[0].on_response(200, [(b"content-type", b"text/html")])
+        client.sinks[0].on_body(b"\r\n")
+        client.sinks[0].on_body(b"<!doctype html>\n\n<html>")
+        assert isinstance(recorded.ends[0], ProtocolError)
+        assert "HTML" in recorded.ends[0].message
+        assert client.exchange.aborted
 
     run_virtual(main())
 

@@ -278,6 +278,59 @@ def test_no_secret_of_a_replica_is_shown(status: int) -> None:
     run_real(main())
 
 
+@pytest.mark.parametrize("status", [204, 304])
+def test_a_response_without_a_body_has_no_framing(status: int) -> None:
+    """The next response on the same connection is read: after a 204 and a 304 come no bytes (RFC 9112, 6.3)."""
+
+    def bodiless(_: Received) -> Reply:
+        return status, {"etag": '"1"', "connection": "close"}, b""
+
+    async def main() -> None:
+        async with storing(bodiless) as one, passing(one.url) as site:
+            reader, writer = await connect(site.port)
+            for _ in range(2):
+                writer.write(request_bytes(b"", "/v1/files", "GET"))
+                first, *lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+                assert first.split()[1] == str(status).encode()
+                assert not [line for line in lines if line.startswith((b"transfer-encoding", b"content-length"))]
+            writer.transport.abort()
+
+    run_real(main())
+
+
+def test_a_redirect_keeps_its_target() -> None:
+    """A download that the replica has elsewhere is found there."""
+
+    def elsewhere(_: Received) -> Reply:
+        return 302, {"location": "https://storage.example/v?sig=1"}, b""
+
+    async def main() -> None:
+        request = request_bytes(b"", "/v1/videos/v1/content", "GET")
+        videos = {"pass_through": ["videos"]}
+        async with storing(elsewhere) as one, passing(one.url, model=videos) as site, answer(site.port, request) as got:
+            assert (got.status, got.headers["location"]) == (302, "https://storage.example/v?sig=1")
+
+    run_real(main())
+
+
+def test_an_invalid_status_is_an_error() -> None:
+    """A status of no class ends the request with a 502, as it does on other routes."""
+
+    def odd(_: Received) -> Reply:
+        return 700, JSON, b"{}"
+
+    async def main() -> None:
+        request = request_bytes(b"", "/v1/files", "GET")
+        async with storing(odd) as one, passing(one.url) as site, answer(site.port, request) as got:
+            assert (got.status, got.error(await got.body())["message"]) == (
+                502,
+                "the upstream answered with the invalid status 700",
+            )
+            assert not active(site)
+
+    run_real(main())
+
+
 REFUSED: dict[str, tuple[str, str, bytes, int, str]] = {
     "no model passes it on": ("GET", "/v1/vector_stores", b"", 404, "unsupported_api"),
     "a model that does not pass it on": ("POST", "/v1/audio/speech", b'{"model":"plain"}', 404, "unsupported_api"),

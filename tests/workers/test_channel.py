@@ -227,3 +227,24 @@ def test_an_answer_of_which_a_part_is_missing_is_none(monkeypatch: pytest.Monkey
             return [await ours.ask_parts(method, None, 0.05) for method in ("fails", "hangs", "floods")]
 
     assert run_real(main()) == [None, None, None]
+
+
+def test_an_end_in_the_middle_of_an_answer_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """A side that ends while an answer in parts is sent to it leaves nothing in the log of the other side."""
+
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        async def parts(_: bytes) -> AsyncIterator[object]:
+            yield 1
+            theirs.abort()
+            ended.set()
+            yield 2
+            yield 3
+
+        async with two_ends({"parts": parts}) as (ours, theirs):
+            assert await ours.ask_parts("parts") is None
+            await ended.wait()
+
+    run_real(main())
+    assert caplog.records == []
