@@ -1,27 +1,24 @@
 """The races of the session for aiohttp, through sockets; test_races.py has the cases of all transports."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+
+import client_fixtures
 
 pytest.importorskip("aiohttp")
 
 import aiohttp
 
 from aiohttp_client import CALL, SOON, SessionKit, chat, in_flight, run
-from client_replicas import Replicas, replicas
+from client_replicas import Replicas
 from ttft_gateway import HedgingSession
 
+site = client_fixtures.site
+
 CHAT = "/chat/completions"
-
-
-@pytest.fixture
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 def test_a_compressed_stream_is_raced(site: Replicas) -> None:

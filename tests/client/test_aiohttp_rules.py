@@ -4,10 +4,11 @@ import asyncio
 import base64
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+import client_fixtures
 
 pytest.importorskip("aiohttp")
 
@@ -16,21 +17,16 @@ import aiohttp
 from aiohttp_client import CALL, SOON, chat, run
 from checkout import ROOT
 from client_kits import KITS, Session
-from client_replicas import Replicas, ScriptedReplica, replicas
+from client_replicas import Replicas, ScriptedReplica
 from ttft_gateway import HedgingSession, Stats, Target
 from ttft_gateway.client.config import HedgeConfig
+
+site = client_fixtures.site
 
 NEVER = HedgeConfig(warmup_delay=3600.0)
 OFF, ON, KEY = {"x-ttft-hedge": "off"}, {"X-TTFT-Hedge": "on"}, {"Idempotency-Key": "k"}
 CHAT = "/chat/completions"
 WHOLE = {"model": "m", "messages": CALL["messages"]}
-
-
-@pytest.fixture
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 def _send(library: str, replica: ScriptedReplica, method: str, path: str, **options: Any) -> tuple[Stats, int]:

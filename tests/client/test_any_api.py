@@ -2,29 +2,24 @@
 
 import random
 import statistics
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import client_fixtures
 from client_kits import KITS, Kit, Session
-from client_replicas import Replicas, replicas
+from client_replicas import Replicas
 from ttft_gateway import HedgeConfig, HedgingTransport
 from ttft_gateway.client.asked import Asked, Event, ask
 from ttft_gateway.client.hedger import Hedger
 from ttft_gateway.client.rules import Rules
 from ttft_gateway.hedging.outcomes import Denial, Outcome
 
+site = client_fixtures.site
+
 ORIGIN = "https://api.example:"
 RULES = Rules(HedgeConfig())
 BOTH = pytest.mark.parametrize("kit", [KITS["httpx"], KITS["httpx async"]], ids=["httpx", "httpx async"])
-
-
-@pytest.fixture
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 class Site:

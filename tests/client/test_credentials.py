@@ -6,33 +6,29 @@ import json
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import openai
 import pytest
 
+import client_fixtures
 from aiohttp_client import chat
 from aiohttp_client import run as run_session
 from client_kits import KITS, Kit, Session
-from client_replicas import CHAT, Replicas, ScriptedReplica, replicas, whole
+from client_replicas import CHAT, Replicas, ScriptedReplica, whole
 from ttft_gateway import Credential, HedgeConfig, Target
 from ttft_gateway.client import tokens
 from ttft_gateway.client.messages import headers_to
 from ttft_gateway.credentials.sources import Source, SourceFault
 from ttft_gateway.credentials.token import Token
 
+site = client_fixtures.site
+
 _SECRET = "sk-token"
 _NEVER_LATE = HedgeConfig(warmup_delay=3600.0)
 _ANSWERS = {**CHAT, "rejected": whole(b"401 Unauthorized", b"{}"), "forbidden": whole(b"403 Forbidden", b"{}")}
-
-
-@pytest.fixture
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 class _Source:

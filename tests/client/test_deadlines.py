@@ -1,7 +1,6 @@
 """The client's timeouts bound a race: an error comes when it would come without a backup."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -9,24 +8,20 @@ import httpx
 import httpx2
 import pytest
 
+import client_fixtures
 from client_kits import KITS, Kit, Session
-from client_replicas import Replicas, replicas
+from client_replicas import Replicas
 from ttft_gateway import HedgeConfig, HedgingSession, Stats
 from ttft_gateway.client.asked import Asked, Event
 from ttft_gateway.client.hedger import Hedger
 from ttft_gateway.client.sockets import current
 from ttft_gateway.hedging.contract import RequestFacts
 
+site = client_fixtures.site
+
 _READ_S = 0.4
 _LATE = HedgeConfig(warmup_delay=0.3, budget_percent=100.0)
 _CALL = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
-
-
-@pytest.fixture
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 @pytest.mark.parametrize("kit", KITS.values(), ids=KITS)

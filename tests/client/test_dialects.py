@@ -3,15 +3,17 @@
 scripts/sdk-matrix runs the same through the SDKs.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import client_fixtures
 from client_dialects import DIALECTS
 from client_kits import KITS, PROMPT, Session
-from client_replicas import SILENT, Replicas, ScriptedReplica, replicas
+from client_replicas import SILENT, Replicas, ScriptedReplica
 from ttft_gateway import StatsSnapshot
+
+site = client_fixtures.site
 
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "messages": ("/messages", {"model": "m", "max_tokens": 8, "messages": PROMPT, "stream": True}),
@@ -19,13 +21,6 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 pytestmark = pytest.mark.parametrize("api", BODIES)
-
-
-@pytest.fixture
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 def _stream(api: str, replica: ScriptedReplica) -> tuple[bytes, StatsSnapshot]:

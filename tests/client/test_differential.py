@@ -3,19 +3,13 @@
 Each ending is read in one way here; long/test_all_differences.py reads it in all of them.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
-from client_replicas import Replicas, replicas
+import client_fixtures
+from client_replicas import Replicas
 from http_endings import ENDINGS, READS, TRANSPORTS, differences
 
-
-@pytest.fixture(scope="module")
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
+site = client_fixtures.shared_site
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import httpx
@@ -10,9 +10,12 @@ import httpx2
 import openai
 import pytest
 
+import client_fixtures
 from client_kits import PROMPT
-from client_replicas import Replicas, replicas
+from client_replicas import Replicas
 from ttft_gateway import AsyncHedgingTransport2, HedgeConfig, HedgingTransport, HedgingTransport2, Stats, hedged
+
+site = client_fixtures.site
 
 AT_ONCE = HedgeConfig(warmup_delay=0.0, min_delay=0.0, budget_percent=100.0)
 TIME_LIMIT_S = 60.0
@@ -50,13 +53,6 @@ class _Late:
 
 def _fail() -> Any:
     raise httpx.ConnectError("refused")
-
-
-@pytest.fixture
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 @pytest.mark.parametrize("first", [lambda: httpx.Response(503), _fail], ids=["status", "exception"])

@@ -5,14 +5,16 @@ the answer. What is held by design is the beginning: the response is returned wi
 """
 
 import asyncio
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
-from client_replicas import FINISH, HEAD, ROLE, Replicas, chunk, delta, replicas
+import client_fixtures
+from client_replicas import FINISH, HEAD, ROLE, Replicas, chunk, delta
 from http_endings import TRANSPORTS
 from ttft_gateway import HedgeConfig
+
+site = client_fixtures.shared_site
 
 _CONFIGS: Final[dict[str, HedgeConfig | None]] = {
     "plain": None,
@@ -58,13 +60,6 @@ class _Turns:
                 while self._got < sent:
                     await self._changed.wait()
         writer.write(b"0\r\n\r\n")
-
-
-@pytest.fixture(scope="module")
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 @pytest.mark.parametrize("how", _CONFIGS)

@@ -1,26 +1,20 @@
 """The races of all transports, through the OpenAI SDK, aiohttp and sockets: the gateway's own acceptance cases."""
 
-from collections.abc import Iterator
-
 import pytest
 
+import client_fixtures
 from aiohttp_client import SessionKit
 from client_kits import KITS, Kit
-from client_replicas import SILENT, Replicas, replicas
+from client_replicas import SILENT, Replicas
 from ttft_gateway.client.config import HedgeConfig
+
+site = client_fixtures.site
 
 NO_ANSWERS = ("empty", "only_done", "error_event", "error_500", "error_400", "limited", "reset", "dies")
 
 RACED: dict[str, Kit | SessionKit] = {**KITS, "aiohttp": SessionKit()}
 
 pytestmark = pytest.mark.parametrize("kit", RACED.values(), ids=RACED)
-
-
-@pytest.fixture
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 @pytest.mark.parametrize("behaviour", SILENT)

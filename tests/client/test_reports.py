@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,8 +14,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import client_fixtures
 from aiohttp_client import CALL, run
-from client_replicas import Replicas, replicas
+from client_replicas import Replicas
 from grpc_clients import connected
 from grpc_replicas import STREAM, UNARY
 from ttft_gateway import (
@@ -30,6 +30,8 @@ from ttft_gateway import (
     report_of,
 )
 from ttft_gateway.testing import AT_ONCE, Script, answer, chat, failure, late
+
+site = client_fixtures.site
 
 
 def _hedged(script: Script, config: HedgeConfig = AT_ONCE, stats: Stats | None = None) -> httpx.Response:
@@ -48,13 +50,6 @@ def _hedged_async(script: Script, config: HedgeConfig = AT_ONCE, stats: Stats | 
 
 
 BOTH = pytest.mark.parametrize("send", [_hedged, _hedged_async])
-
-
-@pytest.fixture
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 def _check_won(report: RaceReport | None) -> RaceReport:

@@ -3,28 +3,23 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+import client_fixtures
 from checkout import ROOT
 from client_kits import KITS, PROMPT, Kit, Session
-from client_replicas import Replicas, ScriptedReplica, replicas
+from client_replicas import Replicas, ScriptedReplica
 from ttft_gateway import AsyncHedgingTransport, Stats, Target
 from ttft_gateway.client.config import HedgeConfig
+
+site = client_fixtures.site
 
 AT_ONCE = HedgeConfig(warmup_delay=0.0, min_delay=0.0, budget_percent=100.0)
 BOTH = pytest.mark.parametrize("kit", [KITS["httpx"], KITS["httpx async"]], ids=["httpx", "httpx async"])
 CALL = {"model": "m", "messages": PROMPT, "stream": True}
-
-
-@pytest.fixture
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
 
 
 def _send(kit: Kit, replica: ScriptedReplica, method: str, path: str = "/chat/completions", **options: Any) -> Any:

@@ -1,19 +1,14 @@
 """Every ending of an HTTP response, by every transport, read in every way: what the plain client returns."""
 
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
 
-from client_replicas import Replicas, replicas
+import client_fixtures
+from client_replicas import Replicas
 from http_endings import ENDINGS, METHODS, READS, TRANSPORTS, differences
 
-
-@pytest.fixture(scope="module")
-def site() -> Iterator[Replicas]:
-    """Replicas that are stopped at the end."""
-    with replicas() as running:
-        yield running
+site = client_fixtures.shared_site
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
