@@ -56,8 +56,6 @@ def take_address(replica: RawMapping, at: Loc, public_name: object) -> list[Find
         fault = route_fault(kind, url, model) if isinstance(url, str) else None
         return findings if fault is None else [*findings, ((*at, "base_url"), fault)]
     missing = [name for name in needed if name not in replica]
-    if missing and len(missing) == len(needed) and kind == "azure":
-        return findings  # the usual message names base_url
     replica["base_url"] = _UNUSED
     found = [*findings, *(((*at, name), _missing(name)) for name in missing)]
     return [*found, *_derive(replica, at, kind, model)]

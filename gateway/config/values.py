@@ -212,8 +212,11 @@ def parse_address(value: object) -> Address:
     if _BARE.fullmatch(text):
         raise invalid_value("an address must be host:port", f"127.0.0.1:{text} (this machine only) or 0.0.0.0:{text}")
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})", text)
-    if not isinstance(value, str) or match is None or int(match[3]) > 65535:
-        raise invalid_value("an address must be host:port", "for example 127.0.0.1:8080, 0.0.0.0:8080 or '[::1]:8080'")
+    example = "for example 127.0.0.1:8080, 0.0.0.0:8080 or '[::1]:8080'"
+    if not isinstance(value, str) or match is None:
+        raise invalid_value("an address must be host:port", example)
+    if int(match[3]) > 65535:
+        raise invalid_value("a port is at most 65535", example)
     return Address(match[1] or match[2], int(match[3]))
 
 
@@ -256,7 +259,7 @@ def _base_url(value: str) -> str:
         url = urlsplit(value)
         _ = url.port
     except ValueError:
-        raise invalid_value("it is not a URL", example) from None
+        raise invalid_value("it is not a URL with a port of at most 65535", example) from None
     if "@" in url.netloc or ("//" not in value and "@" in value):
         raise invalid_value(
             "a URL with a user or password would appear in logs", "the key in api_key, and the URL without it"
