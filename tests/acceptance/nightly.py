@@ -94,7 +94,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "rolling": Step([["scripts/acceptance", "rolling"]], 900),
         "silence": Step([["scripts/acceptance", "silence"]], 1800),  # its first run installs SDKs
         "attack": Step([["scripts/attack"]], 1200),
-        "soak": Step([["scripts/soak", "--requests", "20000", "--idle", "10"]], 1200),
+        "soak": Step([["scripts/soak", "--requests", "20000"]], 1200),
         "client": Step([[sys.executable, "tests/acceptance/client_races.py"]], 3600),
         "sdk-matrix": Step([["scripts/sdk-matrix"]], 1800),
         **fuzz,
