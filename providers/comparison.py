@@ -154,6 +154,11 @@ def after_space(text: str, rest: str) -> str:
     return text.removeprefix(rest) if text.startswith(rest) else text.lstrip()
 
 
+def is_halved(text: str) -> bool:
+    """Return True if a text begins or ends in the middle of a character."""
+    return any("\ud800" <= char <= "\udfff" for char in text)
+
+
 class ComparingJoiner(ABC):
     """A `providers.recovery.Joiner` that compares, and restarts where the client has nothing but thinking.
 

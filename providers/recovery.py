@@ -9,11 +9,14 @@ Three ways lead to one whole answer, and all three give the client one stream of
 All events are in the form of the client's API, translated or not, so each API has one transcript and one joiner.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from ttft_gateway.apis.base import Call, Prefix
+
+OPEN_CHOICES: Final = (None, "auto", "none")
+"""Choices of tools with which an answer may begin with text; with others it begins with a call."""
 
 
 class Joiner(Protocol):

@@ -17,7 +17,7 @@ from gateway.race.context import Runtime
 
 OnFailure = Callable[[GatewayError], None]
 
-_DIGITS_MAX: Final = 18  # of a content-length
+DIGITS_MAX: Final = 18  # of a content-length
 _WAIT_S: Final = 5.0  # the Retry-After if it cannot be estimated: the usual duration of a chat answer
 
 
@@ -46,8 +46,8 @@ class BodyLimits(msgspec.Struct, frozen=True):
             Overloaded: all bodies together are at their limit.
         """
         value = by_name.get(b"content-length", b"0")
-        if len(value) > _DIGITS_MAX or int(value) > self.bytes_max:
-            announced = int(value[:_DIGITS_MAX])
+        if len(value) > DIGITS_MAX or int(value) > self.bytes_max:
+            announced = int(value[:DIGITS_MAX])
             raise BodyTooLarge(f"the request body is {announced} bytes; send at most {self.bytes_max}")
         memory = self.memory
         if memory.held >= memory.bytes_max and not memory.arriving:  # nothing can be refused in favour of this body

@@ -18,7 +18,7 @@ from gateway.admission.admission import Entry
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
-from gateway.api.routes import report_rejected
+from gateway.api.routes import CLIENT_GONE, report_rejected
 from gateway.api.serving import Serving
 from gateway.api.transfer import Transfer
 from gateway.errors import (
@@ -46,7 +46,6 @@ _AT_ONCE_MAX: Final = 256  # each has buffers of up to 1 MB
 _RETRY_S: Final = 5.0
 _REPLICAS_MAX: Final = 3
 _OWN_HEADERS: Final = frozenset([b"content-type", b"content-encoding", b"accept", b"range"])
-_CLIENT_GONE: Final = 499
 
 
 class PassedExchange(ClientExchange):
@@ -151,7 +150,7 @@ class PassedExchange(ClientExchange):
         transfer = self._transfer
         if transfer is not None:
             transfer.stop()
-            self.over(_CLIENT_GONE, "client_gone")
+            self.over(CLIENT_GONE, "client_gone")
 
     def _release(self) -> None:
         self._routes.active.discard(self)

@@ -38,7 +38,7 @@ from ttft_gateway.routing.replicas import Replica
 
 _ENGINE_PATHS = {"/rerank": Api.RERANK, "/v2/rerank": Api.RERANK, "/tokenize": Api.TOKENIZE}  # other paths of vLLM
 _NO_REPLICAS_RETRY_S = 5.0  # between two look-ups of replicas, by default
-_CLIENT_GONE = 499  # the status in logs of a client that disconnected
+CLIENT_GONE = 499  # the status in logs of a client that disconnected
 
 
 class RacedExchange(ClientExchange):
@@ -151,7 +151,7 @@ class RacedExchange(ClientExchange):
             self._permit.close()
             self._permit = None
         if self._entry is not None:
-            self._entry.reject(_CLIENT_GONE)  # counts an unfinished request; without effect after a permit
+            self._entry.reject(CLIENT_GONE)  # counts an unfinished request; without effect after a permit
 
 
 class RacedRoutes:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from gateway.api.body_reader import DIGITS_MAX
 from gateway.api.dialects.base import ClientApi
 from gateway.api.response import ResponseWriter, respond, respond_error
 from gateway.errors import GatewayError, ShuttingDown, UnsupportedApi
@@ -43,7 +44,6 @@ _OWN_CREDENTIALS: Final = (401, 403, 407)
 _UNDONE: Final = (429, 503)
 _ERROR_MIN: Final = 400
 _ERROR_MAX: Final = 599
-_DIGITS_MAX: Final = 18  # of a content-length
 
 
 class PassedResponse(Protocol):
@@ -159,7 +159,7 @@ class Transfer:
             self._error = bytearray()
             return
         length = next((value for name, value in headers if name == b"content-length"), b"")
-        size = int(length) if length.isdigit() and len(length) <= _DIGITS_MAX else None
+        size = int(length) if length.isdigit() and len(length) <= DIGITS_MAX else None
         self._response.start(status, self._own_headers(), size)
 
     def on_body(self, data: bytes) -> None:

@@ -10,20 +10,19 @@ from typing import Final
 from gateway.health.facts import RECENT_S, Facts
 from gateway.health.finding import MODEL, REPLICA, Found
 from gateway.health.windows import LATE_S, LastAttempt, ReplicaSlot
-from gateway.observe.state import QuotaState, ReplicaState, shares_left
+from gateway.observe.state import SLOW_LEVEL, QuotaState, ReplicaState, shares_left
 from ttft_gateway.hedging.outcomes import Denial
 
 FAILED_SHARE: Final = 0.02
 LIMITED_SHARE: Final = 0.01
 LATE_SHARE: Final = 0.1
-SLOW_LEVEL: Final = 2.0
 ATTEMPTS_LIMITED_SHARE: Final = 0.05
 QUOTA_LEFT_SHARE: Final = 0.1
 OTHERS_SHARE: Final = 0.3
 OTHERS_LEFT_SHARE: Final = 0.8  # with more left, others are no trouble
 DENIED_SHARE: Final = 0.05
 LOST_TOKENS_SHARE: Final = 0.2
-_COUNT_MIN: Final = 3
+COUNT_MIN: Final = 3
 _NOTHING: Final = ReplicaSlot()
 _QUICK: Final = 2  # quick answers in a minute, after which a replica is not slow any more
 _LATE_MIN: Final = 4  # attempts in a row: of a healthy replica, some 3 % are late
@@ -96,7 +95,7 @@ def requests_fail(facts: Facts) -> Iterator[Found]:
     """Find models of which requests fail."""
     for name, model in facts.minute.models.items():
         share = model.failed / max(1, model.requests)
-        if model.failed >= _COUNT_MIN and share > FAILED_SHARE:
+        if model.failed >= COUNT_MIN and share > FAILED_SHARE:
             most = max(model.errors, key=lambda label: model.errors[label])
             counts = f"{model.failed} of {model.requests} in a minute, most by {most}"
             yield Found(f"{percent(share)} of the requests for {name} fail ({counts})", share, {MODEL: name})
@@ -106,7 +105,7 @@ def callers_get_429(facts: Facts) -> Iterator[Found]:
     """Find models of which requests get a 429."""
     for name, model in facts.minute.models.items():
         share = model.limited / max(1, model.requests)
-        if model.limited < _COUNT_MIN or share <= LIMITED_SHARE:
+        if model.limited < COUNT_MIN or share <= LIMITED_SHARE:
             continue
         owner = max(model.limits, key=lambda limit: model.limits[limit])
         quotas = sorted({limit for pool in facts.pools if pool.model == name for limit in map(_used_up, pool.quotas)})
@@ -126,7 +125,7 @@ def first_tokens_late(facts: Facts) -> Iterator[Found]:
     """Find models with late first tokens."""
     for name, model in facts.minute.models.items():
         share = model.late / max(1, model.answered)
-        if model.late >= _COUNT_MIN and share > LATE_SHARE:
+        if model.late >= COUNT_MIN and share > LATE_SHARE:
             served = [each for each in facts.models().get(name, []) if model.replicas.get(each.replica)]
             times = ", ".join(
                 f"{each.replica} {milliseconds(each.ttft_p50_s)}" for each in served[:5] if each.ttft_p50_s is not None
@@ -258,7 +257,7 @@ def replica_gets_429(facts: Facts) -> Iterator[Found]:
     for name, model in facts.minute.models.items():
         for replica, counts in model.replicas.items():
             share = counts.limited / max(1, counts.attempts)
-            if counts.limited >= _COUNT_MIN and share > ATTEMPTS_LIMITED_SHARE:
+            if counts.limited >= COUNT_MIN and share > ATTEMPTS_LIMITED_SHARE:
                 numbers = f"{counts.limited} of {counts.attempts} in a minute"
                 sentence = f"{percent(share)} of the attempts at {replica} of {name} get a 429 ({numbers})"
                 yield Found(sentence, share, {MODEL: name, REPLICA: replica})
@@ -286,7 +285,7 @@ def budget_spent(facts: Facts) -> Iterator[Found]:
     for name, model in facts.minute.models.items():
         denied = model.denials.get(Denial.BUDGET.value, 0)
         share = denied / max(1, model.requests)
-        if denied >= _COUNT_MIN and share > DENIED_SHARE:
+        if denied >= COUNT_MIN and share > DENIED_SHARE:
             sentence = (
                 f"{percent(share)} of the requests for {name} are late and not hedged ({denied} of {model.requests} "
                 f"in a minute), because the budget is spent; find the cause, or raise hedge.budget"
@@ -298,7 +297,7 @@ def hedges_denied(facts: Facts) -> Iterator[Found]:
     """Find the most frequent other reason against hedges."""
     for name, model in facts.minute.models.items():
         counts = {reason: count for reason, count in model.denials.items() if reason in _CURES}
-        if counts and sum(counts.values()) >= _COUNT_MIN:
+        if counts and sum(counts.values()) >= COUNT_MIN:
             most = max(counts, key=lambda reason: counts[reason])
             share = counts[most] / max(1, model.requests)
             sentence = f"{percent(share)} of the requests for {name} are late and not hedged: {_CURES[most]}"

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gateway.health.windows import OTHER
+from gateway.observe.instruments import OTHER
 
 WINDOWS: Final = 288  # 24 hours
 MODELS_MAX: Final = 2_000

@@ -6,7 +6,7 @@ Units: seconds; requests per second.
 from collections.abc import Iterator
 from typing import Final
 
-from gateway.health.conditions import clock, percent
+from gateway.health.conditions import COUNT_MIN, clock, percent
 from gateway.health.facts import RECENT_S, Facts
 from gateway.health.finding import Found
 
@@ -16,7 +16,6 @@ UNUSUAL_FACTOR: Final = 5.0
 UNUSUAL_PER_S: Final = 0.5
 BUSY_SHARE: Final = 0.85
 SLOW_START_SHARE: Final = 0.01
-_COUNT_MIN: Final = 3
 
 
 def no_connections(facts: Facts) -> Iterator[Found]:
@@ -29,7 +28,7 @@ def no_connections(facts: Facts) -> Iterator[Found]:
 def overloaded(facts: Facts) -> Iterator[Found]:
     """Find rejections for want of room."""
     count = facts.minute.rejected.get("overloaded", 0)
-    if count >= _COUNT_MIN and count / RECENT_S >= OVERLOADED_PER_S:
+    if count >= COUNT_MIN and count / RECENT_S >= OVERLOADED_PER_S:
         keys = facts.minute.keys
         most = max(keys, key=lambda key: keys[key]) if keys else "none"
         sentence = (
@@ -52,7 +51,7 @@ def slow(facts: Facts) -> Iterator[Found]:
     minute = facts.minute
     share = minute.slow_starts / max(1, minute.requests)
     cooling = any(quota.cooling_s > 0 for pool in facts.pools for quota in pool.quotas)
-    if minute.slow_starts >= _COUNT_MIN and share > SLOW_START_SHARE and not cooling:
+    if minute.slow_starts >= COUNT_MIN and share > SLOW_START_SHARE and not cooling:
         counts = f"{minute.slow_starts} of {minute.requests} in a minute"
         yield Found(f"the gateway itself adds more than 0.1 s to {percent(share)} of the requests ({counts})", share)
 

@@ -22,11 +22,11 @@ from gateway.events import (
     RequestRejected,
     Result,
 )
+from gateway.observe.instruments import OTHER
 from ttft_gateway.hedging.charges import Disposition
 from ttft_gateway.hedging.outcomes import Outcome
 
 SLOT_S: Final = 5.0
-OTHER: Final = "_OTHER"
 LATE_S: Final = 5.0  # a first token after this time is late
 SLOW_START_S: Final = 0.1  # of the gateway itself
 _LATE_FACTOR: Final = 2.0  # of the predicted time

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from gateway.observe.instruments import MODEL, OTHER, REPLICA, Family, Instruments, Series
 from gateway.observe.metrics import Scrape
 from gateway.observe.process import ProcessValue
-from gateway.observe.state import ModelAdmission, PoolState, QuotaState
+from gateway.observe.state import SLOW_LEVEL, ModelAdmission, PoolState, QuotaState
 
 PAGE_BYTES_MAX: Final = 2_000_000
 _LINE_BYTES: Final = 105  # without the names of model and replica
@@ -30,7 +30,6 @@ _REQUESTS_SHARE: Final = 0.15  # of the page, for counts of requests
 _REQUESTS_LINES: Final = 2  # of a model in these
 _TROUBLED_SHARE: Final = 0.25  # of the page, which is left for replicas in trouble
 _TROUBLED_MAX: Final = 50  # as many as the verdict names
-_SLOW_LEVEL: Final = 2.0  # of the verdict, too
 _QUOTA_LOW: Final = 0.1  # the same
 _CHOICE_S: Final = 3600.0
 _SLICE: Final = 300  # series that are added up in one iteration of the event loop, about 1 ms
@@ -238,7 +237,7 @@ def _troubled(pools: Sequence[PoolState]) -> list[Named]:
         (each.breaker == "closed" and each.locked is None, not each.suspect, pool.model, each.replica)
         for pool in pools
         for each in pool.replicas
-        if each.breaker != "closed" or each.suspect or each.out or each.locked is not None or each.level > _SLOW_LEVEL
+        if each.breaker != "closed" or each.suspect or each.out or each.locked is not None or each.level > SLOW_LEVEL
     ]
     return [(model, replica) for _, _, model, replica in sorted(found)[:_TROUBLED_MAX]]
 

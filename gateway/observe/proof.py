@@ -22,7 +22,7 @@ from gateway.observe.process import ProcessValue
 from gateway.process_events import HedgingMeasured
 from gateway.proof.blocks import Block
 from gateway.proof.report import Figure, ProofReport, report
-from gateway.proof.tally import Group, GroupTimes, ShadowTimes, Tally
+from gateway.proof.tally import HOUR_S, Group, GroupTimes, ShadowTimes, Tally
 from ttft_gateway.apis.base import Api
 from ttft_gateway.hedging.charges import Disposition
 from ttft_gateway.hedging.measure import Instrument, Shadow
@@ -32,7 +32,6 @@ from ttft_gateway.limits.prices import money
 HOURS: Final = 24
 BLOCKS_MAX: Final = 8
 COUNTED_S_MAX: Final = 3 * 3600.0  # since the last block began: an experiment that was given up costs nothing
-_HOUR_S: Final = 3600.0
 _OK: Final = 200
 _METRICS: Final[tuple[tuple[str, str, Callable[[GroupTimes], float]], ...]] = (
     ("ttft_gateway_proof_requests", "Requests by what is known of them without hedging", lambda times: times.count),
@@ -74,7 +73,7 @@ class Counted:
     def __init__(self, goal: Goal, now_s: float) -> None:
         self.goal = goal
         self.last_s = self._since_s = self._hour_s = now_s
-        self.line_s = now_s + _HOUR_S
+        self.line_s = now_s + HOUR_S
         self._hour = goal.tally()
         self._before = goal.tally()  # the requests before this hour
         self._hours: deque[tuple[float, Tally]] = deque(maxlen=HOURS - 1)  # the hours before this one
@@ -82,7 +81,7 @@ class Counted:
     def add(self, event: RequestEnded) -> None:
         """Add a request."""
         self.last_s = event.at_s
-        if event.at_s >= self._hour_s + _HOUR_S:
+        if event.at_s >= self._hour_s + HOUR_S:
             self._before.merge(self._hour)
             self._hours.append((self._hour_s, self._hour))
             self._hour, self._hour_s = self.goal.tally(), event.at_s
@@ -96,7 +95,7 @@ class Counted:
         else:
             start_s = self._hour_s
             for began_s, tally in self._hours:
-                if began_s > self.last_s - hours * _HOUR_S:
+                if began_s > self.last_s - hours * HOUR_S:
                     total.merge(tally)
                     start_s = min(start_s, began_s)
         total.merge(self._hour)
@@ -136,7 +135,7 @@ class ProofCounts:
                 counted = self._models[event.model] = Counted(self._goals[event.model], event.at_s)
             counted.add(event)
             if event.at_s >= counted.line_s:
-                counted.line_s = event.at_s + _HOUR_S
+                counted.line_s = event.at_s + HOUR_S
                 if counted.goal.is_measured and not counted.goal.is_shadow:
                     self._emit(_line(event.at_s, report(event.model, counted.tally(None))))
 

@@ -8,9 +8,11 @@ Units: seconds; budget levels in credits (one credit is one hedge).
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
+SLOW_LEVEL: Final = 2.0  # slowness of a replica, above which it is slow
 _SLICE_PARTS = 8  # parts read in one iteration of the event loop, about 1 ms: each computes the quantiles of a replica
 
 

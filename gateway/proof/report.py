@@ -10,9 +10,8 @@ import msgspec
 from gateway.proof.bill import BillSums
 from gateway.proof.effect import DirectEffect, Effect, direct_effect
 from gateway.proof.intervals import Interval
-from gateway.proof.tally import Group, Tally
+from gateway.proof.tally import HOUR_S, Group, Tally
 
-_HOUR_S = 3600.0
 _NEVER_HOURS = 24 * 365 * 10  # a longer time is not stated
 
 
@@ -110,7 +109,7 @@ def report(model: str, tally: Tally) -> ProofReport:
         per_miss = float(f"{tally.cost / avoided.value:.3g}")
     return ProofReport(
         model,
-        round(tally.span_s / _HOUR_S, 2),
+        round(tally.span_s / HOUR_S, 2),
         tally.requests,
         tally.hedges,
         round(1000 * tally.slo_s, 3),
@@ -161,7 +160,7 @@ def _missing(effect: DirectEffect, span_s: float) -> str | None:
     counted = f"{effect.observed} of {needed} measured requests for {goal}"
     if not effect.observed or span_s <= 0:
         return counted
-    hours = (needed - effect.observed) * span_s / effect.observed / _HOUR_S
+    hours = (needed - effect.observed) * span_s / effect.observed / HOUR_S
     return f"{counted}; at this rate {_duration(hours)} more" if hours < _NEVER_HOURS else counted
 
 

@@ -11,14 +11,11 @@ Units: milliseconds, hours, tokens, money in the configuration's currency.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import msgspec
 
 from gateway.proof.report import report
-from gateway.proof.tally import Group, GroupTimes, ShadowTimes, Tally, upper_s
-
-_HOUR_S: Final = 3600.0
+from gateway.proof.tally import HOUR_S, Group, GroupTimes, ShadowTimes, Tally, upper_s
 
 
 class Predicted(msgspec.Struct, frozen=True):
@@ -84,7 +81,7 @@ def shadow_report(model: str, tally: Tally) -> ShadowReport:
 
     return ShadowReport(
         model,
-        round(tally.span_s / _HOUR_S, 2),
+        round(tally.span_s / HOUR_S, 2),
         seen.count,
         shadow.late.count,
         shadow.reasons,

@@ -24,6 +24,7 @@ from gateway.proof.bill import BillSums
 from ttft_gateway.apis.base import FastEnum
 
 BIN_WIDTH: Final = math.log(1.0025)
+HOUR_S: Final = 3600.0
 _MIN_S: Final = 1e-4
 
 

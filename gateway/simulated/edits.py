@@ -14,14 +14,13 @@ from msgspec.structs import replace
 from gateway.simulated.completion import Completion, CompletionChoice
 from gateway.simulated.render import DONE, error_body
 from gateway.simulated.script import JSON, End, FaultArgs, Framing, Script, Step
-from ttft_gateway.apis.base import Api, Frame, FrameKind
+from ttft_gateway.apis.base import FIRST_CONTENT, Api, Frame, FrameKind
 from ttft_gateway.apis.errors import ErrorFrame
 from ttft_gateway.apis.json_fields import dict_or_empty
 from ttft_gateway.apis.responses.writer import EventWriter
 from ttft_gateway.apis.sse import data_of
 from ttft_gateway.apis.tolerant_json import dumps, loads
 
-_CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 _AFTER_CONTENT = (FrameKind.FINISH, FrameKind.USAGE, FrameKind.DONE)
 _SPACING_S = 0.0003  # between tiny writes, so that they arrive one by one
 _PAUSE_S = 0.002  # between the halves of a character, so that they arrive in two reads
@@ -164,9 +163,9 @@ def _first_events(script: Script, count: int) -> tuple[Step, ...]:
     """Return the steps with the first `count` content events, without the finish."""
     kept = []
     for step in script.steps:
-        if step.frame.kind in _AFTER_CONTENT or (step.frame.kind in _CONTENT and count == 0):
+        if step.frame.kind in _AFTER_CONTENT or (step.frame.kind in FIRST_CONTENT and count == 0):
             break
-        count -= step.frame.kind in _CONTENT
+        count -= step.frame.kind in FIRST_CONTENT
         kept.append(step)
     return tuple(kept)
 
@@ -353,7 +352,7 @@ def coalesce(script: Script, args: FaultArgs) -> Script:
     steps = []
     for start in range(0, len(script.steps), size):
         group = script.steps[start : start + size]
-        main = next((step.frame for step in group if step.frame.kind in _CONTENT), group[-1].frame)
+        main = next((step.frame for step in group if step.frame.kind in FIRST_CONTENT), group[-1].frame)
         raw = b"".join(step.frame.raw for step in group)
         steps.append(Step(group[-1].at_s, replace(main, raw=raw)))
     return replace(script, steps=tuple(steps))

@@ -14,9 +14,8 @@ from gateway.simulated.engine import Slots
 from gateway.simulated.player import Player
 from gateway.simulated.script import End, Framing, Script
 from gateway.simulated.stats import RequestRecord, RequestResult, Stats
-from ttft_gateway.apis.base import Frame, FrameKind, Headers
+from ttft_gateway.apis.base import FIRST_CONTENT, Frame, Headers
 
-_CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 _REASONS = {status.value: status.phrase for status in http.HTTPStatus}
 _INFORMATIONAL = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </sim>; rel=preload\r\n\r\n"
 _FRAMING_HEADERS: dict[Framing, Headers] = {
@@ -109,7 +108,7 @@ class ScriptWriter(Player):
         """Write one event, unless the transport is closing."""
         if self._transport.is_closing():
             return
-        if frame.kind in _CONTENT:
+        if frame.kind in FIRST_CONTENT:
             self._record.content_events += 1
             self._stats.tokens += frame.usage.completion_tokens or 0 if frame.usage else 1
             if self._record.first_content_s is None:

@@ -3,11 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from ttft_gateway.apis.anthropic.events import TEXTS
 from ttft_gateway.apis.anthropic.writer import Json
 from ttft_gateway.apis.json_fields import dict_or_empty
 
-TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
-"""Type of a delta -> its field."""
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 _COMPARABLE: Final = frozenset({"text", "thinking", "tool_use"})
 

@@ -8,8 +8,9 @@ signature, and the second message follows in blocks of its own. Sans-I/O. Units:
 
 from collections.abc import Sequence
 
-from providers.anthropic.blocks import TEXTS, Block, block_in, delta_in, kind_of, text_of
+from providers.anthropic.blocks import Block, block_in, delta_in, kind_of, text_of
 from providers.comparison import ComparingJoiner, Continued, Differs, Expected
+from ttft_gateway.apis.anthropic.events import TEXTS
 from ttft_gateway.apis.anthropic.writer import Json, event
 from ttft_gateway.apis.sse import data_of
 from ttft_gateway.apis.tolerant_json import as_count, loads

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 
 from providers.anthropic.blocks import Block, block_in, delta_in, started
 from providers.anthropic.joiner import ContinuedMessage, MessageJoiner
+from providers.comparison import is_halved
 from providers.openai.event_runs import runs_of
 from providers.openai.request import edited, lowered, value_of
-from providers.recovery import Continuation
+from providers.recovery import OPEN_CHOICES, Continuation
 from ttft_gateway.apis.base import Api, Call, Prefix
 from ttft_gateway.apis.errors import ProtocolError
 from ttft_gateway.apis.json_fields import dict_or_empty
 from ttft_gateway.apis.sse import data_of, object_in
 from ttft_gateway.apis.tolerant_json import dumps, loads
 
-_OPEN_CHOICES: Final = (None, "auto", "none")  # of tools; with others an answer begins with a call
 _TEXT: Final = re.compile(rb'"(?:text|thinking|partial_json)": ?"([^"\\]+)"\}\}').search
 
 
@@ -40,7 +40,7 @@ class MessagesRecoverer:
         thinking = dict_or_empty(loads(value_of(call, "thinking"))).get("type")
         form = dict_or_empty(loads(value_of(call, "output_config"))).get("format")
         choice = dict_or_empty(loads(value_of(call, "tool_choice"))).get("type")
-        if not call.repeatable or thinking not in (None, "disabled") or form or choice not in _OPEN_CHOICES:
+        if not call.repeatable or thinking not in (None, "disabled") or form or choice not in OPEN_CHOICES:
             return None
         return Api.MESSAGES, value_of(call, "tools") not in (b"null", b"[]")
 
@@ -129,7 +129,7 @@ class MessageTranscript:
         messages = value_of(self._call, "messages")
         turns = loads(messages)
         last = turns[-1] if isinstance(turns, list) and turns else None
-        if values is None or not isinstance(last, dict) or last.get("role") == "assistant" or _is_halved(texts):
+        if values is None or not isinstance(last, dict) or last.get("role") == "assistant" or is_halved("".join(texts)):
             return None
         turn = dumps({"role": "assistant", "content": sent if len(content) == 1 else content})
         call = replace(edited(self._call, {**values, "messages": messages[:-1] + b"," + turn + b"]"}), continues=True)
@@ -137,8 +137,3 @@ class MessageTranscript:
         return Continuation(
             call, ContinuedMessage([*texts[:-1], sent], rest, is_open=is_open, prefill_tokens=tokens), tokens
         )
-
-
-def _is_halved(texts: list[str]) -> bool:
-    """Return True if a text ends in the middle of a character."""
-    return any("\ud800" <= char <= "\udfff" for text in texts for char in text)

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from providers.comparison import Continued
+from providers.comparison import Continued, is_halved
 from providers.openai.choice_texts import CONTENT, TEXT, THINKING, ChoiceVisitor, Fields, NotComparable, Path
 from providers.openai.event_runs import runs_of
 from providers.openai.joiner import REASONING, SEPARATOR, Delivered, StreamJoiner, may_restart
@@ -191,7 +191,7 @@ class OpenAITranscript(ChoiceVisitor):
         values = lowered(self._call, _LIMITS, self.tokens, tokens)
         if values is None:
             return None
-        if any("\ud800" <= char <= "\udfff" for char in sent):
+        if is_halved(sent):
             return None  # the text ends in the middle of a character
         if self._call.api is Api.COMPLETIONS:
             prompt = value_of(self._call, "prompt")

@@ -9,8 +9,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from providers.comparison import is_halved
 from providers.openai.request import edited, lowered, value_of
-from providers.recovery import Continuation
+from providers.recovery import OPEN_CHOICES, Continuation
 from providers.responses.items import Fields, Item
 from providers.responses.joiner import ContinuedResponse, ResponseJoiner
 from ttft_gateway.apis.base import Api, Call, Prefix
@@ -19,9 +20,9 @@ from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
 from ttft_gateway.apis.sse import data_of, events_of, object_in
 from ttft_gateway.apis.tolerant_json import dumps, loads
 
-_OPEN_CHOICES: Final = (None, "auto", "none")  # of tools; with others an answer begins with a call
-_ENCRYPTED: Final = "reasoning.encrypted_content"  # in `include`
-_LOGPROBS: Final = "message.output_text.logprobs"
+ENCRYPTED: Final = "reasoning.encrypted_content"
+LOGPROBS: Final = "message.output_text.logprobs"
+"""Values of `include`."""
 
 
 class ResponsesRecoverer:
@@ -37,8 +38,8 @@ class ResponsesRecoverer:
     def prefix(self, call: Call) -> Prefix | None:
         """Text without a format or log probabilities; see `Recoverer.prefix`."""
         form = dict_or_empty(dict_or_empty(loads(value_of(call, "text"))).get("format")).get("type")
-        is_open = loads(value_of(call, "tool_choice")) in _OPEN_CHOICES
-        logprobs = _LOGPROBS in _included(call) or loads(value_of(call, "top_logprobs"))
+        is_open = loads(value_of(call, "tool_choice")) in OPEN_CHOICES
+        logprobs = LOGPROBS in _included(call) or loads(value_of(call, "top_logprobs"))
         if not call.repeatable or form not in (None, "text") or not is_open or logprobs:
             return None
         return Api.RESPONSES, value_of(call, "tools") not in (b"null", b"[]")
@@ -112,7 +113,7 @@ class ResponseTranscript:
 
     def joiner(self) -> ResponseJoiner:
         abandoned, items = self._items[: self._abandoned], self._items[self._abandoned :]
-        return ResponseJoiner(self._head, self._number, items, abandoned, encrypts=_ENCRYPTED in _included(self._call))
+        return ResponseJoiner(self._head, self._number, items, abandoned, encrypts=ENCRYPTED in _included(self._call))
 
     def continuation(self) -> Continuation | None:
         """See `Transcript.continuation`.
@@ -120,7 +121,7 @@ class ResponseTranscript:
         White space at the end is not sent: chat templates remove it.
         """
         text = self._open_text()
-        if text is None or self._prefix is None or any("\ud800" <= char <= "\udfff" for char in text):
+        if text is None or self._prefix is None or is_halved(text):
             return None
         sent = text.rstrip()
         tokens = self.tokens - (sent != text)

@@ -22,6 +22,8 @@ from ttft_gateway.apis.json_values import is_light, values_max
 from ttft_gateway.apis.sse import events_of
 from ttft_gateway.apis.tolerant_json import dumps
 
+REASONING: Final = ("reasoning_content", "reasoning")
+"""Fields of a chunk with reasoning; some servers send both, with the same text."""
 UNSUPPORTED: Final = "`{}` is not supported by this upstream; remove it"
 OnDropped = Callable[[Sequence[str]], None]
 """Receives the names of the fields of a request that were dropped because the upstream does not support them."""

@@ -4,7 +4,8 @@ from msgspec.structs import replace
 
 from gateway.health.day import KEYS_MAX, MODELS_MAX, WINDOWS, KeyDays, ModelDays
 from gateway.health.history import History, ModelHistory
-from gateway.health.windows import OTHER, CountSlot, ModelSlot
+from gateway.health.windows import CountSlot, ModelSlot
+from gateway.observe.instruments import OTHER
 from running import run_virtual
 
 MODEL = ModelSlot(

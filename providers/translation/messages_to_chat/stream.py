@@ -9,6 +9,7 @@ Sans-I/O. Units: tokens.
 
 from collections.abc import Iterable, Mapping
 
+from providers.translation.base import REASONING
 from providers.translation.chat_to_messages.turns import tool_id
 from ttft_gateway.apis.anthropic.usage import message_usage
 from ttft_gateway.apis.anthropic.writer import event
@@ -33,7 +34,6 @@ _OPEN: Mapping[str, Json] = {
     "text": {"type": "text", "text": ""},
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
 }
-_REASONING = ("reasoning_content", "reasoning")  # some servers give both, with the same text
 _STOPPED_BY = ("stop_reason", "matched_stop")  # vLLM, SGLang: the stop sequence that was found
 _CHARS_PER_TOKEN = 4  # a rule of thumb, for counts that are marked as estimated
 
@@ -87,7 +87,7 @@ class MessageEventsFromChat:
         if not self._started:
             yield self._begin(chunk)
         delta = dict_or_empty(choice.get("delta"))
-        reasoning = next((delta[key] for key in _REASONING if delta.get(key)), None)
+        reasoning = next((delta[key] for key in REASONING if delta.get(key)), None)
         if isinstance(reasoning, str):
             yield from self._text("thinking", reasoning)
         yield from self._content(delta.get("content"))

@@ -8,6 +8,7 @@ does, and has `store: false`, because the answer is not stored. Pure.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from providers.translation.base import REASONING
 from providers.translation.responses_to_chat.tool_groups import groups_by_name
 from ttft_gateway.apis.errors import ProtocolError
 from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
@@ -39,7 +40,6 @@ _ECHOED: Final[Mapping[str, object]] = {  # fields of the request that the answe
 }
 READ_FIELDS: Final = frozenset({"model", *_ECHOED})  # fields of the request that the events use
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
-_REASONING: Final = ("reasoning_content", "reasoning")
 _PART: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}  # part type -> its field
 
 
@@ -100,7 +100,7 @@ class ResponseEventsFromChat:
             self._finish = choice.get("finish_reason") or self._finish
 
     def _delta(self, delta: Fields, choice: Fields) -> Iterator[bytes]:
-        reasoning = next((delta[name] for name in _REASONING if delta.get(name)), None)
+        reasoning = next((delta[name] for name in REASONING if delta.get(name)), None)
         content = delta.get("content")
         if isinstance(content, list):  # Mistral: reasoning and text as parts
             reasoning, content = _parts(content)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from providers.responses.protocol import ResponseAssembler
+from providers.responses.transcript import ENCRYPTED, LOGPROBS
 from providers.translation.base import CONTINUED, UNSUPPORTED, TranslatedRequest, unsupported_fields
 from providers.translation.responses_to_chat.stream import READ_FIELDS, ResponseEventsFromChat
 from providers.translation.responses_to_chat.tool_groups import first_groups, joined, tools_of
@@ -40,8 +41,7 @@ _IS_STATEFUL: Final = (
     "`{}` refers to stored data, and this upstream stores none; send the whole conversation as `input`"
 )
 _UNSUPPORTED: Final = ("context_management", "moderation", "access_programs", "image")
-_LOGPROBS: Final = "message.output_text.logprobs"
-_INCLUDED: Final = ("reasoning.encrypted_content", _LOGPROBS)  # the answers have no reasoning items to include
+_INCLUDED: Final = (ENCRYPTED, LOGPROBS)  # the answers have no reasoning items to include
 
 
 class ResponsesToChat:
@@ -89,7 +89,7 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
         fields["max_tokens"] = request["max_output_tokens"]
     if request.get("service_tier") not in (None, "auto"):
         fields["service_tier"] = request["service_tier"]
-    if _LOGPROBS in list_or_empty(request.get("include")) or request.get("top_logprobs"):
+    if LOGPROBS in list_or_empty(request.get("include")) or request.get("top_logprobs"):
         fields["logprobs"] = True
     _add_text_options(dict_or_empty(request.get("text")), fields)
     effort = dict_or_empty(request.get("reasoning")).get("effort")

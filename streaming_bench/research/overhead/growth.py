@@ -10,7 +10,15 @@ from dataclasses import replace
 from typing import Final
 
 from streaming_bench.research.overhead.client import StreamLoad, send
-from streaming_bench.research.overhead.processes import Backend, Machine, ProxyProcess, backend, gateway, settings
+from streaming_bench.research.overhead.processes import (
+    REPLICAS,
+    Backend,
+    Machine,
+    ProxyProcess,
+    backend,
+    gateway,
+    settings,
+)
 from streaming_bench.research.overhead.proxies import NGINX, nginx
 from streaming_bench.research.overhead.rows import (
     GATEWAY,
@@ -24,7 +32,6 @@ from streaming_bench.research.overhead.usage import process_usage
 
 _LENGTH_MS: Final = 3000  # length of a paced stream
 _TOKENS_PER_S: Final = 15_000  # of all streams together; within the load client's capacity
-_REPLICAS: Final = 3
 _FIRST_S: Final = 0.08  # warm-up per model, about a hundred requests
 
 
@@ -41,7 +48,7 @@ def _both(machine: Machine, back: Backend) -> Iterator[dict[str, ProxyProcess]]:
 
 def streams(machine: Machine, count: int) -> Iterator[CostRow]:
     """Measure numbers of streams at about the same total token rate."""
-    with backend(_REPLICAS) as back, _both(machine, back) as targets:
+    with backend(REPLICAS) as back, _both(machine, back) as targets:
         for number in (1, 10, 100, 1000, 5000):
             load = _paced(number, max(20, 1000 * number // _TOKENS_PER_S))
             idle_mb = process_usage(targets[GATEWAY].pid).rss_mb
@@ -56,7 +63,7 @@ def streams(machine: Machine, count: int) -> Iterator[CostRow]:
 
 def rates(machine: Machine, count: int) -> Iterator[CostRow]:
     """Measure token rates of the same streams."""
-    with backend(_REPLICAS) as back, _both(machine, back) as targets:
+    with backend(REPLICAS) as back, _both(machine, back) as targets:
         for gap_ms in (200, 100, 50, 20, 10):
             samples = measure_rounds(_paced(100, gap_ms), targets, back, count)
             yield cost_row(f"100 streams, {1000 // gap_ms} tokens a second each", "token", samples)
@@ -64,7 +71,7 @@ def rates(machine: Machine, count: int) -> Iterator[CostRow]:
 
 def prompts(machine: Machine, count: int) -> Iterator[CostRow]:
     """Measure lengths of prompts."""
-    with backend(_REPLICAS) as back, _both(machine, back) as targets:
+    with backend(REPLICAS) as back, _both(machine, back) as targets:
         for size in (1_000, 10_000, 100_000, 1_000_000):
             load = replace(SHORT, streams=16, prompt_bytes=size)
             samples = measure_rounds(load, targets, back, count)
@@ -86,7 +93,7 @@ def replicas(machine: Machine, count: int) -> Iterator[CostRow]:
 def models(machine: Machine, count: int) -> Iterator[CostRow]:
     """Measure numbers of models with three replicas each, requested in turn."""
     numbers = (1, 10, 100, 500)
-    with backend(_REPLICAS) as back, contextlib.ExitStack() as stack:
+    with backend(REPLICAS) as back, contextlib.ExitStack() as stack:
         targets = {
             f"{number} model{'s' if number > 1 else ''}": stack.enter_context(
                 gateway(machine, settings(back.ports, models=number))
@@ -106,7 +113,7 @@ def models(machine: Machine, count: int) -> Iterator[CostRow]:
 def scrapes(machine: Machine, count: int) -> Iterator[CostRow]:
     """Measure the longest pause of streams with and without constant scrapes of the metrics of 50 models."""
     load = _paced(100, 20)
-    with backend(_REPLICAS) as back, gateway(machine, settings(back.ports, models=50)) as target:
+    with backend(REPLICAS) as back, gateway(machine, settings(back.ports, models=50)) as target:
         measure(SHORT, target, back)  # so that all models have metrics
         for name, scraping in (
             ("metrics of 50 models, not scraped", False),

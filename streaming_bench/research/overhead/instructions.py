@@ -27,6 +27,7 @@ from streaming_bench.research.overhead.counters import (
 )
 from streaming_bench.research.overhead.processes import (
     KEY,
+    REPLICAS,
     Backend,
     Machine,
     ProxyProcess,
@@ -37,7 +38,6 @@ from streaming_bench.research.overhead.processes import (
 )
 from streaming_bench.research.overhead.rows import CostRow
 
-_REPLICAS: Final = 3
 _WARM: Final = StreamLoad(streams=16, tokens=20, requests=480, key=KEY)  # plans are made, caches are filled
 _SHORT: Final = replace(_WARM, requests=192)
 _LARGE: Final = replace(_WARM, requests=64, prompt_bytes=100_000)
@@ -121,7 +121,7 @@ class CountingBench:
 
 def rows(machine: Machine, rounds: int) -> Iterator[CostRow]:
     """Measure all rows."""
-    with tempfile.TemporaryDirectory(prefix="ttft-count-") as folder, backend(_REPLICAS) as back:
+    with tempfile.TemporaryDirectory(prefix="ttft-count-") as folder, backend(REPLICAS) as back:
         bench = CountingBench(machine, back, Path(folder), rounds)
         theirs = _nginx_figures(bench)
         loop, figures = _gateway_figures(bench)

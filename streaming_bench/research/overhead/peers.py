@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from streaming_bench.report.grid import Grid, short
 from streaming_bench.research.overhead import proxies
 from streaming_bench.research.overhead.client import StreamLoad
-from streaming_bench.research.overhead.processes import Machine, ProxyProcess, backend, gateway, settings
+from streaming_bench.research.overhead.processes import REPLICAS, Machine, ProxyProcess, backend, gateway, settings
 from streaming_bench.research.overhead.rows import GATEWAY, SHORT, Cost, added_ms, measure_rounds, median_cost
 from streaming_bench.research.overhead.usage import process_usage
 
@@ -20,7 +20,6 @@ _HEADS: Final = (
     *("added to the first token, ms: p50", "p99", "memory, MB: idle", "100 streams", "start, s"),
 )
 _PACED: Final = StreamLoad(streams=100, tokens=60, gap_ms=50)
-_REPLICAS: Final = 3
 
 
 class PeerFigures(NamedTuple):
@@ -58,7 +57,7 @@ def measure(machine: Machine, programs: Mapping[str, str | None], count: int) ->
     Raises:
         BenchError: A proxy is not installed, did not start, or failed under the load.
     """
-    with backend(_REPLICAS) as back, contextlib.ExitStack() as stack:
+    with backend(REPLICAS) as back, contextlib.ExitStack() as stack:
         targets: dict[str, ProxyProcess] = {GATEWAY: stack.enter_context(gateway(machine, settings(back.ports)))}
         for name, program in programs.items():
             targets[name] = stack.enter_context(proxies.run(machine, name, back.ports, program=program))

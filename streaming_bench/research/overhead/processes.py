@@ -20,6 +20,7 @@ from streaming_bench.errors import BenchError
 from streaming_bench.processes import ROOT, end, read_line, start_gateway
 from streaming_bench.research.overhead.backend import STEP
 
+REPLICAS: Final = 3  # of a measured gateway, unless their number is measured
 KEY: Final = "bench"  # the caller's, where keys are required
 _FILES: Final = 65_536  # 5,000 streams take 10,000 of a gateway
 

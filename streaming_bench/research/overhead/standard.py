@@ -18,6 +18,7 @@ from streaming_bench.processes import ROOT
 from streaming_bench.research.overhead.client import StreamLoad, send
 from streaming_bench.research.overhead.processes import (
     KEY,
+    REPLICAS,
     Backend,
     Machine,
     backend,
@@ -41,7 +42,6 @@ from streaming_bench.research.overhead.usage import process_usage
 _PACED: Final = StreamLoad(streams=1000, tokens=60, gap_ms=50)
 _SECURE: Final = StreamLoad(streams=300, tokens=100, gap_ms=30)  # the handshakes of a thousand would load the back end
 _LARGE: Final = replace(SHORT, streams=16, prompt_bytes=100_000)
-_REPLICAS: Final = 3
 _PACKAGES: Final = ("gateway", "providers", "ttft_gateway")
 _CONTRACT: Final = "openapi.yaml"  # served by the gateway
 _ONE: Final = StreamLoad(streams=1, tokens=1)
@@ -52,7 +52,7 @@ _PLAIN: Final = " without TLS"  # ends the name of a target next to one with TLS
 
 def rows(machine: Machine, count: int) -> Iterator[CostRow]:
     """Measure all rows."""
-    with backend(_REPLICAS) as back:
+    with backend(REPLICAS) as back:
         yield from _starts(machine, back, count)
         yield from _plain(machine, back, count)
         if back.tls_ports:

@@ -31,7 +31,7 @@ _delta: Final = re.compile(
 _PHASES: Final[Mapping[int | None, Phase | None]] = {None: None, 1: Phase.THINKING, 2: Phase.TOOL_CALL}  # by group
 _THINKING = frozenset({"thinking", "redacted_thinking", "thinking_delta"})
 _TOOL_CALLS = frozenset({"tool_use", "input_json_delta"})
-_TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _STATUS: Final = {  # types of errors -> the status they imply
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -138,7 +138,7 @@ class MessageReader:
         if kind == "signature_delta":
             self._thinking_signed = True
             return FrameKind.PREAMBLE
-        if kind in _TEXTS and not delta.get(_TEXTS[kind]):
+        if kind in TEXTS and not delta.get(TEXTS[kind]):
             return FrameKind.PREAMBLE
         self._thinking_seen = self._thinking_seen or kind == "thinking_delta"
         return FrameKind.PREAMBLE if kind in self._ignored else FrameKind.CONTENT
