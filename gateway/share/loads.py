@@ -17,6 +17,8 @@ Units: seconds of the loop's clock; tokens; the unit of a budget is requests, to
 
 import math
 from collections.abc import Mapping, Sequence
+from math import ceil
+from operator import sub
 from typing import Final
 
 from gateway.share.messages import Answer, Ask, BucketAnswer, BucketAsk, GaugeAnswer, GaugeAsk, keep_silent
@@ -39,9 +41,11 @@ from gateway.share.rows import (
     SENT,
     STEP_SAMPLES,
     STEPS,
+    TALLY,
     Row,
     checked,
 )
+from ttft_gateway.estimation.slowness import Tally
 from ttft_gateway.limits.budget import NO_CREDIT, Credit, CreditBudget, RetryBudget
 from ttft_gateway.pool.learned import Drop
 from ttft_gateway.pool.loads import Loads, ReplicaLoad
@@ -49,7 +53,8 @@ from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import FAILURES_TO_OPEN, OPEN_S, BreakerState, Replica
 
 _FORM: Final = "load2"  # of the rows; another meaning of a place is another form
-_NOTHING: Final = (0,) * 11
+_NOTHING: Final = (0,) * TALLY.stop
+_TALLY_PLACES: Final = TALLY.stop - TALLY.start
 _OVERDUE_S_MIN: Final = 0.1  # an attempt that is overdue for less may have been answered since the report
 _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no failing one; more than a period
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
@@ -182,10 +187,12 @@ class LoadExchange:
         """Return the row of a replica."""
         predictor, name = self.pool.learning.predictor, replica.name
         steps = (predictor.steps or {}).get(name, (0.0, 0))
-        counts = (load.sent, load.contents, steps[1], round(LEVEL_UNIT * steps[0]))
+        *tally, excess = predictor.tally(name)
+        counts = (load.sent, load.contents, steps[1], round(LEVEL_UNIT * steps[0]), *tally, ceil(LEVEL_UNIT * excess))
         base = self._bases.setdefault(name, counts)
         if counts[2] < base[2]:  # another predictor
-            base = self._bases[name] = (*base[:2], 0, 0)
+            base = self._bases[name] = (*base[:2], *[0] * (len(base) - 2))
+        since = [count - before for count, before in zip(counts, base, strict=True)]
         load.others.reported = load.sent
         old, level = self._own.get(name), round(LEVEL_UNIT * predictor.level(name))
         if old is not None and abs(level - old[LEVEL]) < _LEVEL_MOVE:
@@ -193,9 +200,10 @@ class LoadExchange:
         return (
             replica.own_in_flight,
             min(PENDING_MAX, max(0, round(load.pending - load.others.pending))),
-            *(count - before for count, before in zip(counts, base, strict=True)),
+            *since[:-_TALLY_PLACES],
             level,
             *_trouble(replica, load, now_s),
+            *since[-_TALLY_PLACES:],
         )
 
     def _report_credits(self, now_s: float) -> bool:
@@ -243,7 +251,7 @@ class LoadExchange:
         self._is_quiet = self._is_same and not changed
         self._still = None if changed else self._still
         if changed and processes > 1:
-            self._put_levels(changed, processes - 1)
+            self._put_levels(changed, processes - 1, now_s)
 
     def _is_put(self, processes: int) -> bool:
         """Return True if what was received is what was put."""
@@ -254,7 +262,7 @@ class LoadExchange:
         if name not in rows:
             return _NOTHING
         try:
-            return checked(rows[name], LOAD, others)
+            return checked(rows[name], LOAD, others, optional=_TALLY_PLACES)
         except ValueError as error:
             self._drop(f"the loads of {name} in {self.pool.name}", str(error))
             return _NOTHING
@@ -304,9 +312,12 @@ class LoadExchange:
                 if replica.breaker.open_until_s <= now_s + _UNKNOWN_S:
                     replica.breaker.open_until_s = min(replica.breaker.open_until_s, now_s)
 
-    def _put_levels(self, rows: Mapping[str, Row], others_count: int) -> None:
-        """Move the levels by the steps of the others, and a little towards their means, so that all levels agree."""
-        steps = {}
+    def _put_levels(self, rows: Mapping[str, Row], others_count: int, now_s: float) -> None:
+        """Move the levels by the steps of the others, and a little towards their means, so that all levels agree.
+
+        Attempts of the others since the last answer test the replicas, too.
+        """
+        steps, tallies = {}, {}
         for replica, load in self.pool.loads.of.items():
             row, others = rows.get(replica.name), load.others
             if row is None:
@@ -314,13 +325,21 @@ class LoadExchange:
             if (samples := row[STEP_SAMPLES] - others.step_samples) > 0:
                 steps[replica.name] = ((row[STEPS] - others.steps) / LEVEL_UNIT, samples)
             others.steps, others.step_samples = row[STEPS], row[STEP_SAMPLES]
+            tally, before = row[TALLY], others.tally or row[TALLY]
+            others.tally = tally
+            *counts, excess = map(sub, tally, before)
+            if any(counts) and min(*counts, excess) >= 0:  # fewer: a gateway has gone
+                tallies[replica.name] = Tally(*counts, excess / LEVEL_UNIT)
         means = {name: row[LEVEL] / LEVEL_UNIT / others_count for name, row in rows.items()}
-        self.pool.learning.predictor.add_steps(steps, means)
+        predictor = self.pool.learning.predictor
+        predictor.add_steps(steps, means)
+        if tallies:
+            predictor.put_tallies(tallies, now_s)
 
 
 def _is_same(row: Row, replica: Replica, load: ReplicaLoad) -> bool:
     """Return True if a replica has not been used since the row, which had no attempt under way and no trouble."""
-    is_quiet = not (row[IN_FLIGHT] or row[PENDING] or any(row[FAILURES:]))
+    is_quiet = not (row[IN_FLIGHT] or row[PENDING] or any(row[FAILURES : OVERDUE + 1]))
     return is_quiet and replica.in_flight == replica.others_in_flight and load.sent == load.others.reported
 
 

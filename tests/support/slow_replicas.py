@@ -16,8 +16,11 @@ from gateway.health.finding import Severity
 from gateway.health.watch import LOOK_S, Watch
 from gateway.health.windows import WindowCounts
 from gateway.observe.describe import pool_state
+from gateway.observe.state import PoolState
+from gateway.workers.merging import merged_pools
 from streaming_bench.simulation.comparison import ComparisonPlan, policy_settings
 from streaming_bench.simulation.engine_scenario import LogNormal
+from streaming_bench.simulation.fleet import FleetPlan
 from streaming_bench.simulation.law_replicas import LawDraws
 from streaming_bench.simulation.law_scenario import Decoding, TtftLaw
 from streaming_bench.simulation.runner import ArrivalPlan, Conditions, run
@@ -31,6 +34,7 @@ SLOW: Final = "replica-0"
 _LEVEL: Final = 2.0  # above which the runbook calls a replica slow
 _USUAL_REQUESTS, _USUAL_S = 150, 120.0  # before the trouble: the larger
 _SLOW_REQUESTS, _SLOW_S = 45, 240.0  # after it: requests of an equal share, or the time
+_SHARE_S: Final = 0.1  # between two exchanges, as in a gateway
 _DECODE: Final = Decoding(Duration(0.015), LogNormal(100.0, 0.5, 400.0))
 
 
@@ -44,6 +48,7 @@ class Slowness(NamedTuple):
         replicas: number of replicas.
         decode: True if its first tokens are as quick as usual and its further tokens are slow.
         always: True if it is slow from its first request on; False if it becomes slow.
+        gateways: number of gateways, or of workers of one host, that share what they learn.
     """
 
     factor: float
@@ -52,6 +57,7 @@ class Slowness(NamedTuple):
     replicas: int = 3
     decode: bool = False
     always: bool = False
+    gateways: int = 1
 
 
 @dataclass
@@ -59,8 +65,8 @@ class Seen:
     """Signs of the slow replica, by their names: the first time of each after it became slow; infinite without.
 
     Attributes:
-        times_s: `level` and `suspect` of the metrics, `state` on the page, and `alert`. Slow answers have no `suspect`:
-            their replica is no worse for the first token.
+        times_s: `level` and `suspect` of the metrics of every gateway, `state` on the page, and `alert`. Slow answers
+            have no `suspect`: their replica is no worse for the first token.
         own: requests at the replica until all signs were there; infinite if one was not.
         kept: share of the time after the alert in which the alert was there.
         primaries: share of the primaries after the alert that went to the replica.
@@ -100,9 +106,9 @@ class _Looks:
     """The verdict of one run, every five seconds, and what it shows."""
 
     def __init__(
-        self, case: Slowness, loop: asyncio.AbstractEventLoop, pool: Pool, events: list[Event], begin_s: float
+        self, case: Slowness, loop: asyncio.AbstractEventLoop, pools: Sequence[Pool], events: list[Event], begin_s: float
     ) -> None:
-        self._case, self._loop, self._pool, self._begin_s = case, loop, pool, begin_s
+        self._case, self._loop, self._pools, self._begin_s = case, loop, pools, begin_s
         self._events = events
         self._windows = WindowCounts(lambda: 0.0, loop.time)
         self._watch = Watch(self._collect, lambda _event: None, loop.time, lambda: 0.0)
@@ -121,11 +127,16 @@ class _Looks:
         self._windows.on_events(self._events)
         slots = self._windows.closed_after(self._number)
         self._number = slots[-1].number if slots else self._number
-        states = [each for each in pool_state("m", self._pool, self._loop.time()) if each is not None]
-        return Collected([ProcessFacts(slots, self._windows.last_attempts(), states)], states)
+        states = self._states()
+        return Collected([ProcessFacts(slots, self._windows.last_attempts(), states)], list(merged_pools([[each] for each in states])))
+
+    def _states(self) -> list[PoolState]:
+        now_s = self._loop.time()
+        return [each for pool in self._pools for each in pool_state("m", pool, now_s) if each is not None]
 
     async def _look(self) -> None:
-        verdict, sent = await self._watch.look(), self._pool.loads.of[self._pool.replicas[0]].sent
+        verdict = await self._watch.look()
+        sent = sum(pool.loads.of[pool.replicas[0]].sent for pool in self._pools)
         ended = [each.attempts[0].replica for each in self._events if isinstance(each, RequestEnded)]
         self._events.clear()
         if self._loop.time() < self._begin_s:
@@ -146,12 +157,12 @@ class _Looks:
 
     async def _note(self, alert: bool) -> None:
         """Note the signs that are there for the first time."""
-        state = next(each for each in pool_state("m", self._pool, self._loop.time()) if each is not None).replicas[0]
+        states = [pool.replicas[0] for pool in self._states()]
         rows = (await self._watch.health())["replicas"]
         assert isinstance(rows, list)
         is_there = {
-            "suspect": state.suspect,
-            "level": (state.answer_slowness if self._case.decode else state.level) > _LEVEL,
+            "suspect": all(each.suspect for each in states),
+            "level": all((each.answer_slowness if self._case.decode else each.level) > _LEVEL for each in states),
             "state": any(row["replica"] == SLOW and row["state"] == "slow" for row in rows),
             "alert": alert,
         }
@@ -176,10 +187,11 @@ def seen_of(case: Slowness, seed: int) -> Seen:
     tasks: list[asyncio.Task[None]] = []
 
     def begun(loop: asyncio.AbstractEventLoop, pools: Sequence[Pool]) -> None:
-        looks.append(_Looks(case, loop, pools[0], events, usual_s))
+        looks.append(_Looks(case, loop, pools, events, usual_s))
         tasks.append(loop.create_task(looks[0].run(times_s[-1])))
 
-    conditions = Conditions(timeouts=True, listener=events.append, begun=begun)
+    fleet = FleetPlan(case.gateways, None if case.gateways == 1 else _SHARE_S)
+    conditions = Conditions(timeouts=True, listener=events.append, begun=begun, fleet=fleet)
     settings = policy_settings(scenario, ComparisonPlan(("adaptive",), (seed,)))
     run(
         "adaptive",

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import msgspec
 
 from ttft_gateway.estimation.fit import FitState, RelativeFit, Row, Triple
-from ttft_gateway.estimation.slowness import Slowness, SlownessState, Wait
+from ttft_gateway.estimation.slowness import Slowness, SlownessState, Tally, Wait, waits_of
 
 _FIRST_SAMPLES: Final = 20  # b is their median, with all levels 1: one tiny TTFT would dominate a squared error
 _RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall, and no sample of the fit
@@ -260,6 +260,20 @@ class Predictor:
             levels[replica] = _bounded(level + _APPROACH * (mean - level))
         self._set_law()
 
+    def tally(self, replica: str) -> Tally:
+        """Return the attempts that show whether a replica is slow, for other gateways."""
+        slowness = self._slowness.get(replica)
+        return Tally() if slowness is None else slowness.tally
+
+    def put_tallies(self, others: Mapping[str, Tally], now_s: float) -> None:
+        """Test replicas with the attempts of other gateways since the last call."""
+        levels = self._levels
+        if len(levels) > 1:
+            usual = self._usual_level()
+            waits = {replica: waits_of(tally, usual) for replica, tally in others.items() if replica in levels}
+            self._compare({replica: each for replica, each in waits.items() if each}, usual, now_s)
+            self._set_law()
+
     def level(self, replica: str) -> float:
         """Return the logarithm of a replica's level, within the range of a recorded one."""
         return _bounded(self._levels.get(replica, 0.0))
@@ -379,7 +393,10 @@ class Predictor:
         if usual:
             self._absorb(usual)
         if is_compared:
-            self._compare({replica: waits for replica, (_, _, _, waits) in seen.items()})
+            level = self._usual_level()
+            self._compare({replica: waits for replica, (_, _, _, waits) in seen.items()}, level, self._folded_s)
+            for replica, (_, _, _, waits) in seen.items() if self.steps is not None else ():
+                self._slowness[replica].report(waits, level)
 
     def _move_levels(self, residuals: Mapping[str, list[float]]) -> None:
         """Move the levels of the replicas with a sample towards their residuals."""
@@ -416,38 +433,30 @@ class Predictor:
         for replica in self._levels:
             self._levels[replica] -= moved
 
-    def _compare(self, waits: Mapping[str, Sequence[Wait]]) -> None:
+    def _usual_level(self) -> float:
+        """Return the lower median of the levels: one of two replicas may be slow."""
+        levels = self._levels
+        return sorted(levels.values())[(len(levels) - 1) // 2]
+
+    def _compare(self, waits: Mapping[str, Sequence[Wait]], usual: float, now_s: float) -> None:
         """Look for slow replicas; a slow one gets the level that its waits show, without the steps of usual samples."""
-        levels, middle = self._levels, (len(self._levels) - 1) // 2  # the lower median: one of two may be slow
-        usual = sorted(levels.values())[middle]
-        slowness = self._slowness
+        levels, slowness = self._levels, self._slowness
         for replica in levels:
             if replica not in slowness:
                 slowness[replica] = Slowness()
         for replica, each in waits.items():
             slowness[replica].count(each, usual)
-        usual_share = sorted([slowness[replica].share for replica in levels])[middle]
+        usual_share = sorted([slowness[replica].share for replica in levels])[(len(levels) - 1) // 2]
         for replica, each in waits.items():
             own = slowness[replica]
-            own.judged_s = self._folded_s
+            own.judged_s = now_s
             if own.judge(each, usual, usual_share):
-                self._raise(replica, own.level())
+                levels[replica] = max(levels[replica], own.level())
                 self._slow.add(replica)
             elif replica in self._slow and not own.is_slow:
                 levels[replica] = min(levels[replica], own.quick_level())
                 self._slow.discard(replica)
             (self.doubted.add if own.is_doubted else self.doubted.discard)(replica)
-
-    def _raise(self, replica: str, level: float) -> None:
-        """Raise a level, for other gateways by as many usual steps."""
-        raised = level - self._levels[replica]
-        if raised <= 0.0:
-            return
-        self._levels[replica] = level
-        if self.steps is not None:
-            total, steps = self.steps.get(replica, (0.0, 0))
-            count = math.ceil(raised / (_LEVEL_STEP * LEVEL_CLIP))
-            self.steps[replica] = (total + count * LEVEL_CLIP, steps + count)
 
 
 def _first_base(samples: list[Triple]) -> float:

@@ -10,6 +10,8 @@ average at least e^14 of its own attempts apart, 1.2 million (Lorden 1971). A re
 slow is found after 8 to 20 of them: the larger the usual share, the later. A replica that is always 1.6 times as slow
 as the only other one may be called slow now and then.
 
+Attempts of other gateways count like own ones, so that many gateways with few requests each find a replica together.
+
 Independent of replicas that stop answering altogether (stall_detector.py), and of the law that predicts.
 
 Units: waits are logarithms of the wait as a factor of the prediction at level 1.
@@ -19,7 +21,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from math import log
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -34,8 +36,27 @@ _EVIDENCE_OVER: Final = 8.0  # and below which it no longer is: after four quick
 _QUICK: Final = 4  # the number of them, from which the level of a replica is estimated that is no longer slow
 _WAITS: Final = 8  # recent attempts from which the level of a slow replica is estimated
 
+_OTHERS_MAX: Final = 32  # attempts of other gateways that one report adds: more show no more
+_EXCESS_MIN: Final = 1e-3  # of a slow wait over the limit
+
 Wait = tuple[float, bool]
 """Wait of an attempt, and True if it ended with a first content."""
+
+
+class Tally(NamedTuple):
+    """Attempts of one replica since a start, for other gateways; an attempt that shows nothing is not counted.
+
+    Attributes:
+        quick: number of quick attempts.
+        late: number of slow attempts that ended with a first content.
+        given_up: number of slow attempts that ended without.
+        excess: sum of the slow waits over the limit.
+    """
+
+    quick: int = 0
+    late: int = 0
+    given_up: int = 0
+    excess: float = 0.0
 
 
 class SlownessState(msgspec.Struct, frozen=True):
@@ -63,14 +84,16 @@ class Slowness:
         share: share of slow attempts among about the last 20.
         is_slow: True from the evidence for slowness until there is evidence against it.
         judged_s: time of the last test.
+        tally: own attempts.
     """
 
-    __slots__ = ("_evidence", "_waits", "is_slow", "judged_s", "share")
+    __slots__ = ("_evidence", "_waits", "is_slow", "judged_s", "share", "tally")
 
     def __init__(self) -> None:
         self.share = 0.0
         self.is_slow = False
         self.judged_s = -math.inf
+        self.tally = Tally()
         self._evidence = 0.0
         self._waits: deque[Wait] = deque(maxlen=_WAITS)
 
@@ -100,6 +123,18 @@ class Slowness:
                 self.share += _SHARE_WEIGHT * (1.0 - self.share)
             elif is_event:
                 self.share -= _SHARE_WEIGHT * self.share
+
+    def report(self, waits: Iterable[Wait], usual: float) -> None:
+        """Add own attempts to the tally; see `count`."""
+        quick, late, given_up, excess = self.tally
+        limit = usual + _SLOW
+        for wait, is_event in waits:
+            if wait > limit:
+                late, given_up = late + is_event, given_up + (not is_event)
+                excess += wait - limit
+            else:
+                quick += is_event
+        self.tally = Tally(quick, late, given_up, excess)
 
     def judge(self, waits: Sequence[Wait], usual: float, usual_share: float) -> bool:
         """Test the attempts; return True if `level()` is a lower bound of its level: it is slow, and was slow just now.
@@ -141,3 +176,20 @@ class Slowness:
     def quick_level(self) -> float:
         """Return the longest of the last four waits: a bound of the level of a replica that is no longer slow."""
         return max(self._waits[-number][0] for number in range(1, min(_QUICK, len(self._waits)) + 1))
+
+
+def waits_of(tally: Tally, usual: float) -> list[Wait]:
+    """Return the attempts of other gateways as waits: the slow ones with their mean, before the quick ones.
+
+    In another order the evidence would be larger.
+
+    Args:
+        usual: level of the replicas, which a quick attempt has.
+    """
+    quick, late, given_up, excess = tally
+    count = quick + late + given_up
+    if count > _OTHERS_MAX:
+        quick, late, given_up = (round(_OTHERS_MAX * each / count) for each in (quick, late, given_up))
+    slow = tally.late + tally.given_up
+    wait = usual + _SLOW + max(_EXCESS_MIN, excess / slow if slow else 0.0)
+    return [(wait, False)] * given_up + [(wait, True)] * late + [(usual, True)] * quick

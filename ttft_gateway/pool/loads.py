@@ -81,6 +81,7 @@ class OthersLoad(msgspec.Struct):
         pending: prompt tokens of their attempts without first content.
         sent, contents: number of their attempts, and of their first contents, since their start.
         steps, step_samples: sum and number of the steps of their levels, since their start.
+        tally: their attempts by speed, since their start (`estimation.slowness.Tally`); empty before the first report.
         reported: number of own attempts at the last report.
         answered_s: time at which this gateway learned of their last first content.
         probe_until_s: end of this gateway's lease of the next probe.
@@ -93,6 +94,7 @@ class OthersLoad(msgspec.Struct):
     contents: int = 0
     steps: int = 0
     step_samples: int = 0
+    tally: Sequence[int] = ()
     reported: int = -1
     answered_s: float = -math.inf
     probe_until_s: float = -math.inf
