@@ -327,9 +327,9 @@ class LoadExchange:
             others.steps, others.step_samples = row[STEPS], row[STEP_SAMPLES]
             tally, before = row[TALLY], others.tally or row[TALLY]
             others.tally = tally
-            *counts, excess = map(sub, tally, before)
-            if any(counts) and min(*counts, excess) >= 0:  # fewer: a gateway has gone
-                tallies[replica.name] = Tally(*counts, excess / LEVEL_UNIT)
+            quick, late, given_up, excess = map(sub, tally, before)
+            if quick + late + given_up > 0 and min(quick, late, given_up, excess) >= 0:  # fewer: a gateway has gone
+                tallies[replica.name] = Tally(quick, late, given_up, excess / LEVEL_UNIT)
         means = {name: row[LEVEL] / LEVEL_UNIT / others_count for name, row in rows.items()}
         predictor = self.pool.learning.predictor
         predictor.add_steps(steps, means)

@@ -1,7 +1,7 @@
 """Prints when a slow replica is named, however fast hedges win: the table of docs/evaluation/slow-replicas.md.
 
 The gateway's race, pool and verdict in virtual time, so the figures are the same on every machine.
-`python tests/acceptance/slow_table.py` prints the table, ten seeds a row, in a quarter of an hour; `--seeds N` sets
+`python tests/acceptance/slow_table.py` prints the table, ten seeds a row, in half an hour; `--seeds N` sets
 another number. Exit code 1 if a sign is missing after 30 requests of the replica and after two minutes, an alert does
 not last, or another replica is called slow. Units: seconds, requests.
 """
@@ -25,7 +25,11 @@ CASES: Final = [
     *(Slowness(3.0, rate, replicas=2) for rate in _RATES),
     *(Slowness(factor, rate, always=True) for factor in (3.0, 15.0) for rate in _RATES),
     *(Slowness(4.0, rate, kind, decode=True) for kind in ("openai", "vllm") for rate in _RATES),
+    *(Slowness(3.0, rate, gateways=gateways) for gateways in (2, 16) for rate in (1.0, 4.0)),
+    *(Slowness(15.0, rate, gateways=gateways) for gateways in (2, 16) for rate in (1.0, 4.0)),
+    *(Slowness(4.0, rate, decode=True, gateways=2) for rate in (1.0, 4.0)),
     *(Slowness(1.0, rate) for rate in _RATES),
+    *(Slowness(1.0, 1.0, gateways=gateways) for gateways in (2, 16)),
 ]
 
 
@@ -42,6 +46,7 @@ def row(case: Slowness, seen: Sequence[Seen]) -> tuple[str, ...]:
     what = "answers after the first token" if case.decode else "first tokens"
     since = " from the start" if case.always else ""
     slow = f"{what} {case.factor:g}x{since}, one of {case.replicas}" if case.factor > 1.0 else "nothing"
+    slow += f", {case.gateways} gateways" if case.gateways > 1 else ""
     if case.factor == 1.0:
         named = sum(each.times_s["alert"] < float("inf") or bool(each.others) for each in seen)
         return slow, case.kind, f"{case.per_second:g}", "", "", "", "", "", f"{named}"

@@ -77,11 +77,13 @@ _fleets = st.builds(
 
 _USUAL = RequestFacts(prompt_tokens=100.0)
 _SENT: Step = ("request", (0.0, _USUAL, 0.0))  # to the quickest one
+_ANSWERED_LATE: list[Step] = [_SENT, ("wait", 11.0), ("content", (0, 0.0)), _SENT]  # its replica is doubted
 _NONE_USABLE: list[Step] = [("switch", (0, True)), _SENT, ("pinned", (0.1, _USUAL, 0.0))]
 
 
 @given(fleet=_fleets, steps=_steps, warm=st.sampled_from([0, 1, 30, 30]))
 @example(fleet=Fleet(names="a"), steps=_NONE_USABLE, warm=0)
+@example(fleet=Fleet(names="ab"), steps=_ANSWERED_LATE, warm=30)
 def test_both_ways_agree_after_any_history(fleet: Fleet, steps: list[Step], warm: int) -> None:
     """Replica, forecast, delay, decisions and every counter are the same, whatever happened before."""
     both(fleet, steps, warm)

@@ -18,6 +18,7 @@ from gateway.share.rows import (
     SENT,
     STEP_SAMPLES,
     STEPS,
+    TALLY,
     Row,
     checked,
 )
@@ -89,7 +90,8 @@ def changed(**places: float) -> Row:
     """Return the sound row with other values at some places."""
     names = {"in_flight": IN_FLIGHT, "pending": PENDING, "failures": FAILURES, "level": LEVEL, "sent": SENT}
     names |= {"contents": CONTENTS, "steps": STEPS, "samples": STEP_SAMPLES}
-    row = list[float](SOUND)
+    names |= {"quick": TALLY.start, "excess": TALLY.stop - 1}
+    row = [*SOUND, 9.0, 0.0, 0.0, 0.0]
     for name, value in places.items():
         row[names[name]] = value
     return cast("Row", row)  # numbers that a hub cannot send
@@ -114,6 +116,9 @@ def changed(**places: float) -> Row:
         changed(contents=10**13),
         changed(steps=10**15),
         changed(samples=-1),
+        changed(quick=-1),
+        changed(quick=10**13),
+        changed(excess=-1),
     ],
 )
 def test_a_row_out_of_range_is_dropped_whole(row: Row) -> None:
@@ -153,6 +158,22 @@ def test_forged_levels_in_range_pass() -> None:
     gateway.put(now_s + 0.1)
     now_s += 180.0
     assert gateway.predicted_s(0, now_s) < 1.2 * usual_s
+
+
+def test_forged_tallies_in_range_have_a_bounded_effect() -> None:
+    """However many slow attempts a gateway reports, the replica is slow for as long as the evidence of 32 lasts."""
+    gateway = Gateway()
+    gateway.answer(40, 1.0)
+    predictor = gateway.pool.learning.predictor
+    gateway.put(1.0, a=SOUND, b=SOUND)
+    gateway.put(1.1, a=[*SOUND, 0, 0, 10**12, 10**15], b=SOUND)
+    assert predictor.is_slow("a")
+    assert gateway.is_sound(1.1)
+    gateway.put(1.2, a=SOUND, b=SOUND)
+    for number in range(10):
+        gateway.answer(2, 1.4 + 0.2 * number)
+    predictor.fold(4.0)
+    assert not predictor.is_slow("a")
 
 
 def test_an_own_row_is_in_range() -> None:

@@ -193,9 +193,43 @@ def test_levels_agree() -> None:
             answer(pool, attempt, now_s + (0.2 if index == 0 and step > 30 else 0.05))
         together.exchange(now_s + 0.3)
     levels = [pool.learning.predictor.levels["a"] for pool in together.pools]
-    assert together.pools[0].learning.predictor.is_slow("a")
-    assert levels[0] == pytest.approx(4.0, rel=0.2)
-    assert 1.5 < min(levels) < max(levels) == levels[0] < 2.0 * min(levels)
+    assert all(pool.learning.predictor.is_slow("a") for pool in together.pools)
+    assert levels == [pytest.approx(4.0, rel=0.2)] * 3
+
+
+def test_slow_attempts_of_all_gateways_are_one_test() -> None:
+    """Eight gateways with one slow attempt each: all find the replica, and after four quick ones it is usual again."""
+    together = Together(8)
+
+    def answered(gateway: int, index: int, now_s: float, ttft_s: float) -> None:
+        pool = together.pools[gateway]
+        answer(pool, send(pool, index, now_s), now_s + ttft_s)
+
+    for step in range(80):
+        answered(step % 8, step % 3, step / 10, 0.05)
+        together.exchange(step / 10 + 0.05)
+    for gateway in range(8):
+        answered(gateway, 0, 10.0 + gateway, 0.2)
+        together.settle(10.2 + gateway)
+    assert all(pool.learning.predictor.is_slow("a") for pool in together.pools)
+    newcomer = together.join()
+    together.settle(18.5)
+    assert not newcomer.learning.predictor.is_slow("a")  # attempts from before are no new evidence
+    for gateway in range(4):
+        answered(gateway, 0, 20.0 + gateway, 0.05)
+        together.settle(20.2 + gateway)
+    assert not any(pool.learning.predictor.is_slow("a") for pool in together.pools)
+
+
+def test_a_row_of_an_earlier_version_has_no_tally() -> None:
+    """Its loads count, and its attempts show nothing about the speed of the replica."""
+    together = Together(2)
+    exchange = together.parts(0)[0]
+    assert isinstance(exchange, LoadExchange)
+    for number in range(2):
+        exchange.put({"a": (3, 0, 9 + number, 9 + number, 0, 0, 0, 0, 0, 0, 0)}, 2, 1.0 + number)
+    assert together.pools[0].replicas[0].in_flight == 3
+    assert not together.pools[0].learning.predictor.is_slow("a")
 
 
 def test_the_usual_replica_of_a_prefix_is_the_same_at_all() -> None:

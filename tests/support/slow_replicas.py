@@ -106,7 +106,12 @@ class _Looks:
     """The verdict of one run, every five seconds, and what it shows."""
 
     def __init__(
-        self, case: Slowness, loop: asyncio.AbstractEventLoop, pools: Sequence[Pool], events: list[Event], begin_s: float
+        self,
+        case: Slowness,
+        loop: asyncio.AbstractEventLoop,
+        pools: Sequence[Pool],
+        events: list[Event],
+        begin_s: float,
     ) -> None:
         self._case, self._loop, self._pools, self._begin_s = case, loop, pools, begin_s
         self._events = events
@@ -128,7 +133,10 @@ class _Looks:
         slots = self._windows.closed_after(self._number)
         self._number = slots[-1].number if slots else self._number
         states = self._states()
-        return Collected([ProcessFacts(slots, self._windows.last_attempts(), states)], list(merged_pools([[each] for each in states])))
+        return Collected(
+            [ProcessFacts(slots, self._windows.last_attempts(), states)],
+            list(merged_pools([[each] for each in states])),
+        )
 
     def _states(self) -> list[PoolState]:
         now_s = self._loop.time()

@@ -393,10 +393,7 @@ class Predictor:
         if usual:
             self._absorb(usual)
         if is_compared:
-            level = self._usual_level()
-            self._compare({replica: waits for replica, (_, _, _, waits) in seen.items()}, level, self._folded_s)
-            for replica, (_, _, _, waits) in seen.items() if self.steps is not None else ():
-                self._slowness[replica].report(waits, level)
+            self._compare_own({replica: waits for replica, (_, _, _, waits) in seen.items()})
 
     def _move_levels(self, residuals: Mapping[str, list[float]]) -> None:
         """Move the levels of the replicas with a sample towards their residuals."""
@@ -437,6 +434,14 @@ class Predictor:
         """Return the lower median of the levels: one of two replicas may be slow."""
         levels = self._levels
         return sorted(levels.values())[(len(levels) - 1) // 2]
+
+    def _compare_own(self, waits: Mapping[str, Sequence[Wait]]) -> None:
+        """Look for slow replicas by own attempts, and count them for other gateways."""
+        usual = self._usual_level()
+        self._compare(waits, usual, self._folded_s)
+        if self.steps is not None:
+            for replica, each in waits.items():
+                self._slowness[replica].report(each, usual)
 
     def _compare(self, waits: Mapping[str, Sequence[Wait]], usual: float, now_s: float) -> None:
         """Look for slow replicas; a slow one gets the level that its waits show, without the steps of usual samples."""

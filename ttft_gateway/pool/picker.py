@@ -454,8 +454,8 @@ class Picker:
 
         Without such requests the gateway would never notice that a replica has recovered.
         """
+        predicted_s = self._predictions(facts, candidates, now_s)  # first: it finds the replicas that are doubted
         loads, due = self._loads.of, self._due_among(candidates, now_s)
-        predicted_s = self._predictions(facts, candidates, now_s)
         if predicted_s is None:
             return due or least_in_flight(candidates, rand)
         best, index = self._best(candidates, predicted_s, now_s, rand)
