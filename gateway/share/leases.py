@@ -27,7 +27,10 @@ _USUAL_SHARE: Final = 0.05  # of the limit: a usual request of every process; if
 _RATE_S: Final = 5.0  # time over which the usual rate is measured, about
 _USUAL_WEIGHT: Final = 0.05  # of a new request in the usual size
 _FRESH_S: Final = 10.0  # age up to which the amount left in the last answer can be divided
+_DRAIN_S_MIN: Final = RATE_WINDOW_S  # in which others may have used up a limit since an older answer
+_DRAIN_SHARE: Final = 1 / 30  # of the window: the same for long windows, as of a day
 _UNSURE_S: Final = 0.5  # of the refill: used after a late reply, while other processes may still use all that is left
+_SURE_SHARE: Final = 1 / 2  # of the limit: others cannot use up more before the engine counts as away
 _REFUSED_S: Final = 1.0  # wait that is reported while the engine is away and nothing may be used without it
 _WAIT_S_MIN: Final = 0.01  # shortest wait after a refusal
 _BUG_S: Final = 1.0  # without an answer, and without the asker's decision that the engine is away
@@ -384,6 +387,26 @@ class Lease:
         missing = need - max(0.0, self._unspent) - self._share(now_s)
         return missing / (part * self._refill) if missing > _ROUNDING * self._amount else 0.0
 
+    def _begin_alone(self, part: float) -> None:
+        """Divide what the last answer left.
+
+        After an old answer, a usual request is always admitted: the limit may be exceeded by one of each process.
+        """
+        since_s, least = self._fleet.alone_since_s, 0.0
+        if self._seen_s == -math.inf:
+            self._claim_s, left = since_s, 0.0
+        else:
+            age_s = since_s - self._seen_s
+            left = self._left + self._slope * age_s
+            if age_s > _FRESH_S:
+                left -= self._amount * age_s / max(_DRAIN_S_MIN, _DRAIN_SHARE * self.window_s)
+                least = min(self._usual, part * self._amount)
+        share = max(part * left, least)
+        sure = part * (left - _SURE_SHARE * self._amount)
+        unsure = max(_UNSURE_S * part * self._refill, self._usual, sure) if part < 1 else share
+        self._share_left = min(share, unsure)
+        self._share_rest = share - self._share_left
+
     def _share(self, now_s: float) -> float:
         """Return what is left of this process's part of the limit."""
         fleet = self._fleet
@@ -391,15 +414,7 @@ class Lease:
         if self._alone_number != fleet.times_alone:
             self._alone_number = fleet.times_alone
             if not self._was_alone:
-                if self._seen_s == -math.inf:
-                    self._claim_s = fleet.alone_since_s
-                age_s = fleet.alone_since_s - self._seen_s
-                left = self._left + self._slope * age_s if age_s <= _FRESH_S else 0.0
-                self._share_rest = part * max(0.0, left)
-                # a usual request of each process fits into what a limit may be exceeded by
-                unsure = max(_UNSURE_S * part * self._refill, self._usual) if part < 1 else math.inf
-                self._share_left = min(self._share_rest, unsure)
-                self._share_rest -= self._share_left
+                self._begin_alone(part)
             self._share_s = fleet.alone_since_s
             self._was_alone = True
         if fleet.is_away and self._share_rest:

@@ -1,10 +1,10 @@
 """Measures in full what the tests of this folder show in small; scripts/acceptance runs it.
 
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
-`quotas` and `ledgers` run in virtual time. Each line has what was measured, what it must be, and whether it is. Units
-in the table: milliseconds and megabytes. The parts of ON_REQUEST run only when they are named: they take minutes, and
-`silence` installs SDKs. `hosts`, `one_provider`, `outages`, `redis` and `redis_crowd` start redis-server, `nights`
-prometheus, and `rolling` haproxy (Debian: apt install redis-server prometheus haproxy).
+`quotas`, `ledgers` and `outage_table` run in virtual time. Each line has what was measured, what it must be, and
+whether it is. Units in the table: milliseconds and megabytes. The parts of ON_REQUEST run only when they are named:
+they take minutes, and `silence` installs SDKs. `hosts`, `one_provider`, `outages`, `redis` and `redis_crowd` start
+redis-server, `nights` prometheus, and `rolling` haproxy (Debian: apt install redis-server prometheus haproxy).
 """
 
 import contextlib
@@ -33,7 +33,8 @@ from host_scenarios import HOST_LIMIT, HOST_TROUBLES, two_hosts
 from hot_path import Fleet, cost, longest_slice
 from kubernetes_scenarios import changed_pods
 from nights import played_nights
-from outage_scenarios import OUTAGE_LIMIT, SLOTS, outages_of, seen_outages
+from outage_scenarios import OUTAGE_LIMIT, SLOTS, seen_outages
+from outages import keeps_to, outages_of, run
 from process_scenarios import SCENARIOS, hit
 from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
@@ -317,6 +318,19 @@ def outages() -> Iterator[Line]:
             yield Line(what, "over <= 1 % + gateways", measured, seen.holds)
 
 
+def outage_table() -> Iterator[Line]:
+    """Results of fleets over outages of a tenth of a window to twenty windows."""
+    limit = 120
+    for outage in outages_of((0.1, 0.3, 1, 2, 3, 7, 20), (1, 2, 4, 8)):
+        found = run(outage, limit)
+        kept = "kept" if outage.keeps else "lost"
+        what = f"{outage.windows:g} windows, {kept}, {outage.gateways} gateways, load {outage.load:g}"
+        measured = (
+            f"over {found.over:.1f} of {limit}; refused with room {found.refused_away} away, {found.refused_back} after"
+        )
+        yield Line(what, "over <= 1 % + gateways", measured, keeps_to(limit, outage, found))
+
+
 def redis_crowd() -> Iterator[Line]:
     """Costs of fleets for one server; for a quiet machine."""
     for fleet, most_s in CROWDS:
@@ -518,6 +532,7 @@ ON_REQUEST = (
     kubernetes,
     nights,
     one_provider,
+    outage_table,
     outages,
     outcomes,
     processes,

@@ -84,7 +84,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "sharing": Step([["scripts/acceptance", "sharing"]], 900),
         "hosts": Step([["scripts/acceptance", "hosts"]], 900),
         "one_provider": Step([["scripts/acceptance", "one_provider"]], 1200),
-        "outages": Step([["scripts/acceptance", "outages"]], 1200),
+        "outages": Step([["scripts/acceptance", "outage_table", "outages"]], 2400),
         "redis_crowd": Step([["scripts/acceptance", "redis_crowd"]], 1200),
         "processes": Step([["scripts/acceptance", "processes"]], 1800),
         "credentials": Step([["scripts/acceptance", "credentials"]], 900),

@@ -7,7 +7,7 @@ loses them. All gateways are in this process, with a connection each. Units: sec
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from gateway.share.address import read_address
 from gateway.share.redis import Login, RedisEngine
 from leased_fleet import Meter, offer
 from leased_queues import Queues
-from outages import WINDOW_S, Outage, Outcome, WatchedProcess
+from outages import WINDOW_S, Outage, Outcome, WatchedProcess, over_max
 from redis_server import RedisServer, redis_server
 
 OUTAGE_LIMIT: Final = 300  # requests a minute
@@ -47,7 +47,7 @@ class SeenOutage(NamedTuple):
     @property
     def holds(self) -> bool:
         """True if the limits held, and nothing was refused without need."""
-        most = 0.01 * OUTAGE_LIMIT + self.outage.gateways
+        most = over_max(OUTAGE_LIMIT, self.outage.gateways)
         needless = self.outcome.refused_back + (self.outcome.refused_away if self.outage.load < 1 else 0)
         return (
             self.outcome.over <= most
@@ -55,18 +55,6 @@ class SeenOutage(NamedTuple):
             and self.slots <= SLOTS + self.outage.gateways
             and not self.errors
         )
-
-
-def outages_of(windows: Iterable[float], gateways: Iterable[int]) -> list[Outage]:
-    """Return the outages of these lengths for fleets of these sizes."""
-    sizes = tuple(gateways)
-    return [
-        Outage(length, keeps, size, load)
-        for length in windows
-        for keeps in (True, False)
-        for size in sizes
-        for load in (0.5, 2.0)
-    ]
 
 
 async def seen_outages(folder: Path, outages: Sequence[Outage]) -> list[SeenOutage]:
@@ -112,7 +100,7 @@ async def _fleet(server: RedisServer, outage: Outage, start_s: float, end_s: flo
         await asyncio.gather(*(process.asker.start() for process in processes))
         meter = Meter(OUTAGE_LIMIT, loop.time())
         for process in processes:
-            process.watch(meter, 1 + size + 0.01 * OUTAGE_LIMIT)
+            process.watch(meter, 1 + over_max(OUTAGE_LIMIT, size))
         queues = Queues(processes, SLOTS)
         until_s = end_s + _AFTER_S
         for place, admission in enumerate(queues.admissions):

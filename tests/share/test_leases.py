@@ -186,15 +186,45 @@ def test_alone_a_head_uses_its_hand_and_its_part() -> None:
 
 
 def test_after_a_late_reply_little_is_used_until_the_engine_is_away() -> None:
-    """The other processes may still lease all that is left."""
+    """The other processes may still lease all that is left, but not more than half of the limit meanwhile."""
+    for taken, least, all_left in ((300, 0.5 * 0.45 * 10, 0.45 * 300), (100, 0.45 * 200, 0.45 * 500)):
+        table = Table(processes=2)
+        rate = table.rate(600)
+        table.others_take(taken, 600)
+        table.spend(rate, 1)
+        unspent = rate.unspent
+        table.fleet.leave(table.now_s)
+        assert table.spend(rate, 600) == pytest.approx(unspent + least, abs=2)
+        table.fleet.is_away = True
+        assert table.spend(rate, 600) == pytest.approx(all_left - least, abs=4)
+
+
+@pytest.mark.parametrize(
+    ("window_s", "age_s", "taken", "admitted"),
+    [
+        (60, 10, 0, 0.45 * 600),
+        (60, 20, 0, 0.45 * 400),
+        (60, 20, 450, 1),  # 150 were left: the others may have used them
+        (60, 70, 0, 1),
+        (86_400, 70, 0, 0.45 * 585),
+    ],
+)
+def test_alone_after_an_old_answer_the_others_may_have_used_the_limit(
+    window_s: float, age_s: float, taken: float, admitted: float
+) -> None:
+    """At least one usual request is admitted, by which a limit may be exceeded."""
     table = Table(processes=2)
-    rate = table.rate(600)
-    table.spend(rate, 1)
-    unspent = rate.unspent
-    table.fleet.leave(table.now_s)
-    assert table.spend(rate, 300) == math.floor(unspent + 0.5 * 0.45 * 10)
-    table.fleet.is_away = True
-    assert table.spend(rate, 300) == pytest.approx(0.45 * 600, abs=4)
+    bucket = table.leases.bucket("k", Limit(Resource.REQUESTS, 600, window_s, enforce=True))
+    assert isinstance(bucket, LeasedBucket)
+    bucket.take(1, table.now_s)
+    table.answer()
+    table.others_take(taken, 594)
+    table.now_s += 5.0
+    table.leases.tick(table.now_s)  # gives back what is not used
+    table.answer()
+    table.now_s += age_s
+    table.leave()
+    assert bucket.left(table.now_s) == pytest.approx(admitted, rel=0.03)
 
 
 def test_alone_a_request_larger_than_the_part_is_saved_up_for() -> None:

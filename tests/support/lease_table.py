@@ -71,5 +71,5 @@ class Table:
             self.answer()
         return admitted
 
-    def others_take(self, amount: float) -> None:
-        self.hub.answer(self.now_s, "other", [BucketAsk("k", 60, 60, amount)])
+    def others_take(self, amount: float, limit: float = 60) -> None:
+        self.hub.answer(self.now_s, "other", [BucketAsk("k", limit, 60, amount)])

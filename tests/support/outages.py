@@ -7,7 +7,7 @@ gateway has its part only, afterwards nothing excuses it. Units: seconds.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from gateway.admission.caller_limits import CallerLimits
@@ -55,6 +55,29 @@ class Outcome(NamedTuple):
     admitted: int
 
 
+def outages_of(windows: Iterable[float], gateways: Iterable[int]) -> list[Outage]:
+    """Return the outages of these lengths, kept and lost, for fleets of these sizes, at half and at twice the limit."""
+    sizes = tuple(gateways)
+    return [
+        Outage(length, keeps, size, load)
+        for length in windows
+        for keeps in (True, False)
+        for size in sizes
+        for load in (0.5, 2.0)
+    ]
+
+
+def over_max(limit: int, gateways: int) -> float:
+    """Return the amount by which a fleet may exceed a limit: 1 %, and one request of each gateway."""
+    return 0.01 * limit + gateways
+
+
+def keeps_to(limit: int, outage: Outage, outcome: Outcome) -> bool:
+    """Return True if the limit held, half of it was never refused, and nothing was refused without need afterwards."""
+    needless = outcome.refused_back + (outcome.refused_away if outage.load < 1 else 0)
+    return outcome.over <= over_max(limit, outage.gateways) and not needless
+
+
 class WatchedProcess(FleetProcess):
     """A gateway that notes when it refuses a request for which the true bucket has room."""
 
@@ -83,7 +106,7 @@ def run(outage: Outage, limit: int, shares: Sequence[float] | None = None, seed:
             await process.asker.start()
         meter = Meter(limit, loop.time())
         for process in processes:
-            process.watch(meter, 1 + outage.gateways + 0.01 * limit)
+            process.watch(meter, 1 + over_max(limit, outage.gateways))
         start_s = loop.time() + BEFORE_S
         end_s = start_s + outage.windows * WINDOW_S
         for at_s, act in _script(outage, start_s, end_s):
