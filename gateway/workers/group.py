@@ -208,6 +208,23 @@ class WorkerGroup:
         answers = await asyncio.gather(*(worker.channel.ask(method, payload, deadline_s) for worker in asked))
         return list(zip(asked, answers, strict=True))
 
+    async def change(
+        self,
+        method: str,
+        payload: object = None,
+        deadline_s: float = CALL_S_MAX,
+        workers: Iterable[Worker] | None = None,
+    ) -> list[tuple[Worker, bytes | None]]:
+        """Do the same for a change; a worker without an answer counts as a new one: it may lack the change."""
+        answers = await self.ask(method, payload, deadline_s, workers)
+        for worker, answer in answers:
+            if answer is None and worker.is_ready and worker.channel.is_open:
+                text = "worker %d (process %d) did not answer to %s; it gets the settings and switches in force again"
+                logging.getLogger(__name__).warning(text, worker.number, worker.process, method)
+                self._doubt(worker)
+                self._on_ready(worker, Ready(None))
+        return answers
+
     async def read(
         self, method: str, kind: type[_T], payload: object = None, workers: Iterable[Worker] | None = None
     ) -> list[tuple[Worker, _T]]:
@@ -260,16 +277,19 @@ class WorkerGroup:
         """Ask a worker nothing until it answers again."""
         for worker in self.workers:
             if worker.process == process and worker.is_ready:
-                worker.is_ready, worker.revision = False, None
                 text = "worker %d (process %d) does not answer; the other ones accept its connections"
                 logging.getLogger(__name__).warning(text, worker.number, process)
-                self._on_change()
+                self._doubt(worker)
 
     def on_answers(self, process: int) -> None:
         """Use a worker again that has not answered for some seconds."""
         for worker in self.workers:
             if worker.process == process and not worker.is_ready and worker.ready_s is not None:
                 self._on_ready(worker, Ready(None))
+
+    def _doubt(self, worker: Worker) -> None:
+        worker.is_ready, worker.revision = False, None
+        self._on_change()
 
     def _set_last(self, worker: Worker, payload: bytes) -> None:
         worker.ended = msgspec.msgpack.decode(payload, type=WorkerEnded)

@@ -109,7 +109,9 @@ class GroupSwitches:
         self._emit(HedgingSwitched(self._loop.time(), model, on))
         workers = self._group.ready
         publisher = workers[0].number if workers else 0
-        answers = await self._group.ask("switch_hedging", SwitchHedging(model, on, publisher), _SWITCH_S_MAX, workers)
+        answers = await self._group.change(
+            "switch_hedging", SwitchHedging(model, on, publisher), _SWITCH_S_MAX, workers
+        )
         reach = _reached(answers)
         for _, answer in answers:
             published = None if answer is None else msgspec.msgpack.decode(answer, type=Reach | None)
@@ -132,7 +134,7 @@ class GroupSwitches:
 
     async def switch_replica(self, replica: str, model: str | None, /, *, out: bool) -> Reach:
         """Take a replica out or in at every worker; see `gateway.server.admin.ReplicaSwitch`."""
-        answers = await self._group.ask("switch_replica", SwitchReplica(replica, model, out))
+        answers = await self._group.change("switch_replica", SwitchReplica(replica, model, out))
         done = [msgspec.msgpack.decode(answer, type=SwitchReplicaDone) for _, answer in answers if answer is not None]
         for each in done:
             if each.error == errors.UnknownReplica.__name__:
@@ -300,7 +302,7 @@ class SettingsInForce:
         self.settings = settings  # also for workers that begin from now on
         self._on_change()
         self._tokens.follow(token_sources(settings))
-        for _, answer in await self._group.ask("commit", None, CALL_S_MAX, workers):
+        for _, answer in await self._group.change("commit", None, CALL_S_MAX, workers):
             if answer is not None:
                 committed = msgspec.msgpack.decode(answer, type=Committed)
                 self._switches.on_switched(committed.switched)
