@@ -5,19 +5,16 @@ use the same estimate, scaled by the usage that the model's replicas have report
 replica, immediately and free of charge. Units: tokens.
 """
 
-import itertools
-import secrets
+from collections.abc import Iterator
 
 import msgspec
 
-from gateway.admission.admission import Entry
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond
-from gateway.api.routes import report_rejected
 from gateway.api.serving import Serving
-from gateway.errors import GatewayError, MethodNotAllowed
+from gateway.errors import MethodNotAllowed
 from gateway.race.context import Runtime
 from ttft_gateway.estimation.tokens import text_tokens
 from ttft_gateway.requests.request import parse_count
@@ -30,7 +27,7 @@ _encode = msgspec.json.Encoder().encode
 class CountExchange(ClientExchange):
     """A request for the number of tokens of a prompt."""
 
-    __slots__ = ("_entry", "_serving")
+    __slots__ = ("_serving",)
 
     def __init__(
         self,
@@ -43,7 +40,6 @@ class CountExchange(ClientExchange):
     ) -> None:
         super().__init__(connection, head, runtime, api, serving.bodies, own_id)
         self._serving = serving
-        self._entry: Entry | None = None
 
     def _open(self) -> None:
         head, serving = self.head, self._serving
@@ -64,11 +60,6 @@ class CountExchange(ClientExchange):
         own = [(b"content-type", b"application/json"), (b"x-request-id", self.request_id.encode())]
         respond(self, 200, own, answer)
 
-    def _rejected(self, error: GatewayError) -> None:
-        if self._entry is not None:
-            self._entry.reject(error.status)
-        report_rejected(self._runtime, self, self._key_name, error)
-
     def _abandon(self) -> None:
         """Do nothing: the answer is already made."""
 
@@ -84,21 +75,20 @@ class TokenCounts:
         serving: models, keys and limits from the settings.
         api: the form of errors.
         runtime: clock and receiver of events.
+        ids: source of request ids.
 
     Attributes:
         serving: the settings in force; a request uses the settings with which it started.
     """
 
-    def __init__(self, serving: Serving, api: ClientApi, runtime: Runtime) -> None:
+    def __init__(self, serving: Serving, api: ClientApi, runtime: Runtime, ids: Iterator[str]) -> None:
         self.serving = serving
         self._api = api
         self._runtime = runtime
-        self._prefix = "req_" + secrets.token_hex(6)
-        self._numbers = itertools.count(1)
+        self._ids = ids
 
     def open(self, connection: Connection, head: RequestHead) -> CountExchange | None:
         """Return the exchange for a request, None if it has another path."""
         if head.path != PATH:
             return None
-        own_id = f"{self._prefix}{next(self._numbers):08x}"
-        return CountExchange(connection, head, self._runtime, self._api, own_id, self.serving)
+        return CountExchange(connection, head, self._runtime, self._api, next(self._ids), self.serving)

@@ -8,11 +8,15 @@ immediately would reset the connection, and the sender would not receive the res
 """
 
 import asyncio
+import itertools
 import logging
+import secrets
 from abc import abstractmethod
+from collections.abc import Iterator
 from functools import partial
 from typing import Final, Protocol
 
+from gateway.admission.admission import Entry
 from gateway.admission.body_memory import HeldBody
 from gateway.api.body_reader import Arrival, BodyLimits
 from gateway.api.dialects.base import ClientApi
@@ -20,6 +24,7 @@ from gateway.api.request_head import RequestHead
 from gateway.api.response import ResponseWriter, respond_error
 from gateway.api.turns import LARGE_MIN, Turn
 from gateway.errors import BadRequest, GatewayError, Internal
+from gateway.events import RequestRejected
 from gateway.race.context import Runtime
 from gateway.traces import Trace
 from ttft_gateway.apis.base import Headers
@@ -31,6 +36,11 @@ _LOG = logging.getLogger(__name__)
 _DISCARD_S: Final = 2.0  # for which a rejected body is read and dropped
 _DISCARD_BYTES_MAX: Final = 32 * 1024 * 1024
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def request_ids() -> Iterator[str]:
+    """Return ids of requests for which callers sent none; no other process has them."""
+    return map(f"req_{secrets.token_hex(6)}%08x".__mod__, itertools.count(1))
 
 
 class Admit(Protocol):
@@ -92,6 +102,7 @@ class ClientExchange(ResponseWriter):
         "_connection",
         "_discarded_bytes",
         "_discarding",
+        "_entry",
         "_has_begun",
         "_held",
         "_held_since_s",
@@ -127,6 +138,7 @@ class ClientExchange(ResponseWriter):
         self._pieces: list[bytes] | None = []  # of the body, from the present read; None once no more are awaited
         self.trace: Trace | None = None
         self._key_name: str | None = None  # name of the caller's key, from `_open` on
+        self._entry: Entry | None = None  # counts the request against the limits of the key
         self._arrival: Arrival | None = None  # while a body arrives in several reads
         self._held: HeldBody | None = None  # memory of the whole body
         self._held_since_s: float | None = None  # time at which a request began to hold its body
@@ -231,10 +243,6 @@ class ClientExchange(ResponseWriter):
         """Make the response; raise a `GatewayError` to reject the request."""
 
     @abstractmethod
-    def _rejected(self, error: GatewayError) -> None:
-        """Report a request that is rejected with this error."""
-
-    @abstractmethod
     def _abandon(self) -> None:
         """Stop making the response: it cannot be sent."""
 
@@ -243,6 +251,16 @@ class ClientExchange(ResponseWriter):
         """Release everything that the request holds; called once, and last."""
 
     # inside
+
+    def _rejected(self, error: GatewayError) -> None:
+        """Report a request that is rejected with this error."""
+        if self._entry is not None:
+            self._entry.reject(error.status)
+        now_s, code, limit = self._runtime.loop.time(), error.code or error.kind, error.limit
+        key_name, trace_id, trace = self._key_name, self.trace_id, self.trace
+        self._runtime.emit(
+            RequestRejected(now_s, self.request_id, key_name, error.status, code, None, 0.0, trace_id, trace, limit)
+        )
 
     def _reject(self, error: GatewayError) -> None:
         """Answer with an error."""

@@ -9,16 +9,13 @@ None is hedged, and no latency is learned from one. Units: seconds, bytes.
 """
 
 import asyncio
-import itertools
-import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gateway.admission.admission import Entry
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
-from gateway.api.routes import CLIENT_GONE, report_rejected
+from gateway.api.routes import CLIENT_GONE
 from gateway.api.serving import Serving
 from gateway.api.transfer import Transfer
 from gateway.errors import (
@@ -52,7 +49,6 @@ class PassedExchange(ClientExchange):
     """A request that is passed on."""
 
     __slots__ = (
-        "_entry",
         "_is_held_up",
         "_model",
         "_routes",
@@ -66,10 +62,10 @@ class PassedExchange(ClientExchange):
     )
 
     def __init__(self, connection: Connection, head: RequestHead, routes: "PassedRoutes", target: PassedTarget) -> None:
-        serving, own_id = routes.serving, f"{routes.prefix}{next(routes.numbers):08x}"
+        serving = routes.serving
         is_upload = target.family not in STATELESS and head.method == "POST"
         bodies = serving.uploads if is_upload else serving.bodies
-        super().__init__(connection, head, routes.runtime, ClientApi(None), bodies, own_id)
+        super().__init__(connection, head, routes.runtime, ClientApi(None), bodies, next(routes.ids))
         self._routes = routes
         self._serving = serving
         self._target = target
@@ -77,7 +73,6 @@ class PassedExchange(ClientExchange):
         self._size = 0  # bytes of the upload so far
         self._is_held_up = False  # the client is paused, because the replica does not read
         self._timer: asyncio.TimerHandle | None = None  # checks that the upload goes on
-        self._entry: Entry | None = None
         self._model = ""
         self._transfer: Transfer | None = None
         self._start_s = routes.runtime.loop.time()
@@ -138,13 +133,13 @@ class PassedExchange(ClientExchange):
         self._send(model, named.body, named.at, is_quoted=named.is_quoted)
 
     def _rejected(self, error: GatewayError) -> None:
+        if self._transfer is None:
+            super()._rejected(error)
+            return
         if self._entry is not None:
             self._entry.reject(error.status)
-        if self._transfer is None:
-            report_rejected(self._runtime, self, self._key_name, error)
-        else:
-            self._transfer.stop()
-            self.over(error.status, error.code)
+        self._transfer.stop()
+        self.over(error.status, error.code)
 
     def _abandon(self) -> None:
         transfer = self._transfer
@@ -288,16 +283,15 @@ class PassedRoutes:
         runtime: clock and receiver of events.
         active: requests under way.
         refusing: True while the gateway shuts down for good.
-        prefix, numbers: parts of the ids of requests.
+        ids: source of request ids.
     """
 
-    def __init__(self, serving: Serving, runtime: Runtime) -> None:
+    def __init__(self, serving: Serving, runtime: Runtime, ids: Iterator[str]) -> None:
         self.serving = serving
         self.runtime = runtime
         self.active: set[PassedExchange] = set()
         self.refusing = False
-        self.prefix = "req_" + secrets.token_hex(6)
-        self.numbers = itertools.count(1)
+        self.ids = ids
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -5,8 +5,7 @@ replica and no limit of a key is involved. Units: Unix seconds in `created`.
 """
 
 import asyncio
-import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -72,8 +71,7 @@ class PlainExchange(ClientExchange):
         routes: "PlainRoutes",
         answer: "Callable[[PlainExchange], None]",
     ) -> None:
-        own_id = f"req_{secrets.token_hex(10)}"
-        super().__init__(connection, head, routes.runtime, ClientApi(None), routes.serving.bodies, own_id)
+        super().__init__(connection, head, routes.runtime, ClientApi(None), routes.serving.bodies, next(routes.ids))
         self._answer_head = answer
 
     def respond(self, status: int, kind: str, body: bytes, headers: Headers = ()) -> None:
@@ -122,10 +120,11 @@ class PlainRoutes:
         created: start time of the gateway; OpenAI's SDKs expect a number for each model.
         ready: returns True while new requests are accepted.
         runtime: the loop.
+        ids: source of request ids.
 
     Attributes:
         serving: the settings in force.
-        runtime: the loop.
+        runtime, ids: the same.
     """
 
     def __init__(
@@ -135,9 +134,11 @@ class PlainRoutes:
         created: int,
         ready: Callable[[], bool],
         runtime: Runtime,
+        ids: Iterator[str],
     ) -> None:
         self.serving = serving
         self.runtime = runtime
+        self.ids = ids
         self._models_of = models_of
         self._created = created
         self._ready = ready

@@ -3,9 +3,7 @@
 A request that is rejected here reaches no replica and gets an error in the form of its API. Units: seconds, bytes.
 """
 
-import itertools
-import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -24,7 +22,6 @@ from gateway.errors import (
     UnsupportedUpgrade,
     UpstreamFailed,
 )
-from gateway.events import RequestRejected
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from ttft_gateway.apis.base import Api, Call
@@ -44,13 +41,13 @@ CLIENT_GONE = 499  # the status in logs of a client that disconnected
 class RacedExchange(ClientExchange):
     """A request for which replicas race."""
 
-    __slots__ = ("_deployment", "_entry", "_permit", "_race", "_routes", "_serving", "api")
+    __slots__ = ("_deployment", "_permit", "_race", "_routes", "_serving", "api")
 
     def __init__(
         self, connection: Connection, head: RequestHead, routes: "RacedRoutes", api: Api, deployment: str | None
     ) -> None:
-        serving, own_id = routes.serving, f"{routes.prefix}{next(routes.numbers):08x}"
-        super().__init__(connection, head, routes.runtime, routes.apis[api], serving.bodies, own_id)
+        serving = routes.serving
+        super().__init__(connection, head, routes.runtime, routes.apis[api], serving.bodies, next(routes.ids))
         self.api = api
         self._routes = routes
         self._serving = serving
@@ -58,7 +55,6 @@ class RacedExchange(ClientExchange):
             trace = self.trace = serving.traces.begin(head.by_name.get(b"traceparent"))
             self.trace_id = trace.trace_id
         self._deployment = deployment
-        self._entry: Entry | None = None
         self._race: Race | None = None
         self._permit: Permit | None = None
 
@@ -133,11 +129,6 @@ class RacedExchange(ClientExchange):
         if not self.started:
             respond_error(self, error, self.request_id, self._api)
 
-    def _rejected(self, error: GatewayError) -> None:
-        if self._entry is not None:
-            self._entry.reject(error.status)
-        report_rejected(self._runtime, self, self._key_name, error)
-
     def _abandon(self) -> None:
         running = self._permit or self._race
         if running is not None:
@@ -168,10 +159,10 @@ class RacedRoutes:
         paths: the API of each path.
         active: requests that run or wait for a permit.
         refusing: True while the gateway shuts down for good.
-        prefix, numbers: parts of the ids of requests.
+        ids: source of request ids.
     """
 
-    def __init__(self, serving: Serving, apis: Mapping[Api, ClientApi], runtime: Runtime) -> None:
+    def __init__(self, serving: Serving, apis: Mapping[Api, ClientApi], runtime: Runtime, ids: Iterator[str]) -> None:
         self.serving = serving
         self.apis = apis
         self.runtime = runtime
@@ -179,8 +170,7 @@ class RacedRoutes:
         self.refusing = False
         self.paths = {f"/v1/{api.value}": api for api in apis} | _ENGINE_PATHS
         self._targets = {path.encode(): api for path, api in self.paths.items()}
-        self.prefix = "req_" + secrets.token_hex(6)
-        self.numbers = itertools.count(1)
+        self.ids = ids
 
     def open(self, connection: Connection, head: RequestHead) -> RacedExchange | None:
         """Return the exchange for a request, None if its path is not raced."""
@@ -298,10 +288,3 @@ def _other_client(
 
 def _shutting_down() -> ShuttingDown:
     return ShuttingDown("the gateway is shutting down; retry")
-
-
-def report_rejected(runtime: Runtime, exchange: ClientExchange, key_name: str | None, error: GatewayError) -> None:
-    """Emit the event of a rejected request; `key_name` is None before the key is known."""
-    now_s, code, limit = runtime.loop.time(), error.code or error.kind, error.limit
-    status, trace_id, trace = error.status, exchange.trace_id, exchange.trace
-    runtime.emit(RequestRejected(now_s, exchange.request_id, key_name, status, code, None, 0.0, trace_id, trace, limit))

@@ -9,7 +9,7 @@ from gateway.api.auth import CrossOrigin
 from gateway.api.count_tokens import TokenCounts
 from gateway.api.dialects.base import ClientApi
 from gateway.api.dialects.endings import PING, MessagesTerminator, ResponsesTerminator, messages_error_body
-from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.exchange import ClientExchange, Connection, request_ids
 from gateway.api.passed_routes import PassedRoutes
 from gateway.api.plain_routes import PlainRoutes
 from gateway.api.request_head import RequestHead
@@ -54,12 +54,12 @@ class PublicRoutes:
         self._in_force = in_force
         self.draining = False
         self._runtime = runtime
-        apis, serving = client_apis(), in_force.topology.serving
-        self.raced = RacedRoutes(serving, apis, runtime)
-        self.passed = PassedRoutes(serving, runtime)
-        self._counts = TokenCounts(serving, apis[Api.MESSAGES], runtime)
+        apis, serving, ids = client_apis(), in_force.topology.serving, request_ids()
+        self.raced = RacedRoutes(serving, apis, runtime, ids)
+        self.passed = PassedRoutes(serving, runtime, ids)
+        self._counts = TokenCounts(serving, apis[Api.MESSAGES], runtime, ids)
         started = int(datetime.now(UTC).timestamp())
-        self.plain = PlainRoutes(serving, self._models_of, started, lambda: not self.draining, runtime)
+        self.plain = PlainRoutes(serving, self._models_of, started, lambda: not self.draining, runtime, ids)
         self.use_new()
 
     def use_new(self) -> None:

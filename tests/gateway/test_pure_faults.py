@@ -19,7 +19,7 @@ from gateway.admission.caller_limits import CallerLimits, KeyLimiter
 from gateway.admission.fair_queue import FairQueue
 from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyLimits
-from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.exchange import ClientExchange, Connection, request_ids
 from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
 from gateway.api.serving import RequestLimits, Serving
@@ -119,7 +119,7 @@ class GatewayUnderTest:
         admission = Admission(limiters, {"m": ModelQueue(FairQueue(10**9, 0, slots), 1.0)}, runtime)
         limits = RequestLimits(NumberLimits(n_max=8, max_tokens_max=100_000), frozenset())
         serving = Serving({"m": model}, Keyring({}, {}), bodies, bodies, admission, admission, limits)
-        self._routes = RacedRoutes(serving, client_apis(), runtime)
+        self._routes = RacedRoutes(serving, client_apis(), runtime, request_ids())
         self._client = connected_to(self._open)
 
     def _open(self, connection: Connection, head: RequestHead) -> ClientExchange:
