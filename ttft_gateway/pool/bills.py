@@ -15,20 +15,18 @@ from typing import Final
 
 from ttft_gateway.estimation.waits import IN_USE, RECENT, WaitCurve, Waits, WaitsState
 from ttft_gateway.hedging.bill import Course, Way, cheapest, courses, is_hopeless, rescue
-from ttft_gateway.hedging.budget import HedgeBudget
+from ttft_gateway.hedging.budget import BudgetUnit, HedgeBudget
 from ttft_gateway.hedging.charges import Disposition, charge
 from ttft_gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, RequestFacts
 from ttft_gateway.hedging.outcomes import Denial, Outcome, why_hedged
 from ttft_gateway.hedging.parameters import HedgeParameters
-from ttft_gateway.limits.budget import Ticket
+from ttft_gateway.limits.budget import CreditBudget, Ticket
 from ttft_gateway.limits.prices import Prices
 from ttft_gateway.pool.learning import Learning
 from ttft_gateway.routing.replicas import Replica
 from ttft_gateway.routing.strategies import least_in_flight
 
-ACCOUNT_S: Final = 600.0
-"""Time of which the earnings can be saved: a brown-out is shorter, and is paid by the calm before it."""
-
+_ACCOUNT_S: Final = 600.0  # of which earnings can be saved: a brown-out is shorter, and the calm before it pays
 _WARM: Final = 20  # waits before a way is used
 _LEARN_EVERY: Final = 10  # requests, one of which goes to a cheaper way that is not known
 _PROBE_EVERY: Final = 50  # the same for a known one: 2 % of the requests find a better time in a minute or two
@@ -59,10 +57,10 @@ class Bills:
     """The courses and the account of one pool.
 
     Args:
-        budget: budget of the pool; its cost is the account.
         is_hedged: returns True if a request may be backed up; else it goes the usual way.
 
     Attributes:
+        budget: budget of the pool: the bill limits hedges, not their number, and its cost is the account.
         course: course of the last request that was no probe; None before it.
         leader: way of most primaries; empty before the first ones.
         changes: number of its changes.
@@ -73,14 +71,14 @@ class Bills:
         replicas: Sequence[Replica],
         settings: HedgeParameters,
         learning: Learning,
-        budget: HedgeBudget,
         is_hedged: Callable[[RequestFacts], bool],
     ) -> None:
         self._replicas = tuple(replicas)
         self._settings = settings
         self._learning = learning
         self._is_hedged = is_hedged
-        self.budget = budget
+        account = CreditBudget(1.0, settings.saved_hedges, _ACCOUNT_S)
+        self.budget = HedgeBudget(1.0, BudgetUnit.COST, settings.saved_hedges, account)
         self._missed_max = _MISSED_SHARE * (1.0 - settings.ttft_target_share)
         self._prices = {each.name: each.prices or _FREE for each in replicas}
         self._usual = min(replicas, key=_distance).name if replicas else ""

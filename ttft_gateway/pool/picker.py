@@ -12,14 +12,13 @@ Units: seconds of the loop's clock, tokens; `rand` is uniform in [0, 1).
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter, itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ttft_gateway.estimation.predictor import TTFT_MIN_S
 from ttft_gateway.estimation.stall_detector import StallDetector
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.parameters import ANSWER_WEIGHTS, HedgeParameters
 from ttft_gateway.limits.ledger import Ledger
-from ttft_gateway.pool.bills import Bills
 from ttft_gateway.pool.learning import Learning
 from ttft_gateway.pool.loads import UNSEEN_S, Loads, ReplicaLoad
 from ttft_gateway.pool.quotas import Quotas
@@ -36,6 +35,9 @@ from ttft_gateway.routing.strategies import (
     reachable,
     usable,
 )
+
+if TYPE_CHECKING:
+    from ttft_gateway.pool.bills import Bills
 
 _NEAR_TIE: Final = 1.1  # predictions within this ratio count as equal, so that load or another quota decides
 _UNSEEN_RATIO: Final = 1.5  # a replica without requests gets one unless its prediction is worse by more than this ratio
@@ -82,7 +84,7 @@ class Picker:
         quotas: Quotas,
         streams: Streams,
         can_hedge: Callable[[RequestFacts, float], bool],
-        bills: Bills | None = None,
+        bills: "Bills | None" = None,
     ) -> None:
         self._replicas = tuple(replicas)
         self._settings = settings

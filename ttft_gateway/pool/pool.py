@@ -10,6 +10,7 @@ Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0,
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ttft_gateway.apis.base import Api, RateLimit
 from ttft_gateway.estimation.first_token import FirstTokenChoice
@@ -34,9 +35,7 @@ from ttft_gateway.hedging.outcomes import (
 from ttft_gateway.hedging.parameters import GuardMode, HedgeParameters, Prefer, thrift_of
 from ttft_gateway.hedging.plan import FirstEvent, Policy
 from ttft_gateway.hedging.possible import EXPLANATIONS, never_hedged, target_of
-from ttft_gateway.limits.budget import CreditBudget
 from ttft_gateway.limits.ledger import Ledger
-from ttft_gateway.pool.bills import ACCOUNT_S, Bills
 from ttft_gateway.pool.guards import Guards
 from ttft_gateway.pool.learning import Learning
 from ttft_gateway.pool.loads import Loads, ReplicaLoad
@@ -45,6 +44,9 @@ from ttft_gateway.pool.quotas import Quotas
 from ttft_gateway.pool.rejections import Rejections
 from ttft_gateway.pool.streams import Streams
 from ttft_gateway.routing.replicas import Breaker, BreakerState, Replica
+
+if TYPE_CHECKING:
+    from ttft_gateway.pool.bills import Bills
 
 _SUCCESS, _COST = BreakerSignal.SUCCESS, BudgetUnit.COST
 
@@ -84,9 +86,6 @@ class Pool:
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
         by_bill = settings.prefer is Prefer.COST
         self.budget = HedgeBudget(settings.budget, settings.budget_unit, settings.saved_hedges)
-        if by_bill:  # the bill limits hedges, not their number
-            account = CreditBudget(1.0, settings.saved_hedges, ACCOUNT_S)
-            self.budget = HedgeBudget(1.0, BudgetUnit.COST, settings.saved_hedges, account)
         self.first_token = FirstTokenChoice(settings.first_token)
         loads = None if previous is None else previous.loads
         new = [replica.name for replica in replicas if loads is None or replica not in loads.of]
@@ -95,7 +94,12 @@ class Pool:
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
         self.loads: Loads = Loads(replicas, self.learning, loads)
         self.streams = Streams([replica.name for replica in replicas])
-        self.bills = Bills(self.replicas, settings, self.learning, self.budget, self._is_hedged) if by_bill else None
+        self.bills: Bills | None = None
+        if by_bill:
+            from ttft_gateway.pool import bills  # few pools need it
+
+            self.bills = bills.Bills(self.replicas, settings, self.learning, self._is_hedged)
+            self.budget = self.bills.budget
         self.picker = Picker(
             self.replicas, settings, self.loads, self.learning, self.quotas, self.streams, self._can_hedge, self.bills
         )
