@@ -26,6 +26,7 @@ from gateway.observe.state import (
     ReplicaState,
     ShareState,
 )
+from ttft_gateway.estimation.stall_detector import LATE_MAX
 from ttft_gateway.estimation.window import WindowState
 from ttft_gateway.pool.learned import LearnedModel, LearnedPool, LearnedReplica
 from ttft_gateway.pool.learning import ReplicaWindows
@@ -252,8 +253,10 @@ def _learned_pool(states: Sequence[LearnedPool]) -> LearnedPool:
     tests = _by_name(state.learning.predictor.slowness for state in states)
     slowness = {name: max(each, key=lambda test: test.evidence) for name, each in tests.items()}
     predictor = replace(base.learning.predictor, slowness=slowness)
+    streams = [state.streams for state in states if state.streams is not None]
     return replace(
         base,
+        streams=max(streams, key=lambda each: each.speeds.compared, default=None),
         learning=replace(base.learning, predictor=predictor),
         replicas={
             name: _learned_replica(each, base.replicas.get(name, each[0]).source) for name, each in replicas.items()
@@ -269,7 +272,8 @@ def _learned_replica(states: Sequence[LearnedReplica], source: str) -> LearnedRe
     waits = [state.wait for state in states if state.source == source and state.wait is not None]
     wait = max(waits, key=lambda each: (each.cooling_s, each.quota is not None and each.quota.cooling_s), default=None)
     most_ttfb = max((each.ttfb for each in same), key=_samples)
-    return LearnedReplica(source, ReplicaWindows(most_ttft, most_ttfb), way, wait)
+    late = min(LATE_MAX, sum(state.late for state in states if state.source == source))
+    return LearnedReplica(source, ReplicaWindows(most_ttft, most_ttfb), way, wait, late)
 
 
 def _samples(state: WindowState | None) -> int:

@@ -9,7 +9,7 @@ import pytest
 from defaults import default_hedging
 from pooled import send
 from scripted import Scripted
-from ttft_gateway.apis.base import Api
+from ttft_gateway.apis.base import Api, Usage
 from ttft_gateway.estimation.tokens import TokenScale, TokenScaleState
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.outcomes import Outcome
@@ -179,6 +179,18 @@ def test_a_state_that_contradicts_itself_changes_nothing(field: str, value: obje
     assert after.learning.restored_age_s is None
 
 
+@pytest.mark.parametrize("matrix", [(1.0, 5.0, 0.0, 1.0, 0.0, 1.0), (1.0, 0.9, -0.9, 1.0, 0.9, 1.0)])
+def test_speeds_that_contradict_themselves_change_nothing(matrix: tuple[float, ...]) -> None:
+    """Sums that are no sums of products of anything are dropped with the whole state of the pool."""
+    document = msgspec.to_builtins(saved(generated({"a": 0.08, "b": 0.02, "c": 0.02})))
+    document["streams"]["speeds"]["matrix"] = matrix
+    after = fleet(sources={"a": "A", "b": "B", "c": "C"})
+    with pytest.raises(ValueError, match="sums of products"):
+        restore_pool(after, msgspec.convert(document, LearnedPool), ELAPSED_S, STARTED_S)
+    assert not after.streams.speeds.gaps_s
+    assert after.learning.restored_age_s is None
+
+
 def test_the_factors_of_a_tokenizer_are_kept() -> None:
     """Prompt tokens are estimated after a restart as before, which the fit of the prediction depends on."""
     before, after = TokenScale(), TokenScale()
@@ -279,12 +291,61 @@ def test_a_slow_replica_is_forgotten_after_ten_minutes() -> None:
 
 
 def test_a_state_without_what_later_versions_add_is_used() -> None:
-    """A file from before slow replicas were kept has no tests and no traffic."""
+    """A file of an earlier version has no tests, no traffic, no speeds and no late attempts."""
     state = msgspec.to_builtins(saved(slowed(5.0)))
-    del state["gap_s"], state["learning"]["predictor"]["slowness"]
+    del state["gap_s"], state["streams"], state["learning"]["predictor"]["slowness"]
+    for replica in state["replicas"].values():
+        del replica["late"]
     after = fleet(sources={"a": "A", "b": "B", "c": "C"})
     assert restore_pool(after, msgspec.convert(state, LearnedPool), ELAPSED_S, STARTED_S)
     assert not after.learning.predictor.is_slow("a")
+
+
+@pytest.mark.parametrize(("elapsed_s", "is_suspect"), [(5.0, True), (700.0, False)])
+def test_a_restart_keeps_a_replica_that_stopped_answering(elapsed_s: float, is_suspect: bool) -> None:
+    """It gets probes only, until it answers; after ten minutes it may have been repaired."""
+    before, after = experienced(), fleet()
+    for number in range(3):
+        attempt = send(before, 0, SAVED_S + number, FACTS)
+        before.on_end(attempt, Outcome.LOST, SAVED_S + number + 30.0, None)
+    a = after.replicas[0]
+    assert restore_pool(after, saved(before, SAVED_S + 32.0), elapsed_s, STARTED_S)
+    assert after.loads.is_suspect(a, STARTED_S) is is_suspect
+    answer(after, 0, STARTED_S, 0.2)
+    assert not after.loads.is_suspect(a, STARTED_S + 0.2)
+
+
+def generated(gaps_s: Mapping[str, float]) -> Pool:
+    """Three replicas after 20 answers each, of 50 tokens with these gaps."""
+    pool = fleet(sources={"a": "A", "b": "B", "c": "C"})
+    for number in range(60):
+        index, now_s = number % 3, SAVED_S - 120.0 + 2.0 * number
+        attempt = send(pool, index, now_s, FACTS)
+        attempt.content_s = attempt.generated_s = now_s + 0.2
+        pool.on_content(attempt, attempt.content_s)
+        attempt.events, attempt.usage = 51, Usage(1_000, 100)
+        attempt.generated_s += 50 * gaps_s["abc"[index]] * (1.0 + 0.01 * (number % 7))
+        pool.on_end(attempt, Outcome.FINISHED, attempt.generated_s, None)
+    pool.streams.look(SAVED_S)
+    return pool
+
+
+def test_a_restart_keeps_the_speeds_of_answers() -> None:
+    """A replica that generates slowly is avoided at once; after ten minutes its speed is forgotten."""
+    before = generated({"a": 0.08, "b": 0.02, "c": 0.02})
+    learned = saved(before)
+    assert before.streams.slowness("a") > 3.0
+    for elapsed_s, slowness in ((5.0, before.streams.slowness("a")), (700.0, 1.0)):
+        after = fleet(sources={"a": "A", "b": "B", "c": "C"})
+        assert restore_pool(after, learned, elapsed_s, STARTED_S)
+        assert after.streams.slowness("a") == pytest.approx(slowness)
+        for index in range(3):
+            answer(after, index, STARTED_S, 0.2)
+        picks = {after.picker.pick(FACTS, (), STARTED_S + 1.0, rand) for rand in (0.1, 0.4, 0.7)}
+        assert (after.replicas[0] in picks) is (slowness == 1.0)
+    moved = fleet(sources={"a": "elsewhere", "b": "B", "c": "C"})
+    assert restore_pool(moved, learned, ELAPSED_S, STARTED_S)
+    assert set(moved.streams.speeds.gaps_s) == {"b", "c"}
 
 
 def limited(retry_after_s: float | None = 60.0, *, by_tokens: bool = False) -> Pool:

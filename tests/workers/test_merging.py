@@ -178,6 +178,19 @@ def test_a_slow_replica_of_one_worker_is_kept() -> None:
     assert pool.learning.predictor.is_slow("b")
 
 
+def test_late_attempts_of_all_workers_count() -> None:
+    """Two workers with two late attempts each: after the restart the replica is suspect."""
+    workers = _taught([0.2] * 40), _taught([0.2] * 30)
+    for worker in workers:
+        for _ in range(2):
+            worker.on_end(send(worker, 0, 92.0), Outcome.LOST, 98.0, None)
+    [merged] = merged_learned([_learned(worker) for worker in workers])["m"].pools.values()
+    assert merged.replicas["a"].late == 3
+    after = make_pool(None, None)
+    assert restore_pool(after, merged, 0.0, 100.0)
+    assert [each.loads.is_suspect(each.replicas[0], 100.0) for each in (*workers, after)] == [False, False, True]
+
+
 def test_a_replica_with_another_source_is_another_one() -> None:
     """Its times at the worker with another address do not count."""
     [old] = _learned(_taught([0.1] * 8))["m"].pools.values()

@@ -13,9 +13,11 @@ Units: seconds of the loop's clock, tokens; loads are streams in flight.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+
+from ttft_gateway.estimation.slowness import SLOW_STATE_S_MAX
 
 _GAP_MIN_S: Final = 1e-4  # of an answer that arrives in one read
 _HALF_TOKENS: Final = 16.0  # of a stream with half the weight of an endless one
@@ -61,6 +63,36 @@ class StreamSample(msgspec.Struct, frozen=True):
     load: float
     prompt_tokens: float
     weight: float = 1.0
+
+
+_Number = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+_Log = Annotated[float, msgspec.Meta(ge=-20.0, le=20.0)]
+_Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+
+
+class LevelState(msgspec.Struct, frozen=True):
+    """The mean of a replica's streams as plain values; see `_Level`.
+
+    Attributes:
+        age_s: time since its last stream.
+    """
+
+    age_s: Annotated[float, msgspec.Meta(ge=0.0)]
+    weight: _Amount
+    y: _Log
+    x: tuple[_Log, _Log, _Log]
+    load: _Amount
+
+
+class SpeedsState(msgspec.Struct, frozen=True):
+    """The gaps within the streams of a pool as plain values; see `DecodeSpeeds.restart`."""
+
+    levels: dict[str, LevelState]
+    matrix: tuple[_Number, _Number, _Number, _Number, _Number, _Number]
+    right: tuple[_Number, _Number, _Number]
+    spread: Annotated[float, msgspec.Meta(ge=_SPREAD_MIN, le=20.0)]
+    compared: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    usual: tuple[_Amount, _Amount, _Amount]
 
 
 class DecodeLaw(msgspec.Struct, frozen=True):
@@ -136,6 +168,48 @@ class DecodeSpeeds:
         self._usual_s = self._usual_tokens = self._usual_weight = 0.0
         self._law: DecodeLaw | None = None
         self._is_new = False
+
+    @staticmethod
+    def restored(state: SpeedsState, elapsed_s: float, now_s: float) -> "DecodeSpeeds":
+        """Return the speeds of a recorded state, without the speeds of replicas that are too old.
+
+        Args:
+            elapsed_s: time since it was recorded.
+
+        Raises:
+            ValueError: the state contradicts itself.
+        """
+        a, b, c, d, e, f = state.matrix
+        prior = state.spread**2 / _SLOPE_SIGMA**2
+        a, d, f = a + prior, d + prior, f + prior
+        determinant = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
+        if min(a, a * d - b * b, determinant) <= 0.0:
+            raise ValueError("the sums are not sums of products")
+        speeds = DecodeSpeeds()
+        for name, recorded in state.levels.items():
+            if recorded.age_s + elapsed_s > SLOW_STATE_S_MAX:
+                continue
+            level = speeds._levels[name] = _Level()
+            level.weight, level.y, level.x, level.load = recorded.weight, recorded.y, recorded.x, recorded.load
+            level.at_s = now_s - recorded.age_s - elapsed_s
+        speeds._matrix, speeds._right = list(state.matrix), list(state.right)
+        speeds._spread, speeds._compared = state.spread, state.compared
+        speeds._usual_s, speeds._usual_tokens, speeds._usual_weight = state.usual
+        speeds._is_new = True
+        return speeds
+
+    def state(self, now_s: float) -> SpeedsState | None:
+        """Return the state as plain values; None before the first stream."""
+        if not self._levels and not self._compared:
+            return None
+        levels = {
+            name: LevelState(max(0.0, now_s - each.at_s), each.weight, each.y, each.x, each.load)
+            for name, each in self._levels.items()
+        }
+        a, b, c, d, e, f = self._matrix
+        r0, r1, r2 = self._right
+        usual = (self._usual_s, self._usual_tokens, self._usual_weight)
+        return SpeedsState(levels, (a, b, c, d, e, f), (r0, r1, r2), self._spread, self._compared, usual)
 
     def forget_others(self, stay: Collection[str]) -> None:
         """Drop the gaps of replicas that are gone."""

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import msgspec
 
 from ttft_gateway.estimation.fit import FitState, RelativeFit, Row, Triple
-from ttft_gateway.estimation.slowness import Slowness, SlownessState, Tally, Wait, waits_of
+from ttft_gateway.estimation.slowness import SLOW_STATE_S_MAX, Slowness, SlownessState, Tally, Wait, waits_of
 
 _FIRST_SAMPLES: Final = 20  # b is their median, with all levels 1: one tiny TTFT would dominate a squared error
 _RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall, and no sample of the fit
@@ -34,7 +34,6 @@ _APPROACH: Final = 0.02  # of the distance to the mean, ten times a second; more
 _MEMORY_S: Final = 30.0
 _FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
-_SLOW_STATE_S_MAX: Final = 600.0  # a restart keeps a younger one: later, the replica may have been repaired
 _REFIT: Final = 8  # new samples before the next fit; 500 count in it
 _REACH_TOKENS: Final = 4_000.0  # such a prompt is expected to double the base at most, until samples show more
 TTFT_MIN_S: Final = 1e-4  # so that logarithms and quotients are finite
@@ -120,7 +119,7 @@ class Predictor:
         predictor.usual_tokens = _usual_tokens(state)
         predictor._folded_s = now_s - elapsed_s - state.age_s
         predictor.fold(now_s)
-        if elapsed_s + state.age_s <= _SLOW_STATE_S_MAX:
+        if elapsed_s + state.age_s <= SLOW_STATE_S_MAX:
             predictor._restore_slowness(state.slowness, now_s)
         return predictor
 

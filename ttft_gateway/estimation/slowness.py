@@ -36,6 +36,8 @@ _EVIDENCE_OVER: Final = 8.0  # and below which it no longer is: after four quick
 _QUICK: Final = 4  # the number of them, from which the level of a replica is estimated that is no longer slow
 _WAITS: Final = 8  # recent attempts from which the level of a slow replica is estimated
 
+SLOW_STATE_S_MAX: Final = 600.0
+"""A restart keeps younger states of slow replicas: later, a replica may have been repaired."""
 _OTHERS_MAX: Final = 32  # attempts of other gateways that one report adds: more show no more
 _EXCESS_MIN: Final = 1e-3  # of a slow wait over the limit
 

@@ -14,9 +14,10 @@ from typing import Final
 
 LATE_PREDICTIONS: Final = 3.0  # two consecutive at 1.5 fired a thousand times per run on healthy fleets
 """Multiple of its prediction that an attempt has waited when it is late."""
+LATE_MAX: Final = 3
+"""Consecutive late attempts, without a first content between them, that make a replica suspect."""
 _LATE_MIN_S: Final = 1.0
 _LATE_OVERDUE_S: Final = 0.66  # a late attempt is overdue for at least 2/3 s: after a prediction of 1/3 s
-_LATE_MAX: Final = 3  # consecutive late attempts without a first content between them
 _OLDEST_MAX: Final = 8  # oldest waiting attempts: bounds the work per call
 
 _Waiting = tuple[float, float, float]  # due time, predicted TTFT, time at which it was sent
@@ -71,13 +72,13 @@ class StallDetector:
         """Return True if three attempts are, or were, late with no first content between them."""
         late = self.late
         if now_s < self.due_s + _LATE_OVERDUE_S:
-            return late >= _LATE_MAX
-        if late < _LATE_MAX <= late + len(self._waiting):
+            return late >= LATE_MAX
+        if late < LATE_MAX <= late + len(self._waiting):
             for waiting_attempt in islice(self._waiting.values(), _OLDEST_MAX):
                 if waiting_attempt[2] > now_s - _LATE_MIN_S:
                     break  # neither this attempt nor a younger one can be late
                 late += self._answered_s < _late_s(waiting_attempt) <= now_s
-        return late >= _LATE_MAX
+        return late >= LATE_MAX
 
     def take_probe(self, now_s: float, every_s: float) -> bool:
         """Return True if a suspect replica may get a primary now; the next probe may follow after `every_s`."""
@@ -92,6 +93,14 @@ class StallDetector:
         May influence the choice of primaries, but not the predictions that scale timers.
         """
         return now_s - self.due_s if now_s > self.due_s else 0.0
+
+    def restore(self, late: int) -> None:
+        """Go on with late attempts from before a restart."""
+        self.late += late
+
+    def state(self, now_s: float) -> int:
+        """Return the number of own late attempts that a restart keeps."""
+        return min(LATE_MAX, self.own_late(now_s))
 
     # state shared with other gateways
 

@@ -13,12 +13,16 @@ from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from ttft_gateway.estimation.decode import DecodeSpeeds
 from ttft_gateway.estimation.first_token import FirstTokenState
+from ttft_gateway.estimation.slowness import SLOW_STATE_S_MAX
+from ttft_gateway.estimation.stall_detector import LATE_MAX
 from ttft_gateway.estimation.tokens import TokenScale, TokenScaleState
 from ttft_gateway.estimation.waits import WaitsState
 from ttft_gateway.pool.learning import LearningState, ReplicaWindows
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.pool.quotas import WaitState
+from ttft_gateway.pool.streams import StreamsState
 
 Drop: TypeAlias = Callable[[str, str], object]
 """Receives the name of something that was received and is not used, and the reason."""
@@ -40,12 +44,14 @@ class LearnedReplica(msgspec.Struct, frozen=True):
         windows: its windows.
         way: its waits as a way to ask, in a pool that prefers a low bill; None in other pools.
         wait: time after a 429; None without an effect.
+        late: consecutive late attempts, three of which make it suspect.
     """
 
     source: str
     windows: ReplicaWindows
     way: WaitsState | None = None
     wait: WaitState | None = None
+    late: Annotated[int, msgspec.Meta(ge=0, le=LATE_MAX)] = 0
 
 
 class LearnedPool(msgspec.Struct, frozen=True):
@@ -54,12 +60,14 @@ class LearnedPool(msgspec.Struct, frozen=True):
     Attributes:
         replicas: replicas by name.
         gap_s: mean time between two requests; with little traffic, what is learned is remembered for longer.
+        streams: speeds after the first token; None before the first stream.
     """
 
     first_token: FirstTokenState
     learning: LearningState
     replicas: dict[str, LearnedReplica]
     gap_s: Annotated[float, msgspec.Meta(ge=0.0, le=AGE_S_MAX)] = 0.0
+    streams: StreamsState | None = None
 
     @property
     def is_worth_keeping(self) -> bool:
@@ -156,10 +164,12 @@ def learned_pool(pool: Pool, now_s: float) -> Iterator[LearnedPool | None]:
     for replica in pool.replicas:
         way = None if pool.bills is None else pool.bills.state(replica.name)
         windows, wait = pool.learning.windows(replica.name, now_s), pool.quotas.state(replica, now_s)
-        replicas[replica.name] = LearnedReplica(replica.source, windows, way, wait)
+        late = pool.loads.of[replica].stalls.state(now_s)
+        replicas[replica.name] = LearnedReplica(replica.source, windows, way, wait, late)
         yield None
     gap_s = min(pool.loads.gap_s, AGE_S_MAX)
-    yield LearnedPool(pool.first_token.state, pool.learning.state(now_s), replicas, gap_s)
+    streams = pool.streams.state(now_s)
+    yield LearnedPool(pool.first_token.state, pool.learning.state(now_s), replicas, gap_s, streams)
 
 
 def restore_pool(pool: Pool, learned: LearnedPool, elapsed_s: float, now_s: float) -> bool:
@@ -183,8 +193,13 @@ def restore_pool(pool: Pool, learned: LearnedPool, elapsed_s: float, now_s: floa
     ages_s = [window.age_s for each in windows.values() for window in (each.ttft, each.ttfb) if window is not None]
     if not ages_s or (age_s := elapsed_s + min(ages_s)) > AGE_S_MAX:
         return False
+    streams = learned.streams
+    speeds = None if streams is None else DecodeSpeeds.restored(streams.speeds, elapsed_s, now_s)
     pool.learning.restore(learned.learning, windows, elapsed_s, now_s)
-    pool.loads.restore(learned.gap_s)
+    if speeds is not None and streams is not None:
+        pool.streams.restore(speeds, streams.event_tokens, windows.keys())
+    late = {name: learned.replicas[name].late for name in windows} if elapsed_s <= SLOW_STATE_S_MAX else {}
+    pool.loads.restore(learned.gap_s, late)
     pool.learning.restored_age_s = age_s
     for name in windows:
         way = learned.replicas[name].way

@@ -7,7 +7,7 @@ Units: seconds of the loop's clock, tokens.
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -201,8 +201,10 @@ class Loads:
         """Mean time between two requests; 0 before the second one."""
         return self._gap_s
 
-    def restore(self, gap_s: float) -> None:
-        """Take over a recorded mean time between two requests."""
+    def restore(self, gap_s: float, late: Mapping[str, int]) -> None:
+        """Take over a recorded mean time between two requests, and the late attempts of replicas."""
+        for replica, load in self.of.items():
+            load.stalls.restore(late.get(replica.name, 0))
         self._gap_s = gap_s
         if gap_s:
             self._gap_weight = _GAP_WEIGHT

@@ -10,10 +10,12 @@ Units: seconds of the loop's clock.
 """
 
 import math
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Annotated, Final
 
-from ttft_gateway.estimation.decode import DecodeLaw, DecodeSpeeds, StreamSample
+import msgspec
+
+from ttft_gateway.estimation.decode import DecodeLaw, DecodeSpeeds, SpeedsState, StreamSample
 from ttft_gateway.hedging.contract import AttemptView
 
 _EVERY_S: Final = 1.0  # between two streams of a replica that are followed
@@ -29,6 +31,17 @@ _CHANGE: Final = 2.0  # ratio of two gaps of one stream that is not noise
 _HALF: Final = 0.5  # of the weight of a stream, for its first gaps
 _COMPARED_MIN: Final = 2  # replicas
 _RATIO_STEP: Final = 0.1  # of one answer in the tokens of an event
+
+
+class StreamsState(msgspec.Struct, frozen=True):
+    """Speeds of a pool's streams as plain values.
+
+    Attributes:
+        event_tokens: tokens of an event of each replica with usage.
+    """
+
+    speeds: SpeedsState
+    event_tokens: dict[str, Annotated[float, msgspec.Meta(gt=0.0, le=1e6)]]
 
 
 class _Followed:
@@ -93,6 +106,21 @@ class Streams:
         self._has_usage = old._has_usage
         self._replicas |= {name: each for name, each in old._replicas.items() if name in stay}
         self.speeds.forget_others(stay)
+
+    def state(self, now_s: float) -> StreamsState | None:
+        """Return the state as plain values; None before the first stream."""
+        speeds = self.speeds.state(now_s)
+        known = {name: each.event_tokens for name, each in self._replicas.items() if each.event_tokens is not None}
+        return None if speeds is None else StreamsState(speeds, known)
+
+    def restore(self, speeds: DecodeSpeeds, event_tokens: Mapping[str, float], stay: Collection[str]) -> None:
+        """Take over recorded speeds, and the tokens of an event; `stay` has the names of unchanged replicas."""
+        self.speeds = speeds
+        speeds.forget_others(stay)
+        self._has_usage = bool(event_tokens)
+        for name in event_tokens.keys() & set(stay):
+            self._replicas[name].event_tokens = event_tokens[name]
+        self.law = speeds.law()
 
     def begin(self, number: int, attempt: AttemptView, prompt_tokens: float, now_s: float) -> None:
         """Follow a stream from its first content on, if it is the turn of its replica."""
