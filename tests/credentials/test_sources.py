@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ttft_gateway.credentials import sources
 from ttft_gateway.credentials.sources import Source, SourceFault, fetch_of, package_fault
 
 
@@ -38,6 +39,7 @@ def test_a_program_prints_a_token(tmp_path: Path) -> None:
         ("print('garbage sk-secret')", "printed no usable token"),
         ("import sys; print('sk-secret', file=sys.stderr); sys.exit(3)", "ended with code 3"),
         ("pass", "printed no usable token"),
+        ("while True: print(65_536 * 'secret')", "printed more than 65536 bytes"),
     ],
 )
 def test_a_program_without_a_token_is_a_fault(body: str, reason: str, tmp_path: Path) -> None:
@@ -46,6 +48,14 @@ def test_a_program_without_a_token_is_a_fault(body: str, reason: str, tmp_path: 
         fetch_of(_program(tmp_path, body))()
     assert "token-program" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_program_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its silence nor a descendant that keeps its output open is waited for."""
+    monkeypatch.setattr(sources, "_PROGRAM_S_MAX", 0.01)
+    monkeypatch.setattr(sources, "_LOOK_S", 0.01)
+    with pytest.raises(SourceFault, match=r"no token within 0.01 s"):
+        fetch_of(_program(tmp_path, "import subprocess; subprocess.Popen(['sleep', '5']); open('/dev/zero').read()"))()
 
 
 def test_a_program_that_cannot_start_is_a_fault(tmp_path: Path) -> None:
@@ -153,18 +163,21 @@ def test_tokens_of_google_and_microsoft(monkeypatch: pytest.MonkeyPatch) -> None
     assert 3590 < (token.lifetime_s or 0) <= 3600
 
 
-def test_a_failing_package_is_quoted_by_its_class_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text of a package's error may contain a secret."""
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_a_failing_package_is_quoted_by_its_class_only(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text of an error may contain a secret. A package that ends its thread has failed, too."""
 
     def default(**_: object) -> None:
-        raise RuntimeError("the key sk-secret is wrong")
+        raise kind("the key sk-secret is wrong")
 
     _module(monkeypatch, "google")
     _module(monkeypatch, "google.auth", default=default)
     sys.modules["google"].auth = sys.modules["google.auth"]  # type: ignore[attr-defined]
     _module(monkeypatch, "google.auth.transport")
     _module(monkeypatch, "google.auth.transport.requests", Request=object)
-    with pytest.raises(SourceFault, match="RuntimeError") as caught:
+    with pytest.raises(SourceFault, match=kind.__name__) as caught:
         fetch_of(Source("google"))()
     assert "secret" not in str(caught.value)
 

@@ -15,7 +15,9 @@ Sources, read on 28 November 2026:
 
 import importlib.util
 import os
+import selectors
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,6 +43,7 @@ FILE_EVERY_S: Final = 5.0
 """Time between two looks at a watched file."""
 
 _PROGRAM_S_MAX: Final = 60.0
+_LOOK_S: Final = 1.0  # between two looks at whether a silent program is late
 _AWS_S_MAX: Final = 12 * 3600.0
 _GOOGLE_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 _EXEC_INFO: Final = (
@@ -136,9 +139,7 @@ def _from_program(command: tuple[str, ...]) -> Token:
     name = Path(command[0]).name
     environment = {"KUBERNETES_EXEC_INFO": _EXEC_INFO, **os.environ}
     try:
-        ended = subprocess.run(
-            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PROGRAM_S_MAX, env=environment, check=False
-        )
+        code, output = _run(command, environment)
     except FileNotFoundError:
         raise SourceFault(f"the program {name} does not exist; check the path in `command`") from None
     except subprocess.TimeoutExpired:
@@ -146,12 +147,44 @@ def _from_program(command: tuple[str, ...]) -> Token:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "an argument contains a zero byte"
         raise SourceFault(f"the program {name} cannot be started: {reason}") from None
-    if ended.returncode:
-        raise SourceFault(f"the program {name} ended with code {ended.returncode}; run it to see its message")
+    if len(output) > TEXT_BYTES_MAX:
+        raise SourceFault(f"the program {name} printed more than {TEXT_BYTES_MAX} bytes and was ended")
+    if code:
+        raise SourceFault(f"the program {name} ended with code {code}; run it to see its message")
     try:
-        return read_exec_credential(ended.stdout[:TEXT_BYTES_MAX], datetime.now(UTC))
+        return read_exec_credential(output, datetime.now(UTC))
     except NotAToken as error:
         raise SourceFault(f"the program {name} printed no usable token: {error}") from None
+
+
+def _run(command: tuple[str, ...], environment: dict[str, str]) -> tuple[int, bytes]:
+    """Return the exit code of a program and its output; one that prints more than `TEXT_BYTES_MAX` is ended.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended in time, and was ended.
+    """
+    null, pipe, output = subprocess.DEVNULL, subprocess.PIPE, b""
+    late = threading.Event()
+    timer = threading.Timer(_PROGRAM_S_MAX, late.set)
+    timer.daemon = True
+    with subprocess.Popen(command, stdin=null, stdout=pipe, stderr=null, env=environment, bufsize=0) as running:
+        try:
+            timer.start()
+            assert running.stdout is not None
+            with selectors.DefaultSelector() as ready:
+                ready.register(running.stdout, selectors.EVENT_READ)
+                while len(output) <= TEXT_BYTES_MAX and not late.is_set():
+                    if ready.select(_LOOK_S):
+                        piece = running.stdout.read(TEXT_BYTES_MAX)
+                        output += piece
+                        if not piece:  # its end
+                            return running.wait(_PROGRAM_S_MAX), output
+            if late.is_set():
+                raise subprocess.TimeoutExpired(command, _PROGRAM_S_MAX)
+            return 0, output
+        finally:
+            timer.cancel()
+            running.kill()
 
 
 def _from_file(file: Path) -> Token:
@@ -165,7 +198,7 @@ def _from_file(file: Path) -> Token:
         raise SourceFault(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _unavailable(name: str, error: Exception) -> SourceFault:
+def _unavailable(name: str, error: BaseException) -> SourceFault:
     """Return the fault of a package's failure: its class, because its text may contain a secret."""
     if isinstance(error, ImportError):
         return SourceFault(package_fault(name) or f"credential {name}: the package cannot be imported")
@@ -204,7 +237,7 @@ class _Aws:
             value = provide_token(self._source.region, self, whole_s)
         except (SourceFault, NotAToken):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _unavailable("aws", error) from None
         return Token(value, left_s)
 
@@ -229,7 +262,7 @@ class _Google:
             left_s = None if end is None else ends_at(end.replace(tzinfo=UTC), datetime.now(UTC))
         except (SourceFault, NotAToken):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _unavailable("google", error) from None
         return Token(str(value), 3600.0 if left_s is None else left_s)
 
@@ -251,6 +284,6 @@ class _Azure:
             left_s = ends_at(datetime.fromtimestamp(found.expires_on, UTC), datetime.now(UTC))
         except NotAToken:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _unavailable("azure", error) from None
         return Token(str(found.token), left_s)
