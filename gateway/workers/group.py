@@ -41,7 +41,7 @@ class Worker:
         revision: revision of the state that it has; None until it has begun, or has the state of this supervisor.
         is_ready: True if it serves and answers.
         ready_s: loop time since which it does; None before.
-        counts: counters and usage of its last answer; None before.
+        counts: counters and usage of the answer to the latest question; None before.
         ended: its last message; None before.
         reason: reason of its end, from the top process; "" before.
         share_name: name among the processes that share limits.
@@ -57,9 +57,15 @@ class Worker:
         self.is_ready = False
         self.ready_s: float | None = None
         self.counts: Counts | None = None
+        self._counts_asked_s = 0.0
         self.ended: WorkerEnded | None = None
         self.reason = ""
         self.share_name = f"{number}-{process}"
+
+    def keep(self, counts: Counts, asked_s: float) -> None:
+        """Keep the counts of an answer, unless a later question was answered before: no counter goes back."""
+        if asked_s >= self._counts_asked_s:
+            self.counts, self._counts_asked_s = counts, asked_s
 
 
 class WorkerGroup:
@@ -270,8 +276,9 @@ class WorkerGroup:
 
     async def read_counts(self) -> None:
         """Record the counts of all workers now."""
+        asked_s = self._loop.time()
         for worker, parts in await self.read_parts("counts", Counts):
-            worker.counts = joined_counts(parts)
+            worker.keep(joined_counts(parts), asked_s)
 
     def on_hung(self, process: int) -> None:
         """Ask a worker nothing until it answers again."""

@@ -75,9 +75,10 @@ class GroupView:
 
     async def scrape(self) -> Scrape:
         scrapes: list[WorkerScrape] = []
+        asked_s = asyncio.get_running_loop().time()
         for worker, parts in await self._group.read_parts("scrape", WorkerScrape):
             scrape = joined_scrape(parts)
-            worker.counts = scrape.counts  # so that no counter goes back when the worker is killed
+            worker.keep(scrape.counts, asked_s)  # so that no counter goes back when the worker is killed
             scrapes.append(scrape)
         instruments = Instruments()
         ended = self._own.instruments.dump_parts(), self._group.dead.dump_parts()

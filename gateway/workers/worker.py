@@ -253,6 +253,7 @@ class _Worker:
         for change in begin.tokens:
             self._gateway.tokens.put(change.source, change.state)
         self._prepared: Topology | None = None
+        self._preparing = asyncio.Lock()  # a call that came too late for its answer may still be under way
         self._feeds = False
         self._gateway.hub.listeners.append(self._on_event)
         self._beginning = begin
@@ -435,6 +436,10 @@ class _Worker:
             return SwitchReplicaDone(error=type(error).__name__, message=error.message)
 
     async def _prepare(self, payload: bytes) -> Prepared:
+        async with self._preparing:
+            return await self._prepare_now(payload)
+
+    async def _prepare_now(self, payload: bytes) -> Prepared:
         self._abandon()
         try:
             prepare = msgspec.msgpack.decode(payload, type=Prepare)
