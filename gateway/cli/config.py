@@ -20,8 +20,7 @@ from gateway.config.key_list import read_keys
 from gateway.config.loader import json_schema, load, masked
 from gateway.config.replica_list import read_replicas
 from gateway.config.settings import Replicas, Settings
-from gateway.server.credentials.board import missing_package
-from gateway.server.tracing import missing_exporter
+from gateway.server.extras import missing_extra
 
 
 def check_config(arguments: argparse.Namespace) -> ExitCode:
@@ -41,7 +40,7 @@ def check_file(file: Path, env: Mapping[str, str], *, to_run: bool = True) -> Ex
         settings = load(file, env, read_environment(os.environ).settings)
     except ConfigError as error:
         return report_problems(error)
-    if fault := missing_exporter(settings.tracing) or missing_package(settings):
+    if fault := missing_extra(settings):
         (fail if to_run else warn)(fault)
         if to_run:
             return ExitCode.BAD_CONFIG

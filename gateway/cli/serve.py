@@ -27,13 +27,11 @@ from gateway.config.discovered import pools as listing_pools
 from gateway.config.errors import ConfigError
 from gateway.config.loader import load
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
-from gateway.server.credentials.board import missing_package
+from gateway.server.extras import missing_extra
 from gateway.server.hot_restart import Predecessor, predecessor
 from gateway.server.http_server import ListenError
 from gateway.server.process import Addresses, run
-from gateway.server.redis_share import missing_client
 from gateway.server.sockets import InheritError
-from gateway.server.tracing import missing_exporter
 from gateway.version import VERSION
 
 _CONNECT_S_MAX = 1.0
@@ -66,7 +64,7 @@ def _serve(arguments: argparse.Namespace, before: Predecessor) -> ExitCode:
     environment = read_environment(os.environ)
     read = partial(load, file, os.environ, environment.settings)
     settings = read() if arguments.model is None else settings_of(arguments, os.environ, environment)
-    if fault := missing_client(settings.share) or missing_exporter(settings.tracing) or missing_package(settings):
+    if fault := missing_extra(settings):
         fail(fault)
         return ExitCode.BAD_CONFIG
     if arguments.model is not None and arguments.kind is None:

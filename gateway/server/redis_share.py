@@ -8,7 +8,6 @@ import logging
 import random
 import secrets
 import ssl
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from gateway.config.settings import ShareSettings
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
     from gateway.share.redis import RedisEngine
 
 _PAUSE_S: Final = 1.0  # after a bug, before the next connect
-
-
-def missing_client(share: ShareSettings | None) -> str | None:
-    """Return the error if `share` is set and redis-py is not installed; otherwise None."""
-    if share is None or find_spec("redis") is not None:
-        return None
-    return "`share` needs redis-py, which is not installed; run `pip install 'redis>=8.1'`"
 
 
 def open_redis(share: ShareSettings, tasks: asyncio.TaskGroup) -> "RedisEngine":

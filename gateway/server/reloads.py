@@ -15,13 +15,13 @@ from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
 from gateway.events import Event
 from gateway.process_events import ConfigReloaded, ReplicaSwitched
-from gateway.server.credentials.board import missing_package, token_sources
+from gateway.server.credentials.board import token_sources
 from gateway.server.discovery.driver import Discovery
+from gateway.server.extras import missing_extra
 from gateway.server.key_watch import check_names
 from gateway.server.model_parts import Foundation
 from gateway.server.switches import Switches
 from gateway.server.topology import InForce, Topology, build_in_steps, build_topology
-from gateway.server.tracing import missing_exporter
 from ttft_gateway.credentials.sources import Source
 
 _FIXED = (
@@ -164,7 +164,7 @@ class Reloads:
         check_reload(self._in_force.topology.settings, settings)
         if self._foundation.listed is not None:
             check_names(settings, self._foundation.listed.keys.by_name)
-        if fault := missing_exporter(settings.tracing) or missing_package(settings):
+        if fault := missing_extra(settings):
             raise ReloadFailed(fault)
 
     def abandon(self, topology: Topology) -> None:

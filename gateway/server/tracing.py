@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 from gateway.config.settings import TracingSettings
@@ -15,20 +14,6 @@ from gateway.server.topology import InForce
 
 _TRACED: Final = (RequestEnded, RequestRejected)
 _CLOSE_S_MAX: Final = 2.0  # a receiver that does not answer must not delay the end of the process
-
-
-def missing_exporter(tracing: TracingSettings | None) -> str | None:
-    """Return the error if `tracing` is set and OpenTelemetry's messages are not installed; otherwise None."""
-    if tracing is None or _is_installed():
-        return None
-    return "`tracing` needs opentelemetry-proto, which is not installed; install the project with its extra `otel`"
-
-
-def _is_installed() -> bool:
-    try:
-        return find_spec("opentelemetry.proto.trace") is not None
-    except ModuleNotFoundError:  # a package around it is missing
-        return False
 
 
 class Tracing:

@@ -153,13 +153,14 @@ def test_secrets_are_masked(capsys: pytest.CaptureFixture[str], config: Path) ->
     assert "sk-very-secret" not in out
 
 
+@pytest.mark.parametrize("command", ["serve", "check-config"])
 def test_sharing_without_its_client(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, config: Path
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, config: Path
 ) -> None:
-    """The start ends with the name of the extra, before anything is opened."""
+    """The start and the check of the configuration end with the name of the package, before anything is opened."""
     monkeypatch.setitem(sys.modules, "redis", None)
     config.write_text(CONFIG + 'share: {url: "redis://127.0.0.1:1", password: s3cret}')
-    assert main(["serve", "--config", str(config)]) == ExitCode.BAD_CONFIG
+    assert main([command, "--config", str(config)]) == ExitCode.BAD_CONFIG
     err = capsys.readouterr().err
     assert "`share` needs redis-py, which is not installed; run `pip install 'redis>=8.1'`" in err
     assert "s3cret" not in err

@@ -13,7 +13,7 @@ from gateway.server.credentials.keepers import TokenState
 from gateway.server.upstreams import source_of
 from providers.upstream import HttpEndpoint
 from ttft_gateway.apis.catalog import Auth
-from ttft_gateway.credentials.sources import Source, package_fault
+from ttft_gateway.credentials.sources import Source
 from ttft_gateway.routing.replicas import Replica
 
 _NO_TOKEN = TokenState(None, "its token has not arrived yet")
@@ -81,9 +81,3 @@ def token_sources(settings: Settings) -> Collection[Source]:
     """Return the sources of the tokens in settings."""
     rows = (row for model in settings.models for pool in pools(model) for row in pool.replicas)
     return dict.fromkeys(source for row in rows if (source := source_of(row)) is not None)
-
-
-def missing_package(settings: Settings) -> str | None:
-    """Return the reason for which a source of tokens cannot be used here; None if all can be."""
-    faults = (package_fault(source.name) for source in token_sources(settings))
-    return next((fault for fault in faults if fault is not None), None)
