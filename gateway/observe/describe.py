@@ -36,6 +36,7 @@ LeaveOut = Callable[[str], AbstractContextManager[None]]
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 _INTERVAL = (0.1, 0.9)
 _CURVE_POINTS = 32
+_FIT_ERROR = math.exp(0.3)  # the fit follows the mean level up to this factor only: noise may account for it
 
 
 def pool_state(model: str, pool: Pool, now_s: float, draining: Collection[Replica] = ()) -> Iterator[PoolState | None]:
@@ -159,8 +160,13 @@ def _is_suspect(pool: Pool, replica: Replica, now_s: float) -> bool:
 
 
 def _level(pool: Pool, replica: Replica, now_s: float) -> float:
-    """Return the slowness of a replica; of one that has stopped answering only a lower bound is known."""
+    """Return the slowness of a replica; of one that has stopped answering only a lower bound is known.
+
+    A lone replica is compared with its own past only: what its fit does not explain counts as usual, and quicker is 1.
+    """
     level = pool.learning.predictor.levels.get(replica.name, 1.0)
+    if pool.is_single:
+        level = max(1.0, level / _FIT_ERROR)
     return max(level, LATE_PREDICTIONS) if pool.loads.is_suspect(replica, now_s) else level
 
 

@@ -1,12 +1,18 @@
 """The picture of a model for people: estimates at the quantiles asked for, and what they rest on."""
 
+import random
 from typing import Any
+
+import pytest
 
 from defaults import default_hedging, default_timeouts
 from gateway.observe.describe import describe, pool_state
 from gateway.race.context import Model
+from pooled import send
 from scripted import Scripted, answer
 from ttft_gateway.apis.base import RateLimit, Resource
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.limits.bucket import Limit, Spend
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.pool import Pool
@@ -42,6 +48,27 @@ def test_estimates_at_any_quantile() -> None:
     assert near(seen["p75"], 6700)
     assert near(estimate["p75"], 7500)  # of 100 attempts 75 have ended by then
     assert near(ratio["p75"], 7.5)
+
+
+@pytest.mark.parametrize(
+    ("names", "factor", "levels"),
+    [("a", 1.0, (1.0, 1.0)), ("a", 0.3, (1.0, 1.0)), ("a", 6.0, (1.5, 6.0)), ("ab", 0.3, (0.0, 0.9))],
+)
+def test_levels_and_predictions_of_short_prompts(names: str, factor: float, levels: tuple[float, float]) -> None:
+    """A lone replica has level 1 unless it is slower than usual; predictions are for the median prompt, never 0."""
+    rng, pool = random.Random(1), Pool("m", [Replica(name, Scripted()) for name in names], default_hedging())
+    for number in range(400):
+        ttft_s = 0.2 * rng.lognormvariate(0.0, 0.4) * (factor if number >= 360 else 1.0)
+        attempt = send(pool, number % len(names), float(number), RequestFacts(prompt_tokens=rng.uniform(12.0, 20.0)))
+        attempt.content_s = number + ttft_s
+        pool.on_content(attempt, attempt.content_s)
+        pool.on_end(attempt, Outcome.FINISHED, attempt.content_s, None)
+    pool.learning.predictor.fold(400.0)
+    pools: Any = describe(Model("m", [pool], default_timeouts()), 400.0)["pools"]
+    for replica in pools[0]["replicas"]:
+        assert levels[0] <= replica["level"] <= levels[1]
+        predicted = replica["predicted_ms"]
+        assert 20.0 < predicted["p10"] < predicted["ttft"] < predicted["p90"] < 3_000.0
 
 
 def test_unknown_quantiles_are_not_estimated() -> None:
