@@ -77,6 +77,7 @@ class _Slot:
         """Begin with a new process."""
         control.setblocking(False)  # a process that hangs must not stop this one
         self.process, self.control, self.missed = process, control, 0
+        self.stillness.begin()
         self.due_s = None
         self.ready_s = _now_s() if self.number == SUPERVISOR else None
 

@@ -40,7 +40,7 @@ from gateway.server.topology import Topology
 from gateway.share.hub import HubEngine
 from gateway.share.messages import NamedEngine
 from gateway.share.sync import Reach
-from gateway.workers.board import Board, ConnectionTurns
+from gateway.workers.board import Board, ConnectionTurns, Slot
 from gateway.workers.channel import Channel, Control, Handler, connect
 from gateway.workers.keys import METHOD, WorkerKeys
 from gateway.workers.messages import (
@@ -97,18 +97,20 @@ async def work(forked: Forked, tune: Tune | None = None) -> ExitReport:
     """
     give_memory_back()
     async with asyncio.TaskGroup() as tasks:
-        beating = tasks.create_task(forked.board[forked.member.number or 0].keep_beating())
         commands = _Commands()
         link = _Link(tasks, forked, commands)
         begin = await link.begin()
         report = ExitReport(0, signal.SIGTERM)
         if begin is not None:
             worker = _Worker(forked, link.channel, tasks, begin, tune)
+            beating = tasks.create_task(worker.beat(forked.board[forked.member.number or 0]))
             link.handlers |= worker.handlers()
             link.on_again = worker.on_again
             report = await worker.serve(commands)
-        await link.close()
-        beating.cancel()
+            await link.close()
+            beating.cancel()
+        else:
+            await link.close()
     return report
 
 
@@ -237,7 +239,7 @@ class _Worker:
         member = forked.member
         self._listen = forked.listen
         self._turns = ConnectionTurns(forked.board, member.number or 0)
-        self._is_ready = False
+        self._ready = asyncio.Event()
         self._workers = member.workers
         self._number = member.number
         self._channel = channel
@@ -293,7 +295,7 @@ class _Worker:
         if self._keys is not None:
             await self._keys.begin(commands.draining)
         following = [] if self._keys is None else [tasks.create_task(self._keys.run())]
-        self._is_ready = True
+        self._ready.set()
         self.report(restored)
         accepting = tasks.create_task(self._accept(commands, server))
         cut = await self._run(commands, server)
@@ -306,6 +308,11 @@ class _Worker:
         self._channel.send("ended", WorkerEnded(cut, counts, await gateway.learned_state.collect()))
         return ExitReport(0, signal.SIGTERM if commands.ending.is_set() else None)
 
+    async def beat(self, slot: Slot) -> None:
+        """Beat from now on if this worker can serve; thousands of models may be built for longer than a hang lasts."""
+        await self._ready.wait()
+        await slot.keep_beating()
+
     def on_again(self) -> None:
         """Go on with a new supervisor."""
         self.report()
@@ -314,7 +321,7 @@ class _Worker:
 
     def report(self, restored: Restored | None = None) -> None:
         """Report to the supervisor that this worker can serve."""
-        if self._is_ready:
+        if self._ready.is_set():
             self._channel.send("ready", Ready(restored))
 
     async def _accept(self, commands: _Commands, server: HttpServer) -> None:
