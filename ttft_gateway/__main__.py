@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, distribution
 
 _NOT_INSTALLED = 2  # the exit code for a command line that cannot be run
+_INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def gateway() -> int:
@@ -30,7 +31,10 @@ def _run(name: str) -> int:
             file=sys.stderr,
         )
         return _NOT_INSTALLED
-    return int(commands[name].load()())
+    try:
+        return int(commands[name].load()())
+    except KeyboardInterrupt:  # while modules are imported
+        return _INTERRUPTED
 
 
 if __name__ == "__main__":

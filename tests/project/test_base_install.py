@@ -43,6 +43,18 @@ print(*loaded)
 print(*[each.__qualname__ for each in classes if hasattr(each, "__dataclass_fields__")])
 """
 MODULES_MAX = 72  # of this package, for a transport
+INTERRUPTED = """
+import importlib.metadata
+import sys
+class Commands(dict):
+    def load(self):
+        raise KeyboardInterrupt
+class Distribution:
+    entry_points = {name: Commands() for name in ("ttft-gateway", "ttft-bench")}
+importlib.metadata.distribution = lambda name: Distribution
+import ttft_gateway.__main__ as commands
+sys.exit(getattr(commands, sys.argv[1])())
+"""
 COMMANDS_WITHOUT_SERVE = """
 import importlib.metadata
 import sys
@@ -92,6 +104,12 @@ def test_a_command_without_the_extra_names_it(command: str) -> None:
     done = _run(COMMANDS_WITHOUT_SERVE, command)
     assert done.returncode == 2, done.stderr
     assert re.fullmatch(r"ttft-(gateway|bench): only the client library .*\"ttft-gateway\[serve\]\"\n", done.stderr)
+
+
+def test_ctrl_c_while_modules_are_imported_prints_nothing() -> None:
+    """Ctrl-C before a command has begun ends it with exit code 130 and without a traceback."""
+    done = _run(INTERRUPTED, "gateway")
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_the_command_of_the_base_runs_the_gateway() -> None:
