@@ -145,7 +145,9 @@ def usual_delay_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
         return None
     predicted_s = _usual_ttft_s(pool, replica, now_s)
     if predicted_s is None:
-        return None
+        if plan.curve is not None:
+            return None
+        predicted_s = 0.0  # a fixed delay does not depend on it
     settings = pool.settings
     if settings.ttft_target_s is not None:
         return plan.target_delay_s(

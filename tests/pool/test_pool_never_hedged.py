@@ -50,6 +50,14 @@ def test_what_the_configuration_rules_out_has_its_own_reason(billing: list[bool 
     assert usual_delay_s(pool, pool.replicas[0], 0.0) is None
 
 
+def test_a_configured_delay_is_shown_before_any_request() -> None:
+    """The delay of the static policy needs no sample, and is at least the minimum delay."""
+    for delay_s, shown_s in ((0.3, 0.3), (0.001, 0.005)):
+        settings = default_hedging(policy=Policy.STATIC, static_delay_s=delay_s, hedge_delay_min_s=0.005)
+        pool = Pool("m", [Replica("a", Scripted()), Replica("b", Scripted())], settings)
+        assert usual_delay_s(pool, pool.replicas[0], 0.0) == shown_s
+
+
 def test_no_replica_is_for_what_may_be_tried_later() -> None:
     """A replica that takes hedges and is not healthy now is no reason that lasts."""
     pool = built(True, True, False)

@@ -273,8 +273,10 @@ class Learning:
         return self._plans[key]
 
     def last_plan(self, replica: str) -> Plan | None:
-        """Return the last plan, without making one; for display."""
-        return self._plans.get("" if self._policy is Policy.ADAPTIVE else replica)
+        """Return the last plan, without learning one; for display."""
+        if self._policy is _STATIC:
+            return self.plan(replica, 0.0)
+        return self._plans.get("" if self._policy is _ADAPTIVE else replica)
 
     def _adaptive(self, now_s: float) -> Plan | None:
         """Make a new plan if there are enough new samples, else return the last one."""
