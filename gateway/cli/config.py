@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gateway.cli.environment import read_environment
-from gateway.cli.hedging import hedging_details, hedging_summary, pools
+from gateway.cli.hedging import hedging_details, hedging_summary
 from gateway.cli.parser import CONFIG_FILE, CONFIG_VARIABLE, PROGRAM, ExitCode
 from gateway.cli.terminal import fail, warn
-from gateway.config.discovered import PoolPlace, expected, sources, with_rows
+from gateway.config.discovered import PoolPlace, expected, pools, sources, with_rows
 from gateway.config.errors import ConfigError
 from gateway.config.key_list import read_keys
 from gateway.config.loader import json_schema, load, masked
@@ -51,7 +51,7 @@ def check_file(file: Path, env: Mapping[str, str], *, to_run: bool = True) -> Ex
         keys = {} if settings.keys_from is None else read_keys(Path(settings.keys_from), settings)
     except ConfigError as error:
         return report_problems(error)
-    replicas = sum(len(pool) for model in with_rows(settings, listed).models for pool in pools(model))
+    replicas = sum(len(pool.replicas) for model in with_rows(settings, listed).models for pool in pools(model))
     counts = [_count(len(settings.models), "model"), _count(replicas, "replica")]
     if keys:
         counts.append(f"{_count(len(keys), 'key')} of keys_from")

@@ -6,6 +6,7 @@ what the on-call switch does are shown on the admin address. No units.
 
 from collections.abc import Iterator, Sequence
 
+from gateway.config.discovered import pools
 from gateway.config.settings import ModelSettings, Replicas, Settings
 from ttft_gateway.hedging.outcomes import Denial
 from ttft_gateway.hedging.possible import EXPLANATIONS, HedgeTarget, never_hedged
@@ -28,7 +29,7 @@ _BARRED = {
 
 def is_hedged(settings: Settings, model: ModelSettings) -> bool:
     """Return True if requests sent to at least one replica of the model can be hedged."""
-    return any(None in _reasons(settings, model, pool).values() for pool in pools(model))
+    return any(None in _reasons(settings, model, pool.replicas).values() for pool in pools(model))
 
 
 def hedging_summary(settings: Settings, model: ModelSettings) -> str:
@@ -53,8 +54,8 @@ def hedging_details(settings: Settings, model: ModelSettings) -> Iterator[str]:
     """Yield a line for each replica with a restriction, then the settings that lift it; less if hedging is off."""
     is_barred = False
     for pool in pools(model):
-        reasons = _reasons(settings, model, pool)
-        for row, target in zip(pool, _targets(pool), strict=True):
+        reasons = _reasons(settings, model, pool.replicas)
+        for row, target in zip(pool.replicas, _targets(pool.replicas), strict=True):
             reason, is_off, parts = reasons[row.name], reasons[row.name] is Denial.OFF, []
             if row.backup_only:
                 parts.append(_BACKUP_ONLY if target.barred is None and not is_off else _FAILOVER_ONLY)
@@ -67,11 +68,6 @@ def hedging_details(settings: Settings, model: ModelSettings) -> Iterator[str]:
                 yield f"{row.name} ({row.kind}): {'; '.join(parts)}"
     if is_barred:
         yield _CURES
-
-
-def pools(model: ModelSettings) -> list[Replicas]:
-    """Return the replicas of a model, then the replicas of each of its fallbacks."""
-    return [model.replicas, *(fallback.replicas for fallback in model.fallbacks)]
 
 
 def _targets(pool: Replicas) -> list[HedgeTarget]:

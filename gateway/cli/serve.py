@@ -15,15 +15,14 @@ from urllib.parse import unquote, urlsplit
 
 from gateway.cli.config import cautions, config_path, report_no_file, report_problems
 from gateway.cli.environment import read_environment
-from gateway.cli.hedging import hedging_summary, is_hedged, pools
+from gateway.cli.hedging import hedging_summary, is_hedged
 from gateway.cli.kinds import detect_kinds
 from gateway.cli.options import settings_of
 from gateway.cli.parser import PROGRAM, ExitCode, parse
 from gateway.cli.process import run_until_end, stderr_off_loop
 from gateway.cli.terminal import bold, fail, warn
 from gateway.cli.workers import serve_with_workers, worker_count
-from gateway.config.discovered import expected, name_of
-from gateway.config.discovered import pools as listing_pools
+from gateway.config.discovered import expected, name_of, pools
 from gateway.config.errors import ConfigError
 from gateway.config.loader import load
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
@@ -125,7 +124,7 @@ def _introduction(settings: Settings, addresses: Addresses, generated_key: str |
 
 def _shown_names(model: ModelSettings) -> str:
     pools_shown = []
-    for pool in listing_pools(model):
+    for pool in pools(model):
         names = [f"{row.name} (backup_only)" if row.backup_only else row.name for row in pool.replicas]
         pools_shown.append(", ".join([*names, *([] if pool.discover is None else [name_of(pool.discover)])]))
     return " then ".join(pools_shown)
@@ -137,7 +136,7 @@ async def _warn_of_unreachable(settings: Settings) -> None:
         urlsplit(replica.base_url).netloc: (model, replica)
         for model in settings.models
         for pool in pools(model)
-        for replica in pool
+        for replica in pool.replicas
     }
     connecting = asyncio.Semaphore(_CONNECTS_MAX)
     faults: list[str] = []

@@ -8,7 +8,7 @@ from itertools import groupby
 import msgspec
 
 from gateway.cli.importing.source import ForeignFile
-from gateway.config.document import Loc
+from gateway.config.document import Loc, path
 
 _REFERENCE = re.compile(r"os\.environ/([A-Za-z_][A-Za-z0-9_]*)")
 
@@ -133,5 +133,4 @@ def references(data: object) -> frozenset[str]:
 
 def setting(loc: Loc) -> str:
     """Format a path as `model_list[0].litellm_params.rpm`, printable in one line."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
-    return re.sub(r"[^!-~]", "?", text)[:120]
+    return re.sub(r"[^!-~]", "?", path(loc))[:120]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.cli.hedging import pools
 from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS
+from gateway.config.discovered import pools
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 from gateway.server.upstreams import native_apis
 from ttft_gateway.apis.base import Api
@@ -46,7 +46,7 @@ def targets(settings: Settings, model: str | None, replica: str | None) -> list[
         for each in settings.models
         if model in (None, each.name)
         for pool, timeouts in zip(pools(each), settings.timeouts_by_pool(each), strict=True)
-        for candidate in pool
+        for candidate in pool.replicas
         if replica in (None, candidate.name)
     ]
 
