@@ -38,7 +38,6 @@ from gateway.share.rows import (
     OVERDUE_MS_MAX,
     PENDING,
     PENDING_MAX,
-    SENT,
     STEP_SAMPLES,
     STEPS,
     TALLY,
@@ -52,9 +51,8 @@ from ttft_gateway.pool.loads import Loads, ReplicaLoad
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import FAILURES_TO_OPEN, OPEN_S, BreakerState, Replica
 
-_FORM: Final = "load2"  # of the rows; another meaning of a place is another form
-_NOTHING: Final = (0,) * TALLY.stop
-_TALLY_PLACES: Final = TALLY.stop - TALLY.start
+_FORM: Final = "load3"  # of the rows; another meaning of a place is another form
+_NOTHING: Final = (0,) * (OVERDUE + 1)
 _OVERDUE_S_MIN: Final = 0.1  # an attempt that is overdue for less may have been answered since the report
 _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no failing one; more than a period
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
@@ -156,7 +154,7 @@ class LoadExchange:
         """Return the row of each replica, and the credits; the same object if nothing has changed."""
         is_due = now_s >= self._credits_s + _CREDITS_S
         if self._still is None:
-            before, self._own = self._own, self._rows(now_s)
+            before, self._own = self._own, self._rows(now_s, is_due=is_due)
             if before != self._own:
                 is_due, self._reported = True, {}
         if is_due and self._report_credits(now_s):
@@ -165,7 +163,7 @@ class LoadExchange:
             self._reported = self._own | {_CREDITS: self._credits}
         return self._reported
 
-    def _rows(self, now_s: float) -> dict[str, Row]:
+    def _rows(self, now_s: float, *, is_due: bool) -> dict[str, Row]:
         """Return the row of each replica, and note if none can change before the next request."""
         predictor = self.pool.learning.predictor
         if predictor.steps is None:
@@ -175,7 +173,7 @@ class LoadExchange:
         for replica, load in self.pool.loads.of.items():
             row = self._own.get(replica.name)
             if row is None or not _is_same(row, replica, load):
-                row = rows[replica.name] = self._row(replica, load, now_s)
+                row = rows[replica.name] = self._row(replica, load, now_s, is_due=is_due)
                 is_still = is_still and _is_same(row, replica, load)
             rows[replica.name] = row
             is_still = is_still and replica.breaker.state is BreakerState.CLOSED
@@ -183,28 +181,30 @@ class LoadExchange:
             self._still = self._counts()
         return rows
 
-    def _row(self, replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
-        """Return the row of a replica."""
+    def _row(self, replica: Replica, load: ReplicaLoad, now_s: float, *, is_due: bool) -> Row:
+        """Return the row of a replica; the last one if only the level has changed, unless that is due."""
         predictor, name = self.pool.learning.predictor, replica.name
         steps = (predictor.steps or {}).get(name, (0.0, 0))
         *tally, excess = predictor.tally(name)
-        counts = (load.sent, load.contents, steps[1], round(LEVEL_UNIT * steps[0]), *tally, ceil(LEVEL_UNIT * excess))
+        counts = (load.contents, steps[1], round(LEVEL_UNIT * steps[0]), *tally, ceil(LEVEL_UNIT * excess))
         base = self._bases.setdefault(name, counts)
-        if counts[2] < base[2]:  # another predictor
-            base = self._bases[name] = (*base[:2], *[0] * (len(base) - 2))
+        if counts[1] < base[1]:  # another predictor
+            base = self._bases[name] = (base[0], *[0] * (len(base) - 1))
         since = [count - before for count, before in zip(counts, base, strict=True)]
         load.others.reported = load.sent
         old, level = self._own.get(name), round(LEVEL_UNIT * predictor.level(name))
         if old is not None and abs(level - old[LEVEL]) < _LEVEL_MOVE:
             level = old[LEVEL]
-        return (
+        row = (
             replica.own_in_flight,
             min(PENDING_MAX, max(0, round(load.pending - load.others.pending))),
-            *since[:-_TALLY_PLACES],
+            *since[:3],
             level,
+            *since[3:],
             *_trouble(replica, load, now_s),
-            *since[-_TALLY_PLACES:],
         )
+        is_moved = old is None or is_due or (*row[:LEVEL], *row[LEVEL + 1 :]) != (*old[:LEVEL], *old[LEVEL + 1 :])
+        return row if is_moved or old is None else old
 
     def _report_credits(self, now_s: float) -> bool:
         """Replace the reported credits if they differ by an eighth; earnings of less than a second are not reported."""
@@ -262,7 +262,7 @@ class LoadExchange:
         if name not in rows:
             return _NOTHING
         try:
-            return checked(rows[name], LOAD, others, optional=_TALLY_PLACES)
+            return checked(rows[name], LOAD, others)
         except ValueError as error:
             self._drop(f"the loads of {name} in {self.pool.name}", str(error))
             return _NOTHING
@@ -371,7 +371,7 @@ def _put_load(replica: Replica, load: ReplicaLoad, row: Row) -> None:
 def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now_s: float) -> None:
     """Count the attempts and failures of the others as if this gateway had sent them."""
     others, breaker = load.others, replica.breaker
-    if row[SENT] > others.sent:
+    if row[IN_FLIGHT] or row[CONTENTS] > others.contents:
         load.used_s = max(load.used_s, now_s)
     if row[CONTENTS] > others.contents:
         others.answered_s, others.forgiven = now_s, max(breaker.failures, breaker.broken)
@@ -381,7 +381,7 @@ def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now
             breaker.on_success(now_s)
             loads.on_recovered(now_s)
         others.opened = False
-    others.sent, others.contents = row[SENT], row[CONTENTS]
+    others.contents = row[CONTENTS]
     is_settled = now_s >= max(others.answered_s, load.rejections.content_s) + _SETTLE_S
     due_s = now_s - row[OVERDUE_MS] / row[OVERDUE] / 1000 if row[OVERDUE] else math.inf
     load.stalls.put_others(row[LATE] if is_settled else 0, due_s)

@@ -31,20 +31,21 @@ Form: TypeAlias = Sequence[tuple[float, float]]
 """The range of each place in the row of one gateway."""
 
 # The places of a replica's load, see gateway/share/loads.py. Zeros at the end are not sent.
-IN_FLIGHT, PENDING, SENT, CONTENTS, STEP_SAMPLES, STEPS, LEVEL, FAILURES, LATE, OVERDUE_MS, OVERDUE = range(11)
-TALLY: Final = slice(11, 15)  # of attempts; an earlier version does not send these places
+IN_FLIGHT, PENDING, CONTENTS, STEP_SAMPLES, STEPS, LEVEL = range(6)
+TALLY: Final = slice(6, 10)  # of attempts
+FAILURES, LATE, OVERDUE_MS, OVERDUE = range(10, 14)
 LOAD: Final[Form] = (
     (0, _ATTEMPTS_MAX),
     (0, PENDING_MAX),
-    *3 * ((0, _COUNT_MAX),),
+    *2 * ((0, _COUNT_MAX),),
     (-_STEPS_MAX, _STEPS_MAX),
     (-_LEVEL_MAX, _LEVEL_MAX),
+    *3 * ((0, _COUNT_MAX),),
+    (0, _LEVEL_MAX * _COUNT_MAX),
     (0, OF_ONE_MAX),
     (0, OF_ONE_MAX),
     (0, OVERDUE_MS_MAX),
     (0, 1),
-    *3 * ((0, _COUNT_MAX),),
-    (0, _LEVEL_MAX * _COUNT_MAX),
 )
 # Requests, prompt and answer tokens, negative after reservations that were too high; milliseconds of cool-downs, and
 # number of gateways that cool down.
@@ -52,19 +53,18 @@ USAGE: Final[Form] = (*3 * ((-_COUNT_MAX, _COUNT_MAX),), (0, 1000 * COOL_DOWN_S_
 CREDIT: Final[Form] = ((-_CREDITS_MAX, _CREDITS_MAX), (0, _CREDITS_MAX))
 
 
-def checked(row: Row, form: Form, others: int, optional: int = 0) -> Row:
+def checked(row: Row, form: Form, others: int) -> Row:
     """Return the sum of the rows of some gateways; a later version may have more places.
 
     Args:
         others: number of these gateways.
-        optional: number of places at the end that may be missing, and are then 0.
 
     Raises:
         ValueError: a value is out of range; the text is the reason.
     """
-    if len(row) < len(form) - optional:
+    if len(row) < len(form):
         raise ValueError(f"it has {len(row)} of {len(form)} values")
     for value, (least, most) in zip(row, form, strict=False):
         if not least <= value / others <= most:  # NaN is not, either
             raise ValueError(f"{value} of {others} gateways is not from {least:g} to {most:g} for each")
-    return [*row, *[0] * (len(form) - len(row))] if len(row) < len(form) else row
+    return row

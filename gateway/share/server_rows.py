@@ -46,7 +46,7 @@ _RowNumber = Annotated[int, Meta(ge=0, le=ROWS_MAX)]
 _Sum = Annotated[list[Integer], Meta(min_length=1, max_length=ROW_MAX + 1)]  # number of the row, then values
 
 _encode = Encoder().encode
-_decode = Decoder(tuple[_Count, _Count, list[_RowNumber], _RowNumber, _Count, _Count, _Count]).decode
+_decode = Decoder(tuple[_Count, _Count, list[_RowNumber], _RowNumber, _Count, _Count]).decode
 _decode_sums = Decoder(list[_Sum]).decode
 _decode_raws = Decoder(list[Raw]).decode
 _decode_sum = Decoder(_Sum).decode
@@ -135,20 +135,21 @@ class ServerRows:
         return _encode((self._database, self._number, self._epoch, self._since, changes, added))
 
     def unpack(
-        self, asks: Sequence[GaugeAsk | SliceAsk], about: bytes, sums: bytes, drop: Drop
+        self, asks: Sequence[GaugeAsk | SliceAsk], about: bytes, sums: bytes, bins: bytes, drop: Drop
     ) -> Sequence[GaugeAnswer | SliceAnswer | Lost]:
         """Return the answers; all are lost after a later message, or if the server has lost the rows.
 
         Args:
             about: answer to the last message without an answer.
-            sums: sums of rows that have changed, and bins of slices that have ended.
+            sums: sums of rows that have changed.
+            bins: bins of slices that have ended.
             drop: receives what is damaged.
         """
         self._waits -= 1
         if self._waits:
             return [Lost()] * len(asks)
         try:
-            slices = self._read(_slices(asks), about, sums, drop)
+            slices = self._read(_slices(asks), about, sums, bins, drop)
         except _DAMAGES as error:
             drop("rows", str(error))
             slices = None
@@ -213,10 +214,10 @@ class ServerRows:
     # answers
 
     def _read(
-        self, slices: Sequence[SliceAsk], about: bytes, sums: bytes, drop: Drop
+        self, slices: Sequence[SliceAsk], about: bytes, sums: bytes, bins: bytes, drop: Drop
     ) -> Sequence[SliceAnswer | Lost] | None:
         """Use an answer, and return the answers about slices; None if the server has lost all."""
-        epoch, version, numbers, count, size, present, bins = _decode(about)
+        epoch, version, numbers, count, present, bins_count = _decode(about)
         if not epoch:
             return None
         rows = len(self._unnumbered)
@@ -226,8 +227,8 @@ class ServerRows:
             gauge.numbers[name] = number
             self._rows[number] = (gauge, name)
         self._epoch, self._since, self._unnumbered = epoch, version, []
-        self._use(self._changed(_array(count, sums[:size]), drop), drop)
-        return self._slices.unpack(slices, numbers[rows:], present, _array(bins, sums[size:]), drop)
+        self._use(self._changed(_array(count, sums), drop), drop)
+        return self._slices.unpack(slices, numbers[rows:], present, _array(bins_count, bins), drop)
 
     def _changed(self, packed: bytes, drop: Drop) -> list[list[int]]:
         """Return the sums, without damaged ones."""

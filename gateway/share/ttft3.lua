@@ -2,9 +2,9 @@
 -- The engine of gateway/share/hub.py as a function of Redis or Valkey 7 and later: the same answers to the same asks. It
 -- also carries switches from host to host.
 --
--- FCALL ttft3_ask 1 "ttft3:{FLEET}:processes" PROCESS UNTIL ASKS ROWS executes a batch, and returns ANSWERS and SUMS. After
--- the time UNTIL it leases nothing. ASKS and ANSWERS are msgpack arrays; the form of each is with its function below. ROWS
--- and SUMS are about rows and slices. All keys begin with "ttft3:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live",
+-- FCALL ttft3_ask 1 "ttft3:{FLEET}:processes" PROCESS UNTIL ASKS ROWS executes a batch, and returns ANSWERS, SUMS and BINS.
+-- After the time UNTIL it leases nothing. ASKS and ANSWERS are msgpack arrays; the form of each is with its function below.
+-- ROWS and SUMS are about rows and slices, BINS about slices. All keys begin with "ttft3:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live",
 -- which is common to all wire versions. A change of meaning is a new version: another name of library, functions and keys.
 -- FCALL ttft3_revision 0 returns the revision of this text. To load another one loses the rows.
 --
@@ -336,23 +336,30 @@ local function rows_of(name, at_s)
     if at_s >= other.used_s + KEPT_S then TABLES[each] = nil end
   end
   -- free: numbers of rows that no process has. silent_s: no process is silent before. held, versions, packed: by number;
-  -- older, newer: list of the numbers by version, from the newest on.
-  -- bins: {sums, size, packed} of the slices by number, by bin; bin: the present one.
+  -- older, newer: ring of the numbers by version, with 0 between the oldest and the newest. touched: numbers of the rows that
+  -- the next version has. bins: {sums, size, packed} of the slices by number, by bin; bin: the present one.
   TABLES[name] = {bin = 0, bins = {}, epoch = math.max(math.floor(1e6 * at_s), rows and rows.epoch + 1 or 0), version = 0, free = 0,
-    silent_s = 0, size = 0, is_changed = false, processes = {}, numbers = {}, sums = {}, held = {}, versions = {}, packed = {}, older = {}, newer = {}}
+    silent_s = 0, size = 0, processes = {}, numbers = {}, sums = {}, held = {}, versions = {[0] = -1}, packed = {},
+    older = {[0] = 0}, newer = {[0] = 0}, touched = {}}
   return TABLES[name]
 end
 
-local function touch(rows, number) -- gives the next version to a row
-  rows.versions[number], rows.packed[number], rows.is_changed = rows.version + 1, false, true
-  local newest = rows.newest
-  if newest == number then return end
-  local older, newer = rows.older, rows.newer
-  local before, after = newer[number], older[number]
-  if before then older[before] = after end
-  if after then newer[after] = before end
-  if newest then newer[newest] = number end
-  older[number], newer[number], rows.newest = newest, nil, number
+local function touch(rows, number)
+  rows.touched[#rows.touched + 1] = number
+end
+
+local function renew(rows) -- gives the next version to the rows that were touched
+  if #rows.touched == 0 then return end
+  rows.version = rows.version + 1
+  local version, versions, packed, older, newer = rows.version, rows.versions, rows.packed, rows.older, rows.newer
+  for _, number in ipairs(rows.touched) do
+    local before, after = newer[number], older[number]
+    older[before], newer[after] = after, before
+    local newest = older[0]
+    older[number], newer[number], newer[newest], older[0] = newest, 0, number, number
+    versions[number], packed[number] = version, false
+  end
+  rows.touched = {}
 end
 
 local function hold(rows, number, change)
@@ -361,9 +368,24 @@ local function hold(rows, number, change)
   rows.free = rows.free + (before + change == 0 and 1 or 0) - (before == 0 and 1 or 0)
 end
 
+local function extend(row, place) -- with zeros
+  if not (place > 1 and place <= ROW_MAX + 1) then error('out of range') end
+  for each = #row + 1, place do row[each] = 0 end
+end
+
+local function trim(sum) -- zeros at the end are not sent
+  local last = #sum
+  while last > 1 and sum[last] == 0 do
+    sum[last] = nil
+    last = last - 1
+  end
+end
+
 local function remove_row(rows, own, number)
   local sum, row = rows.sums[number], own[number]
+  extend(sum, #row)
   for place, value in ipairs(row) do sum[place] = sum[place] - value end
+  trim(sum)
   own[number] = nil
   hold(rows, number, -1)
   touch(rows, number)
@@ -394,6 +416,8 @@ local function number_of(rows, name) -- 0 if there are too many
   if number or #rows.sums >= ROWS_MAX then return number or 0 end
   number = #rows.sums + 1
   rows.numbers[name], rows.sums[number], rows.held[number], rows.free = number, {number}, 0, rows.free + 1
+  local oldest = rows.newer[0]
+  rows.older[number], rows.newer[number], rows.older[oldest], rows.newer[0] = 0, oldest, number, number
   rows.versions[number], rows.packed[number] = 0, false
   return number
 end
@@ -403,13 +427,14 @@ end
 local function change(rows, own, changes, numbers)
   local at, all = 1, rows.sums
   while changes[at] do
-    local number, last = changes[at], at + 1 + 2 * math.max(0, changes[at + 1])
+    local number, count = changes[at], changes[at + 1]
     if type(number) == 'string' then
       number = number_of(rows, number)
       numbers[#numbers + 1] = number
       if number > 0 then touch(rows, number) end -- its sum is returned
     end
-    if last == at + 1 then
+    local last = at + 1 + 2 * count
+    if count == 0 then
       if own[number] then remove_row(rows, own, number) end
     elseif number > 0 then
       local sum, row, total = all[number], own[number], 0
@@ -420,13 +445,16 @@ local function change(rows, own, changes, numbers)
       end
       for i = at + 2, last, 2 do
         local place, value = changes[i], changes[i + 1]
-        sum[place] = (sum[place] or 0) + value
-        row[place] = (row[place] or 0) + value
+        if not row[place] then extend(row, place) end
+        if not sum[place] then extend(sum, place) end
+        row[place], sum[place] = row[place] + value, sum[place] + value
         total = total + value * value
       end
-      if not (total <= SQUARE_MAX) or #row > ROW_MAX + 1 then error('out of range') end
+      if not (total <= SQUARE_MAX) then error('out of range') end
+      trim(sum)
       touch(rows, number)
     end
+    if not (count >= 0) then error('out of range') end
     at = last + 1
   end
 end
@@ -506,22 +534,17 @@ local function add_ended(rows, me, begun, parts)
   end
 end
 
-local function packed_sum(sum) -- of a row, without zeros at the end
-  local last = #sum
-  while last > 1 and sum[last] == 0 do last = last - 1 end
-  return cmsgpack.pack(last < #sum and {unpack(sum, 1, last)} or sum)
-end
-
 local PARTS = {} -- of a reply; used again, because it is large
 
 -- Returns the sums of the rows of a process that have changed since a version, and their number.
 local function changed_sums(rows, own, since)
-  local each, count, parts, older, versions, packed = rows.newest, 0, PARTS, rows.older, rows.versions, rows.packed
-  while each and versions[each] > since do
+  local count, parts, older, versions, packed = 0, PARTS, rows.older, rows.versions, rows.packed
+  local each = older[0]
+  while versions[each] > since do
     if own[each] then
       local part = packed[each]
       if not part then
-        part = packed_sum(rows.sums[each])
+        part = cmsgpack.pack(rows.sums[each])
         packed[each] = part
       end
       count = count + 1
@@ -533,7 +556,7 @@ local function changed_sums(rows, own, since)
 end
 
 local function lost()
-  return {0, 0, NONE, 0, 0, 0, 0}, ''
+  return {0, 0, NONE, 0, 0, 0}, '', ''
 end
 
 local function exchanged(name, process, at_s, number, epoch, since, changes, added)
@@ -553,21 +576,21 @@ local function exchanged(name, process, at_s, number, epoch, since, changes, add
   me.number, me.seen_s = number, at_s
   local numbers, bins = {}, {}
   change(rows, me.own, changes, numbers)
+  renew(rows)
   local begun = add_to_slices(rows, me, added, numbers)
-  if rows.is_changed then rows.version, rows.is_changed = rows.version + 1, false end
   local sums, count = changed_sums(rows, me.own, since)
   add_ended(rows, me, begun, bins)
-  return {rows.epoch, rows.version, numbers, count, #sums, rows.bin, #bins}, sums .. table.concat(bins)
+  return {rows.epoch, rows.version, numbers, count, rows.bin, #bins}, sums, table.concat(bins)
 end
 
 -- {database, number of the message, epoch, since, changes, additions to slices} in msgpack, with the epoch 0 all rows
--- -> {epoch, version, numbers of the names in the message, number and bytes of the sums, present bin, number of bins}, and
--- the sums and the bins, one after another
+-- -> {epoch, version, numbers of the names in the message, number of the sums, present bin, number of bins}, the sums one
+-- after another, and the bins
 local function exchange(fleet, process, at_s, packed)
   local message = cmsgpack.unpack(packed)
   local name = fleet .. message[1]
   local results = {pcall(exchanged, name, process, at_s, unpack(message, 2))}
-  if results[1] then return results[2], results[3] end
+  if results[1] then return unpack(results, 2, 4) end
   TABLES[name] = nil -- a part of the message may be counted
   return lost()
 end
@@ -637,7 +660,7 @@ local function healed(fn, ...)
 end
 
 -- {{kind, ...}, ...} in msgpack, and a message about rows or '' -> {{answer, ...}, processes, now_s, answer about rows or
--- false} in msgpack, and the sums of rows
+-- false} in msgpack, the sums of rows, and the bins of slices
 local function ask(keys, args)
   local fleet, process, at_s, answers = keys[1]:sub(1, -10), args[1], now(), {}
   local processes, from, to = healed(see, fleet, process, at_s)
@@ -650,9 +673,9 @@ local function ask(keys, args)
       answers[i] = healed(KINDS[kind], fleet, process, at_s, each, from, to)
     end
   end
-  local about_rows, sums = false, ''
-  if args[4] ~= '' then about_rows, sums = exchange(fleet, process, at_s, args[4]) end
-  return {cmsgpack.pack({answers, processes, at_s, about_rows}), sums}
+  local about_rows, sums, bins = false, '', ''
+  if args[4] ~= '' then about_rows, sums, bins = exchange(fleet, process, at_s, args[4]) end
+  return {cmsgpack.pack({answers, processes, at_s, about_rows}), sums, bins}
 end
 
 redis.register_function('ttft3_ask', ask)

@@ -37,7 +37,7 @@ CALL_MAX: Final = 32  # asks in one function call, during which the server does 
 REPLY_BYTES_MAX: Final = 64_000_000  # 16 slices with 24 bins of 3,000 names each have 25 MB
 _FALSE: Final = b"\xc2"  # in msgpack; stands for no answer
 _DAMAGES: Final = (ValueError, RecursionError)  # what msgspec raises for any bytes
-_PARTS: Final = 2  # of a reply: the answers, and the sums of rows
+_PARTS: Final = 3  # of a reply: the answers, the sums of rows, and the bins of slices
 _CALL_BYTES: Final = 150  # of a call and its reply, about, without arguments and results
 
 _encode = Encoder().encode
@@ -83,8 +83,8 @@ def unpack(asks: Sequence[Ask], replied: Sequence[object], rows: ServerRows, dro
     sums: Sequence[Answer] = ()
     processes, now_s, size = 0, 0.0, 0
     for place, (part, each) in enumerate(zip(_in_calls(others), replied, strict=True)):
-        first, packed_sums = _parts(each)
-        size += len(first) + len(packed_sums) + _CALL_BYTES
+        first, packed_sums, bins = _parts(each)
+        size += len(first) + len(packed_sums) + len(bins) + _CALL_BYTES
         try:
             raws, processes, now_s, about_rows = _decode(first)
         except _DAMAGES as error:
@@ -93,7 +93,7 @@ def unpack(asks: Sequence[Ask], replied: Sequence[object], rows: ServerRows, dro
             raise WireError(f"the reply has {len(raws)} answers to {len(part)} asks")
         answers += [_answer(ask, raw, drop) for ask, raw in zip(part, raws, strict=True)]
         if exchanged and not place:
-            sums = rows.unpack(exchanged, about_rows, packed_sums, drop)
+            sums = rows.unpack(exchanged, about_rows, packed_sums, bins, drop)
     rest, summed = iter(answers), iter(sums)
     return Reply(
         [next(summed if isinstance(ask, GaugeAsk | SliceAsk) else rest) for ask in asks], processes, now_s, size
@@ -110,13 +110,13 @@ def _in_calls(asks: Sequence[Ask]) -> list[Sequence[Ask]]:
     return [asks[start : start + CALL_MAX] for start in range(0, max(1, len(asks)), CALL_MAX)]
 
 
-def _parts(replied: object) -> tuple[bytes, bytes]:
+def _parts(replied: object) -> list[bytes]:
     parts = [part for part in replied if isinstance(part, bytes)] if isinstance(replied, list) else []
     if not isinstance(replied, list) or len(parts) != _PARTS or len(parts) < len(replied):
-        raise WireError("the reply is no array of two texts")
+        raise WireError(f"the reply is no array of {_PARTS} texts")
     if (size := sum(map(len, parts))) > REPLY_BYTES_MAX:
         raise WireError(f"the reply has {size} bytes; at most {REPLY_BYTES_MAX} are read")
-    return parts[0], parts[1]
+    return parts
 
 
 def _answer(ask: Ask, raw: Raw, drop: Drop) -> Answer:

@@ -96,7 +96,12 @@ def test_rows_and_sums_return_after_the_server_has_lost_them(server: ServerEngin
 
 
 @pytest.mark.parametrize(
-    "change", [[1, 1, 2, math.inf], [1, 1, 2, math.nan], [1, 1, 2, "x"], [1, 1, 2], ["x"], [1, -1]]
+    "change",
+    [
+        *([1, 1, 2, value] for value in (math.inf, math.nan, "x")),
+        *([1, 1, place, 1] for place in (0, -1, 2.5, 66, 10**9, "x")),
+        *([1, 1, 2], ["x"], [1, -1], [1, "x"]),
+    ],
 )
 def test_a_message_that_is_out_of_range_adds_nothing(server: ServerEngine, change: list[object]) -> None:
     """All rows are sent again: a part of the message may have been added."""

@@ -65,7 +65,7 @@ DEEP = b"\x91" * 100_000 + b"\x90"
 def test_what_is_read(ask: Ask, answer: object, read: object, dropped: list[str]) -> None:
     """A damaged item costs itself, other damage the answer; the next answer is read in any case."""
     names: list[str] = []
-    replied = [encode([[answer, [0, [], 1]], 2, 5.0, False]), b""]
+    replied = [encode([[answer, [0, [], 1]], 2, 5.0, False]), b"", b""]
     reply = unpack([ask, SWITCHES], [replied], ServerRows(), lambda name, _: names.append(name))
     assert reply.answers == [read, SwitchesAnswer(0, [], 1)]
     assert names == dropped
@@ -75,9 +75,8 @@ def _sums(*sums: object) -> bytes:
     return b"".join(map(encode, sums))
 
 
-SIZE = -1  # stands for the bytes of the sums
-# Epoch, version, numbers of the row that counts processes, of a, b and the slice, sums and their bytes, bin, bins.
-ROWS = [7, 1, [1, 2, 3, 4], 3, SIZE, 9, 1]
+# Epoch, version, numbers of the row that counts processes, of a, b and the slice, number of sums, bin, number of bins.
+ROWS = [7, 1, [1, 2, 3, 4], 3, 9, 1]
 COUNT, A, B = [1, 2], [2, 4, 9], [3, 3]
 BOTH = GaugeAnswer(2, {"a": [3, 7], "b": [3]}, 2)
 BIN, ONE = [4, 8, "e1", 2], SliceAnswer(9, {8: {"e1": 2}})
@@ -103,7 +102,7 @@ BIN, ONE = [4, 8, "e1", 2], SliceAnswer(9, {8: {"e1": 2}})
         ([7, 1, [1, 2], *ROWS[3:]], _sums(COUNT, A, B), [Lost(), Lost()], ["rows"]),
         ([7, 1, [1, 2, 3, 10**9], *ROWS[3:]], _sums(COUNT, A, B), [Lost(), Lost()], ["rows"]),
         ([-7, *ROWS[1:]], _sums(COUNT, A, B), [Lost(), Lost()], ["rows"]),
-        ([0, 0, [], 0, 0, 0, 0], b"", [Lost(), Lost()], []),  # the server has lost the rows
+        ([0, 0, [], 0, 0, 0], b"", [Lost(), Lost()], []),  # the server has lost the rows
         (False, b"", [Lost(), Lost()], ["rows"]),
     ],
 )
@@ -113,8 +112,7 @@ def test_what_is_read_of_rows_and_slices(about: object, sums: bytes, read: list[
     rows = ServerRows()
     asks: list[Ask] = [GAUGE, SLICE]
     pack(asks, rows, 1.0)
-    sized = [len(sums) if part == SIZE else part for part in about] if isinstance(about, list) else about
-    replied = [[encode([[], 2, 5.0, sized]), sums + encode(BIN)]]
+    replied = [[encode([[], 2, 5.0, about]), sums, encode(BIN)]]
     assert unpack(asks, replied, rows, lambda name, _: names.append(name)).answers == read
     assert names == dropped
 
@@ -140,10 +138,10 @@ def test_what_is_read_of_rows_and_slices(about: object, sums: bytes, read: list[
 def test_what_is_read_of_bins(bins: bytes, count: int, read: SliceAnswer | None, dropped: list[str]) -> None:
     """A damaged bin costs itself, a wrong number of them all rows, which are then sent again."""
     names: list[str] = []
-    rows, sums = ServerRows(), _sums(COUNT, A, B)
+    rows = ServerRows()
     asks: list[Ask] = [GAUGE, SLICE]
     pack(asks, rows, 1.0)
-    replied = [[encode([[], 2, 5.0, [*ROWS[:4], len(sums), 9, count]]), sums + bins]]
+    replied = [[encode([[], 2, 5.0, [*ROWS[:5], count]]), _sums(COUNT, A, B), bins]]
     answers = unpack(asks, replied, rows, lambda name, _: names.append(name)).answers
     assert answers == ([Lost(), Lost()] if read is None else [BOTH, read])
     assert names == dropped
@@ -159,18 +157,18 @@ def test_what_is_read_of_bins(bins: bytes, count: int, read: SliceAnswer | None,
         [5],
         [b""],
         [b"\xc1"],
-        [encode([[[0, [], 1]], 10**9, 5.0, False]), b""],
-        [encode([[[0, [], 1]], -1, 5.0, False]), b""],
-        [encode([[[0, [], 1]], math.inf, 5.0, False]), b""],
-        [encode([[[0, [], 1]], 1, 5.0]), b""],
-        [encode([[[0, [], 1]], 1, None, False]), b""],
-        [encode([[], 1, 5.0, False]), b""],
-        [encode([[[0, [], 1]], 1, 5.0, False])],
-        [encode([[[0, [], 1]], 1, 5.0, False]), b"", b""],
-        [DEEP, b""],
-        [b"\xdd\xff\xff\xff\xff", b""],
-        [LATIN, b""],
-        [encode([[[0, [], 1]], 1, 5.0, False]), bytes(64_000_001)],
+        [encode([[[0, [], 1]], 10**9, 5.0, False]), b"", b""],
+        [encode([[[0, [], 1]], -1, 5.0, False]), b"", b""],
+        [encode([[[0, [], 1]], math.inf, 5.0, False]), b"", b""],
+        [encode([[[0, [], 1]], 1, 5.0]), b"", b""],
+        [encode([[[0, [], 1]], 1, None, False]), b"", b""],
+        [encode([[], 1, 5.0, False]), b"", b""],
+        [encode([[[0, [], 1]], 1, 5.0, False]), b""],
+        [encode([[[0, [], 1]], 1, 5.0, False]), b"", b"", b""],
+        [DEEP, b"", b""],
+        [b"\xdd\xff\xff\xff\xff", b"", b""],
+        [LATIN, b"", b""],
+        [encode([[[0, [], 1]], 1, 5.0, False]), bytes(64_000_001), b""],
     ],
 )
 def test_what_is_no_reply(replied: object) -> None:

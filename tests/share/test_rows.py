@@ -15,7 +15,6 @@ from gateway.share.rows import (
     LEVEL,
     LOAD,
     PENDING,
-    SENT,
     STEP_SAMPLES,
     STEPS,
     TALLY,
@@ -35,7 +34,7 @@ from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import COOL_DOWN_S_MAX
 
 FACTS: Final = RequestFacts(prompt_tokens=1_000.0)
-SOUND: Final = (1, 1_000, 9, 9, 3, 500, 100, 0, 0, 0, 0)
+SOUND: Final = (1, 1_000, 9, 3, 500, 100, 9, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Gateway:
@@ -88,10 +87,9 @@ class Gateway:
 
 def changed(**places: float) -> Row:
     """Return the sound row with other values at some places."""
-    names = {"in_flight": IN_FLIGHT, "pending": PENDING, "failures": FAILURES, "level": LEVEL, "sent": SENT}
-    names |= {"contents": CONTENTS, "steps": STEPS, "samples": STEP_SAMPLES}
-    names |= {"quick": TALLY.start, "excess": TALLY.stop - 1}
-    row = [*SOUND, 9.0, 0.0, 0.0, 0.0]
+    names = {"in_flight": IN_FLIGHT, "pending": PENDING, "failures": FAILURES, "level": LEVEL, "steps": STEPS}
+    names |= {"contents": CONTENTS, "samples": STEP_SAMPLES, "quick": TALLY.start, "excess": TALLY.stop - 1}
+    row = list[float](SOUND)
     for name, value in places.items():
         row[names[name]] = value
     return cast("Row", row)  # numbers that a hub cannot send
@@ -112,7 +110,7 @@ def changed(**places: float) -> Row:
         changed(level=9 * 10**18),
         changed(level=math.nan),
         changed(level=math.inf),
-        changed(sent=-1),
+        changed(contents=-1),
         changed(contents=10**13),
         changed(steps=10**15),
         changed(samples=-1),
@@ -166,7 +164,7 @@ def test_forged_tallies_in_range_have_a_bounded_effect() -> None:
     gateway.answer(40, 1.0)
     predictor = gateway.pool.learning.predictor
     gateway.put(1.0, a=SOUND, b=SOUND)
-    gateway.put(1.1, a=[*SOUND, 0, 0, 10**12, 10**15], b=SOUND)
+    gateway.put(1.1, a=[*SOUND[:8], 10**12, 10**15, 0, 0, 0, 0], b=SOUND)
     assert predictor.is_slow("a")
     assert gateway.is_sound(1.1)
     gateway.put(1.2, a=SOUND, b=SOUND)

@@ -221,17 +221,6 @@ def test_slow_attempts_of_all_gateways_are_one_test() -> None:
     assert not any(pool.learning.predictor.is_slow("a") for pool in together.pools)
 
 
-def test_a_row_of_an_earlier_version_has_no_tally() -> None:
-    """Its loads count, and its attempts show nothing about the speed of the replica."""
-    together = Together(2)
-    exchange = together.parts(0)[0]
-    assert isinstance(exchange, LoadExchange)
-    for number in range(2):
-        exchange.put({"a": (3, 0, 9 + number, 9 + number, 0, 0, 0, 0, 0, 0, 0)}, 2, 1.0 + number)
-    assert together.pools[0].replicas[0].in_flight == 3
-    assert not together.pools[0].learning.predictor.is_slow("a")
-
-
 def test_the_usual_replica_of_a_prefix_is_the_same_at_all() -> None:
     """A gateway that has not seen a prefix expects it where the others send it; a gateway alone expects nothing."""
     facts = RequestFacts(prompt_tokens=1_000.0, prompt_bytes=4_000, prefixes=(11, 22, 33))

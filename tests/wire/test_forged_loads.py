@@ -29,7 +29,7 @@ PROCESSES: Final = f"ttft3:{{{FLEET}}}:processes"
 
 
 def _row(level: int, *, in_flight: int = 0) -> list[int]:
-    return [in_flight, 0, 0, 0, 0, 0, level, 0, 0, 0, 0]
+    return [in_flight, 0, 0, 0, 0, level, *[0] * 8]
 
 
 async def _site(stack: contextlib.AsyncExitStack, file: Path) -> Site:
@@ -80,9 +80,9 @@ async def _forge(server: RedisServer, rows: Mapping[str, Sequence[int]], sites: 
     forged = ServerRows()
     with client.Redis(port=server.port) as forger:
         for each in (rows, {}):
-            [arguments] = pack([GaugeAsk("load2 m", each)], forged, 1.0)
+            [arguments] = pack([GaugeAsk("load3 m", each)], forged, 1.0)
             replied = forger.fcall("ttft3_ask", 1, PROCESSES, "forger", *arguments)
-            unpack([GaugeAsk("load2 m", each)], [replied], forged)
+            unpack([GaugeAsk("load3 m", each)], [replied], forged)
             await until(dropped)
 
 
@@ -105,7 +105,7 @@ def test_forged_loads_cost_what_they_are_of(tmp_path: Path) -> None:
             await until(both_count_both)
             for site in sites:
                 await _replicas_of(site)
-            await _forge(server, {"f1": _row(-FAR), "f2": _row(FAR, in_flight=FAR), "f3": [-FAR] * 11}, sites)
+            await _forge(server, {"f1": _row(-FAR), "f2": _row(FAR, in_flight=FAR), "f3": [-FAR] * 14}, sites)
             for site in sites:
                 await _all_get_requests(site)
                 [model] = (await site.get("/admin/models"))["models"]

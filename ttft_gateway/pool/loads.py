@@ -80,7 +80,7 @@ class OthersLoad(msgspec.Struct):
 
     Attributes:
         pending: prompt tokens of their attempts without first content.
-        sent, contents: number of their attempts, and of their first contents, since their start.
+        contents: number of their first contents, since their start.
         steps, step_samples: sum and number of the steps of their levels, since their start.
         tally: their attempts by speed, since their start (`estimation.slowness.Tally`); empty before the first report.
         reported: number of own attempts at the last report.
@@ -91,7 +91,6 @@ class OthersLoad(msgspec.Struct):
     """
 
     pending: float = 0.0
-    sent: int = 0
     contents: int = 0
     steps: int = 0
     step_samples: int = 0
