@@ -122,13 +122,13 @@ def _retry_after(provider: str, retry_s: float) -> Headers:
     return (whole, (b"retry-after-ms", milliseconds), extra)
 
 
-def _pairs(prefix: str, limits: HeaderLimits, reset: Callable[[float], str], *, limit: bool = True) -> Headers:
-    """Return headers named `PREFIX{limit,remaining,reset}-{requests,tokens}`."""
+def _x_ratelimit(limits: HeaderLimits, reset: Callable[[float], str], *, limit: bool = True) -> Headers:
+    """Return headers named `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`."""
     pairs = []
     for what, window in (("requests", limits.requests), ("tokens", limits.tokens)):
         first = [("limit", str(window.limit))] if limit else []
         for name, value in (*first, ("remaining", str(window.remaining)), ("reset", reset(window.reset_s))):
-            pairs.append((f"{prefix}{name}-{what}".encode(), value.encode()))
+            pairs.append((f"x-ratelimit-{name}-{what}".encode(), value.encode()))
     return tuple(pairs)
 
 
@@ -203,16 +203,16 @@ def _openrouter(limits: HeaderLimits, wall_s: float) -> Headers:
 
 
 LIMIT_HEADERS: Mapping[str, Callable[[HeaderLimits, float], Headers]] = {
-    "openai": lambda limits, _: _pairs("x-ratelimit-", limits, _go),
-    "azure": lambda limits, _: _pairs("x-ratelimit-", limits, _whole, limit=False),
+    "openai": lambda limits, _: _x_ratelimit(limits, _go),
+    "azure": lambda limits, _: _x_ratelimit(limits, _whole, limit=False),
     "anthropic": _anthropic,
-    "groq": lambda limits, _: _pairs("x-ratelimit-", limits, _go),
+    "groq": lambda limits, _: _x_ratelimit(limits, _go),
     "mistral": _mistral,
     "together": _together,
     "fireworks": _fireworks,
     "openrouter": _openrouter,
     "gemini": lambda _limits, _wall_s: (),
-    "cerebras": lambda limits, _: _pairs("x-ratelimit-", limits, lambda reset_s: f"{reset_s:g}"),
+    "cerebras": lambda limits, _: _x_ratelimit(limits, lambda reset_s: f"{reset_s:g}"),
     "vllm": lambda _limits, _wall_s: (),
 }
 """Provider -> function of its limits and the wall time that returns its rate-limit headers."""

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     policies = arguments.names("policy", *POLICY_NAMES)
     limit_headers = [headers.value for headers in LimitHeaders]
     add = parser.add_argument
-    names = "W1 to W8, U1 to U25, C1, T1, F1, or the path of a .toml file"
+    names = "W1 to W8, U1 to U25, C1, C2, F1, T1, or the path of a .toml file"
     add("--workload", required=True, metavar="NAME", help=names)
     add("--policy", type=policies, default="adaptive,off", help=f"one or more of {','.join(POLICY_NAMES)}")
     add("--budget", type=arguments.percent, metavar="%", help="share of hedges; default: the gateway's")
