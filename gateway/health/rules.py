@@ -1,13 +1,13 @@
 """The rules of the verdict: one row for each kind of trouble, ordered by harm. Pure.
 
 Each row has the condition, the sentence, the severity, and what the alert of the same name needs; docker/monitoring's
-rules are generated from the same rows by scripts/generate. A threshold is written once, here. The conditions are in
-conditions.py; the times for which they must hold are in the row, and verdict.py applies them.
+rules are generated from the same rows by scripts/generate. The conditions and their thresholds are in conditions.py and
+gateway_conditions.py; the times for which they must hold are in the row, and verdict.py applies them.
 
 Units: seconds; shares from 0 to 1.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -391,8 +391,6 @@ RULES: Final = (
         'curl -s "$ADMIN/admin/share"',
     ),
 )
-
-BY_NAME: Final[Mapping[str, Rule]] = {rule.alert: rule for rule in RULES}
 
 
 def anchor(section: str) -> str:

@@ -101,13 +101,8 @@ _MODEL_GAUGES: tuple[Gauge[ModelAdmission], ...] = (
 )
 
 
-async def render(scrape: Scrape) -> bytes:
-    """Return all metrics as text of content type `CONTENT_TYPE`."""
-    return b"".join([part async for part in parts(scrape)])
-
-
 async def parts(scrape: Scrape) -> AsyncIterator[bytes]:
-    """Yield the same text in parts that are short enough to be sent at once."""
+    """Yield all metrics as text of content type `CONTENT_TYPE`, in parts that are short enough to be sent at once."""
     name, header_bytes = "", 0
     chunks: list[bytes] = []
     for metric in _slices(scrape):

@@ -22,9 +22,9 @@ import pretended_client
 from checkout import ROOT
 from gateway.api.plain_routes import contract
 from gateway.config.settings import Settings
-from gateway.observe.exposition import render
 from gateway.server.app import Gateway
 from pretended_client import PretendedClient, connected, request
+from scrapes import rendered
 from streaming_bench.simulation import virtual_loop
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 
@@ -127,7 +127,7 @@ def longest_slice(fleet: Fleet, asked: int, *, timed: bool = False) -> Cost:
 
 
 async def _scraped(gateway: Gateway) -> bytes:
-    return await render(await gateway.view.metrics.scrape())
+    return await rendered(await gateway.view.metrics.scrape())
 
 
 def _slices(gateway: Gateway, *, timed: bool = False) -> Iterator[float]:

@@ -5,14 +5,16 @@ from msgspec.structs import replace
 
 from gateway.health.facts import Facts, Note
 from gateway.health.finding import Trouble
-from gateway.health.rules import BY_NAME, RULES
+from gateway.health.rules import RULES
 from gateway.health.verdict import presences, verdict
 from gateway.observe.state import PoolState
 from health_cases import CASES, NOW_S, A, B, Case, facts, pool
 
+_RULES = {rule.alert: rule for rule in RULES}
+
 
 def _found(alert: str, given: Facts) -> list[str]:
-    find = BY_NAME[alert].find
+    find = _RULES[alert].find
     assert find is not None
     return [found.sentence for found in find(given)]
 
@@ -32,10 +34,10 @@ def test_each_rule_has_a_case() -> None:
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.alert}-{number}" for number, case in enumerate(CASES)])
 def test_each_finding_can_be_written(case: Case) -> None:
     """Labels, value and command of a finding are complete, so that its alert and its metric exist."""
-    find = BY_NAME[case.alert].find
+    find = _RULES[case.alert].find
     assert find is not None
     (found,) = find(case.finds)
-    own = [name for name in BY_NAME[case.alert].labels if name != "instance"]
+    own = [name for name in _RULES[case.alert].labels if name != "instance"]
     assert sorted(found.labels) == sorted(own)
     assert found.value > 0
     *_, first = presences(case.finds, {})

@@ -26,7 +26,7 @@ from gateway.server.sharing import share_values
 from gateway.workers.group_view import worker_values
 from running import run_virtual
 from sample_events import ADMISSION, PRIMARY, REQUEST, pool
-from scrapes import Scrape, text_of
+from scrapes import Scrape, rendered, text_of
 
 DRAINING = PoolState("llama", "llama", "off", True, 0.0, 0.0, (ReplicaState("d", 1, "closed", draining=True),))
 FOUND = [DiscoveryState("llama", "llama", "dns vllm:8000", 2, 0.5, "the answer is empty")]
@@ -122,7 +122,7 @@ def test_slices_make_the_whole() -> None:
     for piece in exposition._slices(run_virtual(metrics.scrape())):
         whole = families.setdefault(piece.name, Metric(piece.name, piece.documentation, piece.type))
         whole.samples += piece.samples
-    text = run_virtual(exposition.render(run_virtual(metrics.scrape())))
+    text = run_virtual(rendered(run_virtual(metrics.scrape())))
     assert text == generate_latest(Registry(list(families.values())))
     assert text.count(b"\n") > 5000
 
@@ -144,7 +144,7 @@ def test_every_slice_is_short() -> None:
 
         async with asyncio.TaskGroup() as tasks:
             counting = tasks.create_task(count())
-            await exposition.render(await metrics.scrape())
+            await rendered(await metrics.scrape())
             counting.cancel()
         return turns
 
@@ -163,7 +163,7 @@ def test_series_made_during_a_scrape_wait_for_the_next() -> None:
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(traffic())
-            return (await exposition.render(await metrics.scrape())).decode()
+            return (await rendered(await metrics.scrape())).decode()
 
     text = run_virtual(scrape_under_traffic())
     assert len(re.findall("^# TYPE ", text, re.MULTILINE)) == len(list(text_string_to_metric_families(text)))

@@ -8,13 +8,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.observe.exposition import render
 from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.page import Page
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import AdmissionState, DiscoveryState, ModelAdmission, PoolState, ReplicaState
 from running import run_virtual
 from sample_events import EVENTS, PRIMARY, REQUEST
+from scrapes import rendered
 
 MODELS, REPLICAS = 20, "abc"
 BYTES_MAX = 120_000
@@ -61,7 +61,7 @@ class _Fleet:
 
 
 async def _series(scrape: Scrape) -> Series:
-    lines = (line for line in (await render(scrape)).decode().splitlines() if not line.startswith("#"))
+    lines = (line for line in (await rendered(scrape)).decode().splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 

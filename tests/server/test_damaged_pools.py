@@ -7,10 +7,10 @@ from gateway.api.plain_routes import contract
 from gateway.config.settings import Settings
 from gateway.events import Event
 from gateway.observe.dropped import DroppedState
-from gateway.observe.exposition import render
 from gateway.process_events import StateDropped
 from gateway.server.app import Gateway
 from running import run_virtual
+from scrapes import rendered
 
 METRIC = "ttft_gateway_state_dropped"
 
@@ -31,7 +31,7 @@ def test_a_pool_that_cannot_be_described_is_left_out() -> None:
             gateway.in_force.topology.models["m"].pools[0].learning.ttft.clear()
             view = gateway.view
             await view.scrape()
-            text = (await render(await view.scrape())).decode()
+            text = (await rendered(await view.scrape())).decode()
             names = {(pool.model, pool.pool) for pool in await view.pools()}
             described = await view.describe("m", ())
             gateway.hub.flush()

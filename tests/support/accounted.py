@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
-from gateway.observe.exposition import render
 from gateway.observe.logs import RequestLog
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
@@ -22,6 +21,7 @@ from gateway.race.context import Caller, Model, Runtime
 from gateway.race.deadlines import TimerQueue
 from gateway.race.race import Race
 from running import run_virtual
+from scrapes import rendered
 from scripted import DONE, FINISH, RecordingClient, Scripted, ScriptedStream, Step, answer, status, text
 from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Sink, Usage
 from ttft_gateway.apis.errors import ConnectionCut
@@ -133,7 +133,7 @@ class Books:
         return {
             "events": _from_events(self.ended),
             "log": _from_log(b"".join(self._batches).splitlines()),
-            "metrics": _from_metrics(await render(await self._metrics.scrape())),
+            "metrics": _from_metrics(await rendered(await self._metrics.scrape())),
             "usage": _from_usage(self._usage),
         }
 

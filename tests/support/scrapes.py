@@ -4,15 +4,12 @@ from collections.abc import Sequence
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.events import (
-    Event,
-)
-from gateway.observe.exposition import render
+from gateway.events import Event
+from gateway.observe import metrics as observed
+from gateway.observe.exposition import parts
 from gateway.observe.metrics import Metrics
 from running import run_virtual
-from sample_events import (
-    pool,
-)
+from sample_events import pool
 
 
 class Scrape:
@@ -38,10 +35,15 @@ class Scrape:
         return {max(labels)[1]: value for (found, labels), value in self.samples.items() if found == name}
 
 
+async def rendered(scrape: observed.Scrape) -> bytes:
+    """Return the text of a scrape in one piece."""
+    return b"".join([part async for part in parts(scrape)])
+
+
 def text_of(metrics: Metrics) -> str:
     """Return the text of a scrape now."""
 
-    async def rendered() -> bytes:
-        return await render(await metrics.scrape())
+    async def text() -> bytes:
+        return await rendered(await metrics.scrape())
 
-    return run_virtual(rendered()).decode()
+    return run_virtual(text()).decode()

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from gateway.events import RequestEnded
-from gateway.observe.exposition import render
 from gateway_fixture import Site, serving
 from race_scenarios import Settings
 from raw_http import ASK, Answer, answer, request_bytes
 from running import run_real
+from scrapes import rendered
 from sdk_clients import HELLO, async_client, words_of
 from ttft_gateway.limits.prices import Prices
 
@@ -79,7 +79,7 @@ def test_a_raced_request_says_what_it_cost_if_asked() -> None:
             told = msgspec.json.encode(await site.gateway.view.usage(None, None))
             assert json.loads(told)["total"]["requests"] == 5
             assert json.loads(told)["total"]["loser"]["attempts"] == 5
-            assert KEY.encode() not in told + await render(await site.gateway.view.metrics.scrape())
+            assert KEY.encode() not in told + await rendered(await site.gateway.view.metrics.scrape())
 
     run_real(scenario())
 
