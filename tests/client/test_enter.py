@@ -51,6 +51,13 @@ def test_a_request_is_read_as_by_a_new_transport(seed: int) -> None:
         assert _read(transport, *request) == _read(_transport(), *request)
 
 
+def test_a_request_that_changes_the_protocol_is_never_hedged() -> None:
+    """The connection of a WebSocket is its answer, so a second one is another client of the server."""
+    transport = _transport()
+    assert _read(transport, "GET", "http://a", [("upgrade-insecure-requests", "1")]) is not None
+    assert _read(transport, "GET", "http://a", [("Upgrade", "websocket"), ("x-ttft-hedge", "on")]) is None
+
+
 def test_of_several_headers_the_last_one_counts() -> None:
     """The switch is read in any case; a request with `off` first and `on` last may be hedged."""
     transport = _transport()

@@ -47,6 +47,7 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "settings of gRPC": (lambda: async_hedging_interceptors("a", {"/a/b"}, _any(5)), "config is int; use HedgeConfig"),
     "one replica": (lambda: HedgingTransport(replicas="http://a"), "replicas is one str; use a list"),
     "one target": (lambda: HedgingTransport(replicas=_any(Target("http://a"))), "replicas is one Target; use a list"),
+    "a token": (lambda: Target("http://a", token=_any("t")), "token is set without a credential; use api_key"),
     "a class of counts": (lambda: HedgingTransport(stats=_any({})), r"stats is dict; use Stats\(\)"),
     "a percentage": (lambda: HedgingTransport(budget=_any(10)), r"budget is int; use Budget\(\)"),
     "a client as inner": (

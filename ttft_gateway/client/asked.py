@@ -9,6 +9,7 @@ endpoint (`rules.py`). The rules for bodies of LLM APIs are the gateway's (`ttft
     POST of these APIs without a stream        never: the whole answer takes the time
     GET, HEAD, OPTIONS                         the headers of a response that is no error
     other methods                              never, unless `x-ttft-hedge: on` and an idempotency key are set
+    any request with `Upgrade`                 never: the connection is the answer
     any request for which a rule is set        the event of the rule
 """
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 HEDGE_HEADER: Final = b"x-ttft-hedge"
 _RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and Anthropic
 _KEY_HEADER: Final = b"idempotency-key"
-_HEADERS_READ: Final = (HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER)
+_UPGRADE_HEADER: Final = b"upgrade"
+_HEADERS_READ: Final = (HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER, _UPGRADE_HEADER)
 NAMES_MAX: Final = 128  # sets of header names that are remembered with the places of the headers read
 name_of: Final = itemgetter(0)
 """Returns the name of a header."""
@@ -110,18 +112,17 @@ def ask(
         coin: random number in [0, 1).
         rules: rules of the transport.
     """
-    switch_at, retry_at, key_at = places(tuple(map(name_of, headers)), _HEADERS_READ)
+    switch_at, retry_at, key_at, upgrade_at = places(tuple(map(name_of, headers)), _HEADERS_READ)
     has_switch, key = switch_at is not None, None if key_at is None else headers[key_at][1]
     switch = b"" if switch_at is None else headers[switch_at][1].strip().lower()
     is_retry = retry_at is not None and headers[retry_at][1].strip() != b"0"
-    off = Denial.OFF if switch == b"off" or body is None or is_retry else None
+    is_once = body is None or is_retry or upgrade_at is not None
+    off = Denial.OFF if is_once or switch == b"off" else None
     ruled = rules.of(method, origin, path) if method != "POST" or rules.has_safe else None
     if method == "POST" and body:
         api = _api(path)
         if api is not None:
-            asked = _llm(
-                api, (origin, path), body, RequestFacts(hedge_off=off, coin=coin), key, ruled, has_switch=has_switch
-            )
+            asked = _llm(api, (origin, path), body, off, coin, key, ruled, has_switch=has_switch)
             if asked is not None:
                 return asked
     ruled = ruled or rules.of(method, origin, path)
@@ -135,7 +136,8 @@ def _llm(
     api: Api,
     address: tuple[str, bytes],
     body: bytes,
-    known: RequestFacts,
+    off: Denial | None,
+    coin: float,
     key: bytes | None,
     ruled: Addressed | None,
     *,
@@ -146,7 +148,7 @@ def _llm(
         fields, prompt_bytes = _reader()(api, body)
     except InvalidRequest:
         return None
-    is_stream, off = fields.streaming and api in _GENERATING, known.hedge_off
+    is_stream = fields.streaming and api in _GENERATING
     is_raced = is_stream or api is Api.EMBEDDINGS or (ruled is not None and ruled.is_safe)
     if not (is_raced and fields.hedgeable and fields.choices == 1):
         off = Denial.OFF
@@ -156,7 +158,7 @@ def _llm(
         answer_tokens=fields.max_tokens,
         hedge_off=off,
         timed=is_raced,
-        coin=known.coin,
+        coin=coin,
     )
     origin, path = address
     name = path.decode("latin-1") if fields.model == _NO_MODEL else fields.model

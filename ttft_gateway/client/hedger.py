@@ -399,7 +399,7 @@ class ClientRace:
                 log_failure()
             attempt.content_s = attempt.first_token_s = now_s
         if self._facts.hedge_off is None:
-            hedger.stats.first(attempt.label, now_s - attempt.start_s, now_s)
+            hedger.stats.first(attempt.label, now_s - attempt.start_s)
         if is_race:
             hedger.stats.won(attempt.label, backup=attempt.number > 0, saved_s=self.saved_s)
         announce(self)

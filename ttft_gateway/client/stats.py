@@ -6,18 +6,18 @@ A forked child starts with counts of 0, so that the sum over processes is right.
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-
-from ttft_gateway.estimation.window import Window
 
 if TYPE_CHECKING:
     from ttft_gateway.client.report import RaceReport
 
 _TARGETS_MAX: Final = 256  # names; further ones are counted together
 _OTHER: Final = "other"
+_TIMES_MAX: Final = 500  # of first events that are remembered of each target
 
 
 class TargetSnapshot(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class TargetSnapshot(msgspec.Struct, frozen=True):
         lost: attempts that were closed because another one brought the first event.
         errors: attempts that failed, those with status 429 included.
         rate_limited: attempts with status 429.
-        first_p50_s, first_p95_s: quantiles of the time to the first event; None before the first event.
+        first_p50_s, first_p95_s: quantiles of the last 500 times to the first event; None before the first event.
     """
 
     requests: int = 0
@@ -77,11 +77,11 @@ class StatsSnapshot(msgspec.Struct, frozen=True):
 class _Counts:
     """The counts of one target, as they grow."""
 
-    __slots__ = ("errors", "first", "hedges", "lost", "rate_limited", "requests", "wins")
+    __slots__ = ("errors", "first_s", "hedges", "lost", "rate_limited", "requests", "wins")
 
     def __init__(self) -> None:
         self.requests = self.hedges = self.wins = self.lost = self.errors = self.rate_limited = 0
-        self.first = Window()
+        self.first_s = deque[float](maxlen=_TIMES_MAX)
 
 
 class Stats:
@@ -136,12 +136,11 @@ class Stats:
                 self._hedges += 1
                 self._hedged += number == 1
 
-    def first(self, target: str, waited_s: float, now_s: float) -> None:
+    def first(self, target: str, waited_s: float) -> None:
         """Count a first event."""
         with self._lock:
             counts = self._targets.get(target) or self._of(target)
-            counts.first.add_event(waited_s, now_s)
-            self._now_s = now_s
+            counts.first_s.append(waited_s)
 
     def won(self, target: str, *, backup: bool, saved_s: float) -> None:
         """Count the first event of a request with a backup."""
@@ -176,7 +175,7 @@ class Stats:
         """Start from 0."""
         self._lock = threading.Lock()
         self._requests = self._hedges = self._hedged = self._hedge_wins = self._primary_wins = 0
-        self._saved_s = self._now_s = 0.0
+        self._saved_s = 0.0
         self._denied: dict[str, int] = {}
         self._targets: dict[str, _Counts] = {}
 
@@ -188,7 +187,8 @@ class Stats:
         return counts
 
     def _target_snapshot(self, counts: _Counts) -> TargetSnapshot:
-        p50_s, p95_s = (counts.first.quantile(q, self._now_s) for q in (0.5, 0.95))
+        times_s = sorted(counts.first_s)
+        p50_s, p95_s = (times_s[int(q * (len(times_s) - 1))] if times_s else None for q in (0.5, 0.95))
         return TargetSnapshot(
             counts.requests,
             counts.hedges,

@@ -75,6 +75,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
 
     Raises:
         ValueError: an argument has no meaning, or contradicts another one.
+        TypeError: the token is set without a credential.
         ModuleNotFoundError: the package of the credential is not installed.
     """
 
@@ -97,6 +98,8 @@ class Target(msgspec.Struct, frozen=True, eq=False):
             raise ValueError(f"kind is {self.kind!r}; use one of {', '.join(sorted(CATALOG))}")
         if self.credential is not None:
             self._use(Credential(self.credential) if isinstance(self.credential, str) else self.credential)
+        elif self.token is not None:
+            raise TypeError("token is set without a credential; use api_key, or credential for tokens that end")
 
     def _use(self, credential: Credential) -> None:
         """Check a credential and set its token, with modules that a client with keys does not load."""

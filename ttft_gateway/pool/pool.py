@@ -325,7 +325,7 @@ class Pool:
         if forecast is not None:
             if attempt.first_token_s is None:
                 self._on_first_token(attempt, forecast, load, now_s)
-            if forecast.timed and not self.is_single:
+            if forecast.timed and not (self.is_single or attempt.is_paced):
                 self.streams.begin(forecast.number, attempt, forecast.prompt_tokens, now_s)
         return self._answered(replica.breaker, replica.breaker.on_content, now_s) if replica.breaker.eventful else None
 
