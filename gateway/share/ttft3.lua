@@ -20,7 +20,7 @@ local BIN_S, BINS_MAX = 2, 60
 local FORGET_WINDOWS, FORGET_S_MAX = 10, 3600
 local OWED_MAX, WASTES_MAX, WASTE_GRAIN = 0.25, 64, 1 / 32
 local PROCESSES_MAX, NAMES_MAX, ROW_MAX, SWITCHES_MAX = 4096, 4096, 64, 1024
-local ROWS_MAX, ROWS_FREE_MAX, EXACT = 32768, 256, 2^54
+local ROWS_MAX, ROWS_FREE_MAX, EXACT = 32768, 8192, 2^54
 local SQUARE_MAX = ROW_MAX * EXACT * EXACT -- sum of the squares of the changes of a row
 local GONE_MAX = 4 -- silent processes that one ask removes
 local COUNTED_S = 0.5 -- time for which the number of processes is taken as known
@@ -89,12 +89,15 @@ local function counted(fleet, process, at_s)
     last_s = math.max(last_s, seen_s)
     if version == VERSION then
       own, own_s = processes, seen_s
-    elseif at_s < seen_s + SILENT_S then
+    elseif math.abs(at_s - seen_s) < SILENT_S then
       others = others + processes
       if version < VERSION then lower = lower + processes end
     end
   end
   if at_s - last_s > PAUSE_S then shift(key, at_s) end
+  for _, each in ipairs(call('ZRANGE', key, string.format('(%.6f', at_s), '+inf', 'BYSCORE')) do
+    call('ZADD', key, at_s, each) -- the clock has gone back: a process that has ended must not be counted until its time
+  end
   call('ZADD', key, at_s, process)
   for _, each in ipairs(silent(key, at_s - SILENT_S)) do gone(fleet, each) end
   local processes = call('ZCARD', key)
@@ -331,7 +334,7 @@ local TABLES = {} -- by fleet and database
 
 local function rows_of(name, at_s)
   local rows = TABLES[name]
-  if rows and at_s >= rows.used_s - PAUSE_S and rows.free <= ROWS_FREE_MAX + #rows.sums / 2 then return rows end
+  if rows and at_s >= rows.used_s - PAUSE_S and rows.free <= math.max(ROWS_FREE_MAX, #rows.sums / 2) then return rows end
   for each, other in pairs(TABLES) do
     if at_s >= other.used_s + KEPT_S then TABLES[each] = nil end
   end

@@ -17,6 +17,7 @@ from gateway.share.messages import (
     Lost,
     SliceAnswer,
     SliceAsk,
+    SlotsAnswer,
     SlotsAsk,
     SwitchesAsk,
     SwitchState,
@@ -115,3 +116,23 @@ def test_a_message_that_is_out_of_range_adds_nothing(server: ServerEngine, chang
     [answer] = server.answer(1_001.5, "one", [ask]).answers
     assert isinstance(answer, GaugeAnswer)
     assert (answer.processes, answer.others) == (1, {})
+
+
+def test_a_process_that_ended_before_the_clock_went_back_is_not_counted_for_longer(server: ServerEngine) -> None:
+    """Its slots are free 5 s later, as after any end."""
+    server.lose()
+    server.answer(5_000.0, "ended", [SlotsAsk("c", 4, 0, 3)])
+    reply = server.answer(1_000.0, "one", [SlotsAsk("c", 4, 0, 4)])
+    assert (reply.processes, reply.answers[0]) == (2, SlotsAnswer(1, 3, 4))
+    for second in range(1, 7):
+        reply = server.answer(1_000.0 + second, "one", [SlotsAsk("c", 4, 1, 3)])
+    assert (reply.processes, reply.answers[0]) == (1, SlotsAnswer(3, 0, 4))
+
+
+def test_pools_that_are_used_now_and_then_do_not_lose_the_rows_of_others(server: ServerEngine) -> None:
+    """Numbers of rows that no process has stay, so that a thousand models with few requests each cost nobody a loss."""
+    server.lose()
+    for turn in range(8):
+        asks = [GaugeAsk(f"k{number}", {"r": (1,)}) for number in range(turn % 4, 1_000, 4)]
+        answers = [server.answer(1_000.0 + 6 * turn + late, "one", asks).answers for late in (0.0, 3.0)]
+        assert not [answer for each in answers for answer in each if isinstance(answer, Lost)]
