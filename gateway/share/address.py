@@ -14,7 +14,7 @@ class EngineAddress(NamedTuple):
     """Place of a server.
 
     Attributes:
-        hosts: host and port of the server, or of each Sentinel; empty with a path.
+        hosts: host and port of the server, of each Sentinel, or of some nodes of a Redis Cluster; empty with a path.
         path: path of a unix socket; "" with hosts.
         database: number of the database.
         service: name under which the Sentinels know the server; "" without Sentinels.
@@ -70,8 +70,8 @@ def read_address(url: str) -> EngineAddress:
     if not re.fullmatch(r"\d{0,4}", database):
         raise AddressFault("the database is not a number; write redis://HOST:6379/0")
     hosts = tuple(_host(each, SENTINEL_PORT if is_sentinel else PORT) for each in places.split(","))
-    if len(hosts) > 1 and not is_sentinel:
-        raise AddressFault("the URL has several hosts; write one, or redis+sentinel://HOST,HOST/SERVICE")
+    if len(hosts) > 1 and int(database or 0) and not is_sentinel:
+        raise AddressFault("the URL has several nodes, and a Redis Cluster has database 0 only; remove the database")
     return EngineAddress(hosts, "", int(database or 0), unquote(service), scheme.startswith("rediss"))
 
 

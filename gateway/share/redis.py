@@ -2,7 +2,8 @@
 
 One connection and one task, which connects again and again: the server may be away at any time, also at the start.
 Batches that come while others are under way are sent together. A server without the library gets it at the connect, so
-that a server without data works immediately. The address is looked up at every connect, of Sentinels too.
+that a server without data works immediately. The address is looked up at every connect, of Sentinels too. A fleet is in
+one slot of a Redis Cluster: the connection is to the node that has the slot.
 
 Imported only if a server is configured; redis-py is an extra.
 """
@@ -19,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, MovedError, NoPermissionError, RedisError, ResponseError
 
 from gateway.share.address import EngineAddress
 from gateway.share.messages import ASK_LIFE_S, Answered, Ask, keep_silent
@@ -88,7 +89,8 @@ class RedisEngine:
         self.drop: Drop = keep_silent
         self._address = address
         self._login = login
-        self._call = ("FCALL", "ttft3_ask", 1, f"ttft3:{{{fleet}}}:processes", process)
+        self._key = f"ttft3:{{{fleet}}}:processes"
+        self._call = ("FCALL", "ttft3_ask", 1, self._key, process)
         self._rand = rand
         self._tls = tls
         self._rows = ServerRows(address.database)
@@ -97,6 +99,8 @@ class RedisEngine:
         self._wake = asyncio.Event()
         self._connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._place = 0  # of the host that is next
+        self._node: tuple[str, int] | None = None  # that has the fleet, as another node of a cluster has answered
         self._pause_s = _PAUSES_S[0]
         self._ahead_s = 0.0  # of the server's clock
         self._is_closed = False
@@ -134,8 +138,12 @@ class RedisEngine:
                     self.fault, self.is_rejected = "", False
                     self._connected.set()
                     await self._serve(connection)
+                except MovedError as error:
+                    self._node = (error.host or self._host[0], error.port)
+                    self._lose(f"the node {self._node[0]}:{self._node[1]} has the fleet")
                 except (RedisError, OSError, ValueError) as error:
                     self.is_rejected = isinstance(error, (AuthenticationError, NoPermissionError))
+                    self._node, self._place = None, self._place + 1
                     self._lose(_reason(error))
                 finally:
                     if connection is not None:
@@ -155,14 +163,22 @@ class RedisEngine:
         self._waiting.clear()
         self._rows.begin()
 
+    @property
+    def _host(self) -> tuple[str, int]:
+        """Host and port of the next connect."""
+        return self._node or self._address.hosts[self._place % len(self._address.hosts)]
+
     async def _connect(self) -> AbstractConnection:
         address = self._address
         if address.service:
             address = await self._primary()
+        elif address.hosts:
+            address = address._replace(hosts=(self._host,))
         connection = self._connection(address, self._login, address.database)
         try:
             await connection.connect()
-            await connection.send_command("TIME")  # a server answers no text of more than 16 kB without a login
+            # Without a login, a server answers no text of more than 16 kB; another node of a cluster names its node.
+            await connection.send_command("TTL", self._key)
             await connection.read_response()
             await _load(connection)
             sent_s = asyncio.get_running_loop().time()
