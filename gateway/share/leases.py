@@ -27,6 +27,7 @@ _USUAL_SHARE: Final = 0.05  # of the limit: a usual request of every process; if
 _RATE_S: Final = 5.0  # time over which the usual rate is measured, about
 _USUAL_WEIGHT: Final = 0.05  # of a new request in the usual size
 _FRESH_S: Final = 10.0  # age up to which the amount left in the last answer can be divided
+_SLOPE_S_MIN: Final = 1.0  # time over which a change of what is left is extended; two answers may be 1 ms apart
 _DRAIN_S_MIN: Final = RATE_WINDOW_S  # in which others may have used up a limit since an older answer
 _DRAIN_SHARE: Final = 1 / 30  # of the window: the same for long windows, as of a day
 _UNSURE_S: Final = 0.5  # of the refill: used after a late reply, while other processes may still use all that is left
@@ -301,7 +302,7 @@ class Lease:
         self._is_asking, self._sent, self._sent_spending = False, 0.0, ()
         self._unspent += answer.granted
         if now_s > self._seen_s:
-            self._slope = min(0.0, (answer.left - self._left) / (now_s - self._seen_s))
+            self._slope = min(0.0, (answer.left - self._left) / max(now_s - self._seen_s, _SLOPE_S_MIN))
         self._left, self._seen_s, self._epoch = answer.left, now_s, answer.epoch
         self._was_alone = False
         if answer.granted < self._wanted:

@@ -1,12 +1,13 @@
-"""Measures gateways with many models and keys: start, memory, scrapes, verdicts, reloads, and how long a loop is held.
+"""Measures gateways with many models, keys and streams: start, memory, scrapes, verdicts, reloads, holds of a loop.
 
-    growth.py [models|workers|keys|large ...]    by default all but `large`
+    growth.py [models|workers|keys|streams|large ...]    by default all but `large`
 
 A gateway is a real process (ticked.py), and one simulated replica answers for all of its replicas. CPU times do not
 contain other processes. A hold is the smallest of three measurements, each the longest hold of its time: the system
 adds some milliseconds to a measurement on a busy machine. Linux. Units: seconds, megabytes of 10^6 bytes.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import http.client
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from checkout import ROOT
+from floods import open_files
+from raw_http import CHAT, request_bytes
 from served import replicas
 
 _WAIT_S_MAX: Final = 600.0
@@ -31,6 +34,7 @@ _REPLICAS: Final = 3
 _THREADS: Final = 8
 _TICKED: Final = ROOT / "tests/acceptance/ticked.py"
 _ADDRESSES: Final = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0"}
+_IDLE_S: Final = 75.0  # idle connections to replicas are closed after 60
 _VERDICT_S: Final = 11.0  # two verdicts
 
 
@@ -373,6 +377,51 @@ def keys(count: int = 100_000) -> Iterator[Line]:
             yield Line("an unknown one", "401", str(ask(many.port, "GET", "/v1/models")[0]), holds=True)
 
 
+def streams(count: int = 2000) -> Iterator[Line]:
+    """Rounds of streams at the same time: the memory of each, and what is given back."""
+    open_files(4 * count)
+    profile = {"ttft": "500ms", "gap": "3s", "tokens": 12}
+    with (
+        replicas(a=profile) as urls,
+        grown(settings_of(1, urls["a"], allow_anonymous=True)) as running,
+    ):
+        asyncio.run(_round(running, 10))
+        running.settle()
+        before_mb = running.pss_mb()
+        peaks_mb = [asyncio.run(_round(running, count)) for _ in range(3)]
+        time.sleep(_IDLE_S)  # noqa: TID251 # no connection is idle for so long
+        after_mb = running.pss_mb()
+        each = f"; {before_mb:.0f} MB before, {', '.join(f'{peak:.0f}' for peak in peaks_mb)} in three rounds"
+        yield _line(f"{count:,} streams: each", 1000 * (peaks_mb[0] - before_mb) / count, 35.0, "kB", each)
+        yield _line("the third round over the first one", peaks_mb[2] / peaks_mb[0], 1.15, "x")
+        yield _line("memory afterwards over the first round", after_mb / peaks_mb[0], 1.05, "x", f"; {after_mb:.0f} MB")
+
+
+async def _round(running: Grown, count: int) -> float:
+    """Read streams to their ends; return the largest memory meanwhile."""
+    most_mb = 0.0
+    async with asyncio.TaskGroup() as tasks:
+        reading = []
+        for number in range(count):
+            reading.append(tasks.create_task(_read(running.port)))
+            if number % 25 == 0:
+                await asyncio.sleep(0.1)
+        while not all(each.done() for each in reading):
+            most_mb = max(most_mb, running.pss_mb())
+            await asyncio.sleep(0.5)
+    return most_mb
+
+
+async def _read(port: int) -> None:
+    body = {"model": names_of(1)[0], "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request_bytes(json.dumps(body).encode(), CHAT))
+    try:
+        await reader.readuntil(b"data: [DONE]")
+    finally:
+        writer.transport.abort()
+
+
 def _cost(few: Grown, many: Grown) -> Line:
     """Compare the CPU time of a request with one key and with many, in turns."""
     spent: dict[str, list[float]] = {"few": [], "many": []}
@@ -390,6 +439,7 @@ PARTS: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
     "models": models,
     "workers": workers,
     "keys": keys,
+    "streams": streams,
     "large": large,
 }
 

@@ -66,7 +66,9 @@ def steps(fuzz_s: int) -> dict[str, Step]:
             1200,
         ),
         "judge": Step([[sys.executable, "-m", "streaming_bench", "judge", "--seeds-max", "10"]], 10800),
-        "growth": Step([[sys.executable, "tests/acceptance/growth.py", "models", "workers", "keys", "large"]], 3600),
+        "growth": Step(
+            [[sys.executable, "tests/acceptance/growth.py", "models", "workers", "keys", "streams", "large"]], 3600
+        ),
         "fleet": Step([[sys.executable, "tests/acceptance/fleet.py"]], 1800),
         "proof": Step(
             [[sys.executable, f"tests/acceptance/{name}_coverage.py"] for name in ("proof", "split")],

@@ -199,6 +199,18 @@ def test_after_a_late_reply_little_is_used_until_the_engine_is_away() -> None:
         assert table.spend(rate, 600) == pytest.approx(all_left - least, abs=4)
 
 
+def test_two_answers_at_nearly_the_same_time_show_no_fall() -> None:
+    """What a request took is not extended to a thousand a second until the outage."""
+    table = Table(processes=2)
+    rate = table.rate(600)
+    table.spend(rate, 1)
+    table.now_s += 0.001
+    table.spend(rate, 3)
+    table.now_s += 1.5
+    table.leave()
+    assert rate.left(table.now_s) == pytest.approx(0.45 * 590, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("window_s", "age_s", "taken", "admitted"),
     [
