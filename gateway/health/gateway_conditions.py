@@ -85,8 +85,8 @@ def reload_rejected(facts: Facts) -> Iterator[Found]:
         )
     if facts.reload is not None:
         sentence = (
-            f"the configuration was rejected at {clock(facts.reload.at_s)}, the previous one is in force; a restart "
-            f"would fail: {facts.reload.reason.splitlines()[0][:300]}"
+            f"the configuration was rejected at {clock(facts.reload.at_s)}, the previous one is in force: "
+            f"{facts.reload.reason.splitlines()[0][:300]}"
         )
         yield Found(sentence)
 

@@ -255,7 +255,7 @@ RULES: Final = (
         _TICKET,
         gateway_conditions.reload_rejected,
         (INSTANCE,),
-        "gateway {instance} has rejected its configuration; a restart would fail",
+        "gateway {instance} has rejected its configuration; the previous one is in force",
         "A reload was bad",
         'ttft-gateway check-config --config "$CONFIG"',
     ),

@@ -94,10 +94,11 @@ class Reloads:
         Raises:
             ReloadFailed: the settings are invalid or need a restart; the old ones remain in force.
         """
+        reread = reader_of(self._reread)
         async with self._lock:
             try:
                 base = self.discovery.base or self._in_force.topology.settings
-                found = await self.discovery.prepare(await read_again(self._reread, base))
+                found = await self.discovery.prepare(await read_again(reread, base))
                 await asyncio.sleep(0)
                 await self.prepare_tokens(token_sources(found.settings))
                 async with self._changing:
@@ -194,15 +195,25 @@ async def _no_tokens(_sources: Collection[Source]) -> None:
     """Fetch nothing: another process has the tokens."""
 
 
-async def read_again(reread: Reread | None, old: Settings) -> Settings:
+def reader_of(reread: Reread | None) -> Reread:
+    """Return the function that reads the settings again.
+
+    Raises:
+        ReloadFailed: there is nothing to read; no configuration was rejected.
+    """
+    if reread is None:
+        text = "there is no configuration file: the gateway was started with options; restart it"
+        logging.getLogger(__name__).warning("no reload: %s", text)
+        raise ReloadFailed(text)
+    return reread
+
+
+async def read_again(reread: Reread, old: Settings) -> Settings:
     """Read the settings again; models that are the same have the old objects.
 
     Raises:
         ConfigError: they are invalid.
-        ReloadFailed: there is nothing to read.
     """
-    if reread is None:
-        raise ReloadFailed("there is no configuration file: the gateway was started with options; restart it")
     return await asyncio.to_thread(_read, reread, old)
 
 

@@ -27,7 +27,7 @@ from gateway.race.context import Runtime
 from gateway.server.credentials.board import token_sources
 from gateway.server.discovery.driver import Discovery
 from gateway.server.key_watch import KeyWatch, check_names
-from gateway.server.reloads import Reread, check_reload, read_again, reload_fault
+from gateway.server.reloads import Reread, check_reload, read_again, reader_of, reload_fault
 from gateway.share.sync import Reach
 from gateway.workers.group import CALL_S_MAX, Worker, WorkerGroup
 from gateway.workers.messages import (
@@ -252,9 +252,10 @@ class SettingsInForce:
         Raises:
             ReloadFailed: the settings are invalid or need a restart; the old ones remain in force.
         """
+        reread = reader_of(self._reread)
         async with self._change_lock:
             try:
-                base = await read_again(self._reread, self.base)
+                base = await read_again(reread, self.base)
                 check_reload(self.settings, base)
                 if self.keys is not None:
                     check_names(base, self.keys.keys)

@@ -7,7 +7,11 @@ import pytest
 
 from gateway.config.document import Document, Position, read_yaml
 from gateway.config.settings import Settings
+from gateway.errors import ReloadFailed
+from gateway.process_events import ConfigReloaded
 from gateway.server import reloads
+from gateway_fixture import serving
+from running import run_real
 
 TEXT = "models:\n  - name: m\n    replicas:\n      - {name: a, base_url: http://10.0.0.1/v1}\n"
 
@@ -48,6 +52,21 @@ def test_what_was_read_in_vain_is_free_when_reading_ends() -> None:
     kept = reloads._read(given.pop, old)
     assert kept.models[:2] == old.models
     assert [each() is None for each in new] == [True, True, False]
+
+
+def test_without_a_file_no_configuration_is_rejected(caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway that was started with options logs a reload and refuses it; it is no trouble of the gateway."""
+
+    async def main() -> list[ConfigReloaded]:
+        async with serving({"a": {}}) as site:
+            assert site.gateway is not None
+            site.gateway.reloads._reread = None
+            with pytest.raises(ReloadFailed, match="there is no configuration file"):
+                await site.gateway.reloads.reload()
+            return [event for event in site.events if isinstance(event, ConfigReloaded)]
+
+    assert run_real(main()) == []
+    assert "there is no configuration file" in caplog.text
 
 
 def test_a_document_is_freed_by_its_parts() -> None:

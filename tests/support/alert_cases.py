@@ -160,7 +160,7 @@ CASES = (
                 "TtftReloadRejected",
                 1,
                 _AT_GATEWAY,
-                "gateway a:8081 has rejected its configuration; a restart would fail",
+                "gateway a:8081 has rejected its configuration; the previous one is in force",
             ),
             ("TtftLogLinesLost", 100, _AT_GATEWAY, "gateway a:8081 has lost 100.0 log lines in a minute"),
             ("TtftSpansLost", 200, _AT_GATEWAY, "gateway a:8081 has lost 200.0 spans in a minute"),
