@@ -87,10 +87,10 @@ def _about(recorded: Calls) -> object:
 
 
 def test_many_replicas_and_models_cost_hardly_more() -> None:
-    """A request among 200 replicas makes at most 1.2 times the calls of one among 3; sixty models 1.12 times."""
+    """A request among 200 replicas makes at most 1.2 times the calls of one among 3; sixty models 1.1 times."""
     few = cost(Fleet(), _COUNT).product_calls  # the harness's clock compares more timers, which is no cost of a gateway
     assert cost(Fleet(replicas=200), _COUNT).product_calls <= 1.2 * few
-    assert cost(Fleet(models=60), _COUNT).product_calls <= 1.12 * few
+    assert cost(Fleet(models=60), _COUNT).product_calls <= 1.1 * few
 
 
 def test_measuring_what_hedging_saves_costs_hardly_more() -> None:

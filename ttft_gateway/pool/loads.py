@@ -153,6 +153,7 @@ class Loads:
             each: known[each] if each in known else ReplicaLoad(Rejections(each.breaker)) for each in replicas
         }
         self._seeds = {replica.name: seed_of(replica.name) for replica in self.of}
+        self._replica_count = len(self.of)
         self.processes = 1
         self.numbers = itertools.count()
         self._request_s = math.inf  # time of the last request
@@ -161,7 +162,7 @@ class Loads:
         self._usual_gap_s = 0.0  # about the median of these times: few long ones do not change it
         self._busy_gap_s = _BUSY * min(
             _PROBE_S / _PROBE_REQUESTS,
-            min(UNSEEN_S / _UNSEEN_REQUESTS, _MEMORY_S / _MEMORY_REQUESTS) / max(1, len(self.of)),
+            min(UNSEEN_S / _UNSEEN_REQUESTS, _MEMORY_S / _MEMORY_REQUESTS) / max(1, self._replica_count),
         )
         self._is_quiet = True  # the mean was longer at the last request
         self.unseen_s, self.doubted_s, self.probe_every_s = UNSEEN_S, UNSEEN_S, _PROBE_S
@@ -213,7 +214,7 @@ class Loads:
         """Set the times that grow while there is little traffic."""
         self._is_quiet = self._gap_s > self._busy_gap_s
         gap_s = self._gap_s / self.processes  # each gateway gets about as many requests
-        share_s = len(self.of) * gap_s
+        share_s = self._replica_count * gap_s
         unseen_s, doubted_s = _UNSEEN_REQUESTS * share_s, _DOUBTED_REQUESTS * share_s
         probe_every_s, memory_s = _PROBE_REQUESTS * gap_s, _MEMORY_REQUESTS * share_s
         self.unseen_s = unseen_s if unseen_s > UNSEEN_S else UNSEEN_S
