@@ -201,10 +201,13 @@ class Transfer:
         if status in _OWN_CREDENTIALS:
             self.give_up(client_error(BadStatus("the upstream rejected the request", status=401)))
             return
+        obstacle = None
         if status > _ERROR_MAX:  # it has no class (RFC 9110, 15)
-            self.give_up(
-                client_error(BadStatus(f"the upstream answered with the invalid status {status}", status=status))
-            )
+            obstacle = f"the upstream answered with the invalid status {status}"
+        elif any(name == b"content-encoding" and value.lower() != b"identity" for name, value in self._headers):
+            obstacle = f"the upstream answered with status {status} and a compressed error"  # may quote a secret
+        if obstacle is not None:
+            self.give_up(client_error(BadStatus(obstacle, status=status)))
             return
         self._timer.cancel()
         shown = redacted(body.decode("latin-1"), self.replica.secrets).encode("latin-1")

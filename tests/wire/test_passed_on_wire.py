@@ -1,6 +1,7 @@
 """Files, batches, audio and images over real sockets: bytes in both directions, one replica, bounded memory."""
 
 import contextlib
+import gzip
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -274,6 +275,23 @@ def test_no_secret_of_a_replica_is_shown(status: int) -> None:
             assert KEY not in str(error) + str(got.headers)
             assert got.status == (502 if status in (401, 403) else status)
             assert "bad key ****" in error["message"] or status in (401, 403)
+
+    run_real(main())
+
+
+def test_a_compressed_error_is_not_passed_back() -> None:
+    """The gateway asks for no compression, and cannot remove a key from compressed text."""
+
+    def quoting(_: Received) -> Reply:
+        return 400, {**JSON, "content-encoding": "gzip"}, gzip.compress(KEY.encode())
+
+    async def main() -> None:
+        request = request_bytes(b"", "/v1/files", "GET")
+        async with storing(quoting) as one, passing(one.url) as site, answer(site.port, request) as got:
+            message = got.error(await got.body())["message"]
+            assert (got.status, message) == (400, "the upstream answered with status 400 and a compressed error")
+            assert "content-encoding" not in got.headers
+            assert not active(site)
 
     run_real(main())
 
