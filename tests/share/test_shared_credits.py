@@ -40,6 +40,32 @@ def test_the_share_of_hedges_holds(gateways: int, wanted: float) -> None:
     assert hedges >= (0.08 if wanted == 1.0 else 0.045) * requests
 
 
+@pytest.mark.parametrize("are_known", [False, True])
+@pytest.mark.parametrize("gateways", [2, 4, 16])
+def test_the_credits_of_the_start_exist_once(gateways: int, are_known: bool) -> None:
+    """If the first requests come before or after gateways know of each other, together they have one cap at most."""
+    together, cap = Together(gateways), 3.0 + 0.1 * gateways
+    if are_known:
+        together.settle(1.0)
+    for each in together.pools:
+        each.budget.requests.earn(1.25)
+    for step in range(3):
+        together.exchange(1.3 + step / 10)
+        known = [each.budget.requests for each in together.pools if each.loads.processes == gateways]
+        assert all(budget.credit <= cap for budget in known)
+        if not are_known and step == 1:
+            assert sum(budget.own_credit for budget in known) <= 1.5 + 0.1 * gateways
+    hedges = 0
+    for number, each in enumerate(together.pools):
+        now_s = 1.7 + number / 2
+        while each.budget.requests.reserve(now_s) is not None:
+            send(each, 0, now_s)
+            hedges += 1
+        for step in range(5):
+            together.exchange(now_s + step / 10)
+    assert 1 <= hedges <= cap
+
+
 @pytest.mark.parametrize("gateways", [1, 8, 100])
 def test_a_quiet_time_saves_one_cap(gateways: int) -> None:
     """Together they can spend at one time as much as one gateway."""
@@ -105,7 +131,7 @@ def test_spent_credits_are_reported_at_once_and_fading_ones_rarely() -> None:
     assert ticket is not None
     send(mine, 0, 6.5)
     together.settle(6.5)
-    assert loads.own(6.7)[""][0] <= before[0] - CREDIT_UNIT
+    assert loads.own(6.7)[""][0] <= before[0] - 0.9 * CREDIT_UNIT  # and a tenth was earned
     assert other.budget.requests.credit <= other.budget.requests.cap - 1.0
     reported = {tuple(loads.own(7.0 + second)[""]) for second in range(60)}
     assert 5 < len(reported) < 40

@@ -76,6 +76,7 @@ class CreditBudget:
         self._now_s = 0.0
         self._others = NO_CREDIT  # part of the credits that other processes have, as of _put_s
         self._put_s = 0.0
+        self._divided = 1  # number of processes between which the credits of the start are divided
         self.processes = 1
 
     @property
@@ -134,6 +135,7 @@ class CreditBudget:
             self._cost_mean += _MEAN_WEIGHT * (cost - self._cost_mean)
         else:
             self._cost_mean = cost
+            self._divided = self.processes
             self._credit += self._saved * cost / self.processes
             self._accrual += (self._saved - SAVED_COSTS) * cost / self.processes
 
@@ -179,9 +181,20 @@ class CreditBudget:
         return Credit(self._credit - self._others.credit, self._own_accrual())
 
     def put_others(self, others: Credit, processes: int, now_s: float) -> None:
-        """Replace the part that the other processes have; `processes` is the number of all processes."""
+        """Replace the part that the other processes have; `processes` is the number of all processes.
+
+        The credits of the start exist once: a process that has them from a time when it did not know the others divides
+        them, and no process counts more than a cap until all have done so.
+        """
         own = self.own(now_s)
-        self._credit, self._accrual = own.credit + others.credit, own.accrual + others.accrual
+        own_credit = own.credit
+        if self._cost_mean and processes > self._divided:
+            own_credit *= self._divided / processes if own_credit > 0.0 else 1.0
+            self._divided = processes
+        self._accrual = own.accrual + others.accrual
+        if self._cost_mean:
+            others = others._replace(credit=min(others.credit, max(0.0, self.cap - own_credit)))
+        self._credit = own_credit + others.credit
         self._others, self._put_s, self.processes = others, self._now_s, processes
 
     def _fade(self, now_s: float) -> None:
