@@ -231,6 +231,7 @@ def test_forged_budgets_are_not_spent() -> None:
     """Credits out of range count as none of the others."""
     gateway = Gateway()
     gateway.answer(40, 1.0)
+    gateway.loads.put({}, 2, 1.0)
     own = gateway.pool.budget.requests.own_credit
     for row in ([10**18, 0, 0, 0, 0, 0], [0, -1, 0, 0, 0, 0]):
         gateway.dropped.clear()
