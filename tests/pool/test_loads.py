@@ -21,15 +21,14 @@ def test_times_follow_the_mean_gap(replicas: int, requests: list[tuple[float, in
     names = [f"r{number}" for number in range(replicas)]
     learning = Learning(names, default_hedging())
     loads = Loads([Replica(name, Scripted()) for name in names], learning)
-    now_s, mean_s, weight = 100.0, 0.0, 0.1
+    now_s, mean_s = 100.0, 0.0
     loads.on_request(now_s)
     for gap_s, processes in requests:
         loads.processes = processes
         before_s, now_s = now_s, now_s + gap_s
         loads.on_request(now_s)
         if now_s > before_s:
-            mean_s += weight * (now_s - before_s - mean_s)
-            weight = weight / (1.0 + weight) if weight > 0.02 else weight
+            mean_s += 0.02 * (now_s - before_s - mean_s)
             share_s = replicas * (mean_s / processes)
             assert loads.unseen_s == max(5.0, 12.0 * share_s)
             assert loads.probe_every_s == max(5.0, 50.0 * (mean_s / processes))

@@ -106,7 +106,7 @@ def test_the_first_choice_avoids_a_slow_answer() -> None:
     traffic.answers({"a": 0.08, "b": 0.02})
     traffic.look()
     assert traffic.pick() == "b"
-    traffic.now_s += 200.0  # a has had no request for long
+    traffic.now_s += 60.0  # a has had no request for long
     traffic.answer("b", 0.02)
     assert traffic.pick() == "a"
 

@@ -37,7 +37,6 @@ _GAP_STEP: Final = 1.05  # of the usual time between two requests, which is thei
 _GUESSED_SHARE: Final = 0.5  # of a prompt that counts as cached where another gateway has probably sent its prefix
 _BUSY: Final = 0.99  # of the mean time between requests at which the first of these times grows
 _GAP_WEIGHT: Final = 0.02  # of the last time between two requests in their mean
-_GAP_WEIGHT_FIRST: Final = 0.1  # of the first one; the first 40 count alike, beside ten times of 0
 _BREAK_WEIGHT: Final = 0.1  # of one answer: about the last ten count
 _BREAK_HALF_LIFE_S: Final = 180.0  # a share fades, so that the replica is tried again
 _SAME_BREAK_S: Final = 0.02  # breaks less than this apart are one event: a restart cuts all streams of a replica
@@ -158,7 +157,6 @@ class Loads:
         self.numbers = itertools.count()
         self._request_s = math.inf  # time of the last request
         self._gap_s = 0.0  # mean time between two requests; up to _busy_gap_s, all times have their lowest values
-        self._gap_weight = _GAP_WEIGHT_FIRST  # of the next such time
         self._usual_gap_s = 0.0  # about the median of these times: few long ones do not change it
         self._busy_gap_s = _BUSY * min(
             _PROBE_S / _PROBE_REQUESTS,
@@ -172,7 +170,6 @@ class Loads:
         """Take over the state of a former pool and return the replicas that stay; running attempts share the loads."""
         self.numbers, self.processes = old.numbers, old.processes
         self._request_s, self._gap_s, self._usual_gap_s = old._request_s, old._gap_s, old._usual_gap_s
-        self._gap_weight = old._gap_weight
         self.ramping_until_s, self.breaking_until_s = old.ramping_until_s, old.breaking_until_s
         return [replica for replica in self.of if replica in old.of]
 
@@ -188,10 +185,7 @@ class Loads:
                 for load in self.of.values():
                     load.cold_until_s = now_s + _COLD_S
             self._usual_gap_s = (usual_s * _GAP_STEP if gap_s > usual_s else usual_s / _GAP_STEP) or gap_s
-            weight = self._gap_weight
-            self._gap_s += weight * (gap_s - self._gap_s)
-            if weight > _GAP_WEIGHT:
-                self._gap_weight = weight / (1.0 + weight)
+            self._gap_s += _GAP_WEIGHT * (gap_s - self._gap_s)
             if self._gap_s > self._busy_gap_s or self._is_quiet:
                 self._set_times()
         self._request_s = now_s
@@ -206,8 +200,6 @@ class Loads:
         for replica, load in self.of.items():
             load.stalls.restore(late.get(replica.name, 0))
         self._gap_s = gap_s
-        if gap_s:
-            self._gap_weight = _GAP_WEIGHT
         self._set_times()
 
     def _set_times(self) -> None:
