@@ -37,7 +37,7 @@ SDKS = (
 )
 
 # What `ttft_gateway` needs without a server; its transports are for httpx and httpx2.
-_BASE = ("httpx==0.28.1", "httpx2==2.16.2", "msgspec==0.22.0")
+_BASE = ("ddsketch==3.0.1", "httpx==0.28.1", "httpx2==2.16.2", "msgspec==0.22.0")
 TRANSPORTS = (
     Sdk("openai", "transport_openai.py", ("openai==3.54.0", *_BASE)),
     Sdk("anthropic", "transport_anthropic.py", ("anthropic==2.12.0", *_BASE)),

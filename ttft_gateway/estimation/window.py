@@ -1,10 +1,10 @@
 """The recent samples of one population: the bins of a DDSketch for events and for censored samples, in time slices.
 
 Events are waits that ended with a first content; censored samples are waits that were given up (losers, disconnects),
-of which only a lower bound is known. The bins are from the logarithmic mapping of DDSketch (Masson, Rim and Lee, 2019,
-section 2.1), which a test compares with the package. Independent of the meaning of the samples: ratios observed /
-predicted and plain seconds both fit. Samples are buffered until they are read or a kind has 256, because an append
-costs less than a logarithm. The bins of the whole window are sums over the slices; a slice that expires is subtracted.
+of which only a lower bound is known. The only importer of ddsketch: the bins are from its mapping; its stores would
+cost a call for each bin and slice. Independent of the meaning of the samples: ratios observed / predicted and plain
+seconds both fit. Samples are buffered until they are read or a kind has 256, because an append costs less than a
+logarithm. The bins of the whole window are sums over the slices; a slice that expires is subtracted.
 
 Units: samples in the caller's unit, clamped to 1e-4..1e4 (0.1 ms to 2.8 h as seconds); now_s in seconds.
 """
@@ -19,20 +19,19 @@ from math import ceil, log
 from typing import Annotated, Final
 
 import msgspec
+from ddsketch.mapping import LogarithmicMapping
 
 RELATIVE_ACCURACY: Final = 0.01
 SAMPLE_MIN: Final = 1e-4
 SAMPLE_MAX: Final = 1e4
 REACH_S: Final = 60.0  # age at which samples expire
 
+_MAPPING: Final = LogarithmicMapping(RELATIVE_ACCURACY)
 _LN2: Final = math.log(2)
-_WIDTH: Final = 2 * RELATIVE_ACCURACY / (1 - RELATIVE_ACCURACY)  # of a bin, as a fraction of its lower edge
-_GAMMA: Final = 1 + _WIDTH
-_PER_DOUBLING: Final = 1 / math.log1p(_WIDTH) * _LN2  # bins
-_KEY_MIN, _KEY_MAX = (ceil(log(sample) / _LN2 * _PER_DOUBLING) for sample in (SAMPLE_MIN, SAMPLE_MAX))
-_VALUES: Final = array(
-    "d", [math.pow(2.0, key / _PER_DOUBLING) * (2.0 / (1 + _GAMMA)) for key in range(_KEY_MIN, _KEY_MAX + 1)]
-)
+_PER_DOUBLING: Final = _LN2 / math.log1p(2 * RELATIVE_ACCURACY / (1 - RELATIVE_ACCURACY))  # bins, in _MAPPING
+_KEY_MIN: Final = _MAPPING.key(SAMPLE_MIN)
+_KEY_MAX: Final = _MAPPING.key(SAMPLE_MAX)
+_VALUES: Final = array("d", map(_MAPPING.value, range(_KEY_MIN, _KEY_MAX + 1)))
 _COUNT_MAX: Final = 2**24  # in a recorded or received bin
 _RAW_MAX: Final = 256  # samples of a kind buffered before they are added to bins: 8 kB at most
 
@@ -270,7 +269,10 @@ class _Tally:
         if not raw:
             return
         indices = [
-            ceil(log(x) / _LN2 * _PER_DOUBLING) - _KEY_MIN if SAMPLE_MIN < x < SAMPLE_MAX else _edge(x) for x in raw
+            ceil(log(x) / _LN2 * _PER_DOUBLING) - _KEY_MIN  # as _MAPPING.key, without its calls
+            if SAMPLE_MIN < x < SAMPLE_MAX
+            else _edge(x)
+            for x in raw
         ]
         self.bins.update(indices)
         self._open.update(indices)
