@@ -50,14 +50,16 @@ tokens = st.floats(1.0, 30_000.0)
 def test_tokens_never_exceed_share_and_cap_and_one_overdraft(
     share: float, requests: list[tuple[float, float, float]]
 ) -> None:
-    """In any n requests in a row tokens <= B*(their tokens) + cap + the last hedge, whatever the prompts."""
-    weighed, spent, caps = spend_greedily(CreditBudget(share), requests)
+    """In any n requests in a row tokens <= B*(their tokens) + cap + the last hedge + three caps of cheap ones."""
+    budget = CreditBudget(share)
+    weighed, spent, caps = spend_greedily(budget, requests)
+    caps.append(budget.cap)
     for start in range(len(weighed)):
         kept = caps[start] if start else 1.5 * weighed[0]
         overdrawn = 0.0
         for end in range(start + 1, len(weighed) + 1):
             if spent[end - 1]:
-                overdrawn = requests[end - 1][2]
+                overdrawn = requests[end - 1][2] + 3.0 * caps[end]
             earned = share * sum(weighed[start:end])
             assert sum(spent[start:end]) <= (earned + kept + overdrawn) * (1 + 1e-9)
 
@@ -137,7 +139,7 @@ def test_it_may_open_before_its_first_earnings() -> None:
 
 
 def test_a_long_prompt_may_overdraw_and_the_debt_is_paid_first() -> None:
-    """A cost above the cap is granted at 0.9 of the cap; then nothing, however cheap, until the debt is paid."""
+    """A cost above the cap is granted at 0.9 of the cap; then no usual cost until the debt is paid."""
     budget = CreditBudget(0.5)
     for n in range(20):
         budget.earn(n * 100.0, cost=1_000.0)
@@ -145,11 +147,25 @@ def test_a_long_prompt_may_overdraw_and_the_debt_is_paid_first() -> None:
     assert budget.reserve(1_900.0, cost=9_000.0) is not None
     assert budget.credit == pytest.approx(-5_500.0)
     for n in range(11):
-        assert budget.reserve(2_000.0 + n, cost=0.001) is None
+        assert budget.reserve(2_000.0 + n, cost=100.0) is None
         budget.earn(2_000.0 + n, cost=1_000.0)
     assert budget.credit == pytest.approx(0.0, abs=0.01)
     budget.earn(2_011.0, cost=1_000.0)
     assert budget.reserve(2_011.0, cost=500.0) is not None
+
+
+def test_a_debt_bars_no_cheap_hedge() -> None:
+    """Costs below a tenth of the mean are granted in debt, and charged, until the debt is three caps."""
+    budget = CreditBudget(0.5)
+    for n in range(20):
+        budget.earn(n * 100.0, cost=1_000.0)
+    assert budget.reserve(1_900.0, cost=9_000.0) is not None
+    cheap = 0
+    while budget.reserve(1_900.0, cost=99.0) is not None:
+        cheap += 1
+    assert cheap == 51
+    assert budget.credit == pytest.approx(-5_500.0 - 51 * 99.0)
+    assert budget.credit < -3.0 * budget.cap
 
 
 def test_a_hedge_above_three_caps_is_refused() -> None:

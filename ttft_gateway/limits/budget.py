@@ -3,7 +3,7 @@
 `CreditBudget` serves both budgets of a pool: requests (every cost is 1) and prompt tokens (a request earns by its
 weighted tokens, a hedge costs its uncached ones). Independent of the purpose of a cost and of its requests. In any n
 requests, at most share * (the weight of these n) + cap credits are spent, plus the overdraft of the last hedge (none if
-all costs are 1).
+all costs are 1). Hedges far below the mean cost may add to an overdraft, up to three caps.
 
 Units: credits are requests or tokens; now_s in seconds.
 """
@@ -19,6 +19,7 @@ SAVED_COSTS: Final = _CAP_COSTS / 2  # at the first request
 _CAP_ACCRUAL_S: Final = 6.0
 _OVERDRAW_SHARE: Final = 0.9  # of the cap; without it, a prompt longer than the cap could never be hedged
 _COST_CAPS_MAX: Final = 3.0  # a dearer hedge would leave a debt that blocks hundreds of other hedges
+_CHEAP: Final = 0.1  # of the mean cost: the debt of a dear hedge bars no cheaper one, which costs hardly anything
 _MEAN_WEIGHT: Final = 0.02  # of a new cost in the mean cost: the last 50 requests
 # Finagle's retry budget with a lower floor: a fifth more requests double no load
 _RETRY_SHARE: Final = 0.2
@@ -142,8 +143,8 @@ class CreditBudget:
     def reserve(self, now_s: float, cost: float = 1.0) -> Ticket | None:
         """Take the credits of one hedge; return None if there are too few.
 
-        A cost above 0.9 of the cap is granted at that credit and overdraws; the debt is repaid before any other hedge.
-        A cost above three caps is never granted.
+        A cost above 0.9 of the cap is granted at that credit and overdraws; the debt is repaid before any other hedge
+        that costs a tenth of the mean or more. A cost above three caps is never granted.
         """
         if not self.affords(now_s, cost):
             return None
@@ -157,6 +158,8 @@ class CreditBudget:
         self._credit = min(self._credit, cap) if self.processes == 1 else self._clipped(self._credit, cap)
         if cost > _COST_CAPS_MAX * cap:
             return False
+        if cost < _CHEAP * self._cost_mean:
+            return self._credit > -_COST_CAPS_MAX * cap
         return self._credit >= min(cost, _OVERDRAW_SHARE * cap) and (self._credit > 0 or cost <= 0)
 
     def settle(self, ticket: Ticket, cost: float) -> None:
