@@ -3,10 +3,10 @@
 import pytest
 
 from ttft_gateway.estimation.window import Window
-from ttft_gateway.hedging.calibration import NO_CORRECTION, NOT_NOW, Calibration, Expectation, Guard
+from ttft_gateway.hedging.calibration import NO_CORRECTION, NOT_NOW, Calibration, Expectation, Guard, Rescue
 from ttft_gateway.hedging.plan import Survival
 
-TRIAL, GUARDED_OUT = 0.02 / 1024, 0.5 / 1024  # coins of a request that ignores corrections, and of most others
+TRIAL, GUARDED_OUT = 0.005 / 1024, 0.5 / 1024  # coins of a request that ignores corrections, and of most others
 CURVE_S = 10.0  # the wait that half of the requests have
 
 
@@ -31,6 +31,11 @@ def after(*, won: int = 0, lost: int = 0, ran_s: float = 1.0, gain_s: float = 5.
     for _ in range(lost):
         calibration.add_lost(expectation(gain_s), ran_s)
     return calibration
+
+
+def hedged_share(calibration: Calibration) -> float:
+    """The share of the requests that may be hedged."""
+    return sum(calibration.of((n + 0.5) / 1000 / 1024) != NOT_NOW for n in range(1000)) / 1000
 
 
 def test_nothing_is_corrected_before_there_are_hedges() -> None:
@@ -66,10 +71,8 @@ def test_a_share_of_the_requests_ignores_what_was_learned() -> None:
 
 
 def test_the_guard_stops_most_requests_while_hedges_lose() -> None:
-    """After 30 lost hedges, 15 more for each win, one request in 20 may be hedged; five wins in a hundred end that."""
-    coins = [(n + 0.5) / 1000 / 1024 for n in range(1000)]
-    losing = after(lost=30)
-    assert sum(losing.of(coin) != NOT_NOW for coin in coins) == 50
+    """After 30 lost hedges, 15 more for each win, few requests may be hedged; five wins in a hundred end that."""
+    assert hedged_share(after(lost=30)) < 0.05
     assert not after(lost=29).is_guarded
     assert not after(won=1, lost=43).is_guarded
     assert after(won=1, lost=44).is_guarded
@@ -79,6 +82,34 @@ def test_the_guard_stops_most_requests_while_hedges_lose() -> None:
         losing.add_won(expectation(), curve(), 1.0)
     losing.add_won(expectation(), curve(), 1.0)
     assert not losing.is_guarded
+
+
+def test_trials_become_fewer_while_none_wins_and_return_after_two_wins() -> None:
+    """The share of requests that test whether hedges work falls to a quarter; two wins of 30 restore it."""
+    shares = [hedged_share(after(lost=lost)) for lost in (30, 60, 500)]
+    assert shares[0] > shares[1] > shares[2] == pytest.approx(0.05 / 4, abs=0.001)
+    losing = after(lost=500)
+    losing.add_won(expectation(), curve(), 1.0)
+    assert hedged_share(losing) == shares[2]
+    losing.add_won(expectation(), curve(), 1.0)
+    assert hedged_share(losing) == 0.05
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "ran_s", "confirms"),
+    [
+        pytest.param(3.0, 1.0, True, id="usual backup, late primary"),
+        pytest.param(0.02, 1.0, False, id="the primary was not late yet"),
+        pytest.param(0.02, 3.0, False, id="the backup was as slow as the primary"),
+        pytest.param(3.0, 2.5, False, id="the backup was slow, too"),
+        pytest.param(1.5, 1.5, True, id="late when the backup won"),
+    ],
+)
+def test_only_a_usual_backup_of_a_late_request_confirms_a_suspicion(
+    waited_s: float, ran_s: float, *, confirms: bool
+) -> None:
+    """A win of a backup shows that a replica had stopped if the request was late and the backup was not slow itself."""
+    assert Rescue(predicted_s=1.0, waited_s=waited_s, backup_s=1.0).confirms(ran_s) is confirms
 
 
 def test_requests_at_suspect_replicas_have_a_guard_of_their_own() -> None:

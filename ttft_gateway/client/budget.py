@@ -18,7 +18,7 @@ from typing import Final
 
 from ttft_gateway.client.config import check_number
 from ttft_gateway.hedging.budget import BudgetUnit, HedgeBudget
-from ttft_gateway.hedging.calibration import Expectation
+from ttft_gateway.hedging.calibration import Expectation, Rescue
 from ttft_gateway.hedging.contract import HedgeTickets
 from ttft_gateway.hedging.parameters import DEFAULTS
 from ttft_gateway.limits.budget import Ticket
@@ -101,7 +101,7 @@ class ClientCredits(HedgeBudget):
         """Return True if both budgets can pay for a backup; one without a prompt is not held up by debts of tokens."""
         return self.requests.affords(now_s) and (cost <= 0.0 or self.cost.affords(now_s, cost))
 
-    def reserve(self, cost: float, now_s: float, expected: Expectation | None = None) -> HedgeTickets:
+    def reserve(self, cost: float, now_s: float, expected: Expectation | Rescue | None = None) -> HedgeTickets:
         """Take the credits of a backup that `affords` has approved."""
         if cost > 0.0:
             return super().reserve(cost, now_s, expected)

@@ -10,7 +10,7 @@ Units: requests, tokens, money in the configuration's currency; now_s in seconds
 import enum
 from typing import Final
 
-from ttft_gateway.hedging.calibration import Expectation
+from ttft_gateway.hedging.calibration import Expectation, Rescue
 from ttft_gateway.hedging.contract import HedgeTickets
 from ttft_gateway.limits.budget import SAVED_COSTS, CreditBudget
 from ttft_gateway.limits.prices import Prices
@@ -95,7 +95,7 @@ class HedgeBudget:
         """Return True if both budgets can pay for a hedge with a prompt of this length; prices are ignored."""
         return self.affords(tokens if self.unit is BudgetUnit.TOKENS else 0.0, now_s)
 
-    def reserve(self, cost: float, now_s: float, expected: Expectation | None = None) -> HedgeTickets:
+    def reserve(self, cost: float, now_s: float, expected: Expectation | Rescue | None = None) -> HedgeTickets:
         """Take the credits of a hedge that `affords` has approved; `expected` is for the calibration of the gate."""
         request_ticket, cost_ticket = self.requests.reserve(now_s), self.cost.reserve(now_s, cost)
         assert request_ticket is not None

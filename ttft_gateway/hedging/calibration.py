@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from ttft_gateway.estimation.stall_detector import LATE_PREDICTIONS
 from ttft_gateway.hedging.plan import Survival
 
 _DECAY: Final = 0.998  # with each hedge: the last 500 count
@@ -19,11 +20,14 @@ _PRIOR_SAVED: Final = 4.0  # and at least this saving: where hedges rarely win, 
 _RECENT: Final = 100  # hedges that the guard looks at
 _GUARD_GAIN: Final = 0.5  # rare wins may be worth a lot: then nothing is wrong
 _RECENT_MIN: Final = 30  # hedges without a win, or ...
+_RECENT_MASK: Final = (1 << _RECENT_MIN) - 1
 _RECENT_PER_WIN: Final = 15  # ... more with each win: at a win rate of 15%, either has a chance below 1%
 _GUARDED_SHARE: Final = (
     0.05  # of the requests may be hedged while nearly all hedges lose, to notice when hedges win again
 )
 _TRIAL_SHARE: Final = 0.03  # of the requests ignore the factor, for the same reason
+_USUAL_RUN: Final = 2.0  # times its prediction that a backup runs at most if it is not slow itself
+_TRIALS_MIN: Final = 0.25  # of these shares are left after many losses, because they fill queues (U15)
 _MIN_S: Final = 1e-4  # so that a division is finite
 _DIGITS: Final = 1024.0  # the coin's later digits are independent of the plan's use of the coin
 
@@ -42,6 +46,23 @@ class Expectation(msgspec.Struct, frozen=True):
     waited_s: float
     backup_s: float
     gain_s: float
+
+
+class Rescue(msgspec.Struct, frozen=True):
+    """A hedge of a request at a suspect replica, for which no saving is computed; the attributes are as above."""
+
+    predicted_s: float
+    waited_s: float
+    backup_s: float
+
+    def confirms(self, ran_s: float) -> bool:
+        """Return True if a backup that won after `ran_s` shows that the suspicion was right.
+
+        The backup took its usual time while the suspect replica did not answer. An early win shows nothing, and
+        neither does a slow one: both requests may be slow for the same reason.
+        """
+        is_late = self.waited_s + ran_s >= LATE_PREDICTIONS * self.predicted_s
+        return is_late and ran_s <= _USUAL_RUN * self.backup_s
 
 
 class Correction(NamedTuple):
@@ -72,6 +93,11 @@ class Guard:
         """True while nearly all recent hedges have lost."""
         return self._recent >= _RECENT_MIN + _RECENT_PER_WIN * self._outcomes.bit_count()
 
+    @property
+    def has_recent_wins(self) -> bool:
+        """True if two of the last 30 hedges have won: one alone may be chance."""
+        return (self._outcomes & _RECENT_MASK).bit_count() > 1
+
     def add(self, *, won: bool) -> None:
         """Add a hedge."""
         self._outcomes = (self._outcomes << 1 | won) & ((1 << _RECENT) - 1)
@@ -96,10 +122,15 @@ class Calibration:
         return self._guard.is_losing and self._correction.gain < _GUARD_GAIN
 
     def of(self, coin: float) -> Correction:
-        """Return the correction for a request; the guard bars 19 requests in 20 from being hedged."""
-        if coin * _DIGITS % 1.0 < _TRIAL_SHARE:
+        """Return the correction for a request; the guard bars 19 requests in 20 or more from being hedged."""
+        digits = coin * _DIGITS % 1.0
+        if not self.is_guarded:
+            return NO_CORRECTION if digits < _TRIAL_SHARE else self._correction
+        if not self._guard.has_recent_wins:
+            digits /= max(_TRIALS_MIN, self._correction.gain / _GUARD_GAIN)
+        if digits < _TRIAL_SHARE:
             return NO_CORRECTION
-        return NOT_NOW if self.is_guarded and not self._guard.allows(coin) else self._correction
+        return self._correction if digits < _GUARDED_SHARE else NOT_NOW
 
     def add_won(self, expected: Expectation, curve: Survival, ran_s: float) -> None:
         """Add a hedge that brought the first content, after it had run for `ran_s`."""

@@ -10,7 +10,7 @@ import msgspec
 
 from ttft_gateway.apis.base import Api, Phase
 from ttft_gateway.estimation.tokens import TextTokens
-from ttft_gateway.hedging.calibration import Expectation
+from ttft_gateway.hedging.calibration import Expectation, Rescue
 from ttft_gateway.hedging.charges import Chargeable
 from ttft_gateway.hedging.outcomes import Denial
 from ttft_gateway.limits.budget import Ticket
@@ -105,12 +105,12 @@ class HedgeTickets(msgspec.Struct, frozen=True):
     """Credits taken for one hedge.
 
     Attributes:
-        expected: expected outcome; None if no gain was computed.
+        expected: expected outcome, or a rescue; None before the first prediction.
     """
 
     request: Ticket
     cost: Ticket
-    expected: Expectation | None = None
+    expected: Expectation | Rescue | None = None
 
 
 class StreamWatch(msgspec.Struct, eq=False):

@@ -16,6 +16,7 @@ import msgspec
 
 from ttft_gateway.apis.base import FastEnum
 from ttft_gateway.hedging.budget import hedge_money
+from ttft_gateway.hedging.calibration import Expectation
 from ttft_gateway.hedging.contract import Hedge
 from ttft_gateway.hedging.plan import Plan
 from ttft_gateway.routing.replicas import Replica
@@ -134,13 +135,13 @@ def shadow_of(
     backup, expected, (prompt, uncached, answer) = hedge.replica, hedge.tickets.expected, tokens
     billed = prompt + (answer if late.bills_cancelled or backup.bills_cancelled else 0.0)
     cost = None if backup.prices is None else hedge_money(late, backup, prompt, uncached, answer)
-    gain_s = None if expected is None else expected.gain_s
+    gain_s = expected.gain_s if isinstance(expected, Expectation) else None
     return Shadow(number, backup.name, reason, after_s, round(billed), cost, expected_s, gain_s, drawn_s)
 
 
 def reason_of(hedge: Hedge, *, suspect: bool) -> ShadowReason:
     """Return the reason of a granted hedge; `suspect`: the late replica has stopped answering."""
-    if hedge.tickets.expected is not None:
+    if isinstance(hedge.tickets.expected, Expectation):
         return ShadowReason.LATE
     return ShadowReason.SUSPECT if suspect else ShadowReason.COLD_START
 

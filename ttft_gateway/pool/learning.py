@@ -12,7 +12,7 @@ import msgspec
 
 from ttft_gateway.estimation.predictor import Predictor, PredictorState
 from ttft_gateway.estimation.window import Window, WindowState
-from ttft_gateway.hedging.calibration import Calibration, Expectation, Guard
+from ttft_gateway.hedging.calibration import Calibration, Expectation, Guard, Rescue
 from ttft_gateway.hedging.parameters import HedgeParameters
 from ttft_gateway.hedging.plan import FirstEvent, Plan, Policy, Survival, plan_adaptive, plan_fixed
 
@@ -99,7 +99,7 @@ class Learning:
         self.ttfb = {name: self._window() for name in replicas}
         self.second_hedges = SecondHedges()
         self.calibration = Calibration()
-        self.rescues = Guard()  # hedges without an expected gain: most are of requests at suspect replicas
+        self.rescues = Guard()  # hedges of requests at suspect replicas
         self.answer_tokens = _ANSWER_TOKENS  # p90 of recent answers
         self._answers = Window()
         self._answers_due_s = -math.inf
@@ -230,21 +230,24 @@ class Learning:
         """Return the ratios and the answers since the last call, by bin; see `put`."""
         return self.ratios.take_new(), self._answers.take_new()[0]
 
-    def add_hedge(self, expected: Expectation | None, ran_s: float, *, won: bool) -> None:
-        """Add a hedge that ran until first content; None: no gain was computed."""
+    def add_hedge(self, expected: Expectation | Rescue | None, ran_s: float, *, won: bool) -> None:
+        """Add a hedge that ran until first content; None: sent before the first prediction."""
         plan = self._plans.get("")
-        if expected is None:
-            self.rescues.add(won=won)
+        if isinstance(expected, Rescue):
+            if not won or expected.confirms(ran_s):
+                self.rescues.add(won=won)
+        elif expected is None:
+            return
         elif not won:
             self.calibration.add_lost(expected, ran_s)
         elif plan is not None and plan.curve is not None:
             self.calibration.add_won(expected, plan.curve, ran_s)
 
-    def add_measured_hedge(self, expected: Expectation | None, ran_s: float, saved_s: float) -> None:
+    def add_measured_hedge(self, expected: Expectation | Rescue | None, ran_s: float, saved_s: float) -> None:
         """Add a hedge that brought the first content after `ran_s`, with the measured saving."""
-        if expected is None:
-            self.rescues.add(won=True)
-        else:
+        if isinstance(expected, Rescue):
+            self.rescues.add(won=saved_s > expected.backup_s)
+        elif expected is not None:
             self.calibration.add_measured(expected, saved_s, ran_s)
 
     def add_answer(self, tokens: int, now_s: float) -> None:

@@ -16,6 +16,7 @@ from ttft_gateway.apis.base import Api, RateLimit
 from ttft_gateway.estimation.first_token import FirstTokenChoice
 from ttft_gateway.hedging import gate
 from ttft_gateway.hedging.budget import BudgetUnit, HedgeBudget
+from ttft_gateway.hedging.calibration import Rescue
 from ttft_gateway.hedging.charges import Disposition, charge
 from ttft_gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
 from ttft_gateway.hedging.gate import Candidate, Deny, WaitingAttempt
@@ -295,7 +296,8 @@ class Pool:
         )
         if isinstance(decision, Deny):
             return Denied(decision.reason, decision.again_after_s, self._why_denied(decision, replica, cost, now_s))
-        tickets = self.budget.reserve(cost, now_s, decision.expected)
+        rescue = Rescue(self._predicted(asking), waited_s, predicted_s or 0.0) if is_rescue else None
+        tickets = self.budget.reserve(cost, now_s, decision.expected or rescue)
         self.learning.second_hedges.count(second=len(tried) > 1)
         return Hedge(replica, tickets, why_hedged(late.name, waited_s, predicted_s, decision.gain_s))
 
