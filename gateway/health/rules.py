@@ -107,7 +107,10 @@ RULES: Final = (
         "{percent} of the requests for {gen_ai_request_model} get a 429 of the providers",
         "Providers answer 429",
         'curl -s "$ADMIN/admin/usage?model={gen_ai_request_model}"',
-        fleet=f"model:ttft_gateway_requests_limited:share2m > 0.01 {_ON_MODEL} (increase({_LIMITED}[2m])) > 2",
+        fleet=(
+            f"model:ttft_gateway_requests_limited:share2m > {conditions.LIMITED_SHARE} "
+            f"{_ON_MODEL} (increase({_LIMITED}[2m])) > 2"
+        ),
     ),
     Rule(
         "TtftGatewayOverloaded",
@@ -128,7 +131,10 @@ RULES: Final = (
         "{percent} of the requests for {gen_ai_request_model} fail",
         "A replica is dead",
         "ttft-gateway probe --model {gen_ai_request_model}",
-        fleet=f"model:ttft_gateway_requests_failed:share2m > 0.02 {_ON_MODEL} (increase({_FAILED}[2m])) > 2",
+        fleet=(
+            f"model:ttft_gateway_requests_failed:share2m > {conditions.FAILED_SHARE} "
+            f"{_ON_MODEL} (increase({_FAILED}[2m])) > 2"
+        ),
     ),
     Rule(
         "TtftFirstTokensLate",
@@ -140,7 +146,7 @@ RULES: Final = (
         "All replicas are slow",
         'curl -s "$ADMIN/admin/models/{gen_ai_request_model}"',
         fleet=(
-            f"model:ttft_gateway_ttft_over_5s:share2m > 0.1 {_ON_MODEL} "
+            f"model:ttft_gateway_ttft_over_5s:share2m > {conditions.LATE_SHARE} {_ON_MODEL} "
             "(increase(gen_ai_server_time_to_first_token_seconds_count[2m])) > 20"
         ),
     ),
@@ -233,7 +239,7 @@ RULES: Final = (
         _TICKET,
         conditions.quota_low,
         ("quota", "resource"),
-        "less than 10% of the {resource} of quota {quota} is left",
+        f"less than {conditions.percent(conditions.QUOTA_LEFT_SHARE)} of the {{resource}} of quota {{quota}} is left",
         "Providers answer 429",
         'curl -s "$ADMIN/metrics" | grep \'quota="{quota}"\'',
         holds_s=20.0,
