@@ -58,6 +58,7 @@ def _send(library: str, replica: ScriptedReplica, method: str, path: str, **opti
         ("HEAD", "/files", {}, ("late_headers", "empty_head")),
         ("OPTIONS", "/files", {}, ("late_headers", "plain")),
         ("GET", "/files", {"headers": OFF}, ("plain",)),
+        ("GET", "/events", {"headers": {"accept": "text/event-stream"}}, ("pings",)),
         ("PUT", "/files", {"content": b"a"}, ("plain",)),
         ("DELETE", "/files", {}, ("plain",)),
         ("PATCH", "/files", {"content": b"a"}, ("plain",)),

@@ -155,6 +155,24 @@ def test_a_rule_names_requests_that_may_be_sent_twice(rule: str, method: str, pa
     assert (asked.facts.hedge_off is None, asked.first) == (is_safe, "body" if is_safe else None)
 
 
+@pytest.mark.parametrize(
+    ("method", "accept", "rules", "is_safe"),
+    [
+        ("GET", "text/event-stream", {}, False),
+        ("GET", "application/json, Text/Event-Stream;q=0.9", {}, False),
+        ("GET", "*/*", {}, True),
+        ("HEAD", "text/event-stream", {}, True),
+        ("GET", "text/event-stream", {"GET /events": "headers"}, True),
+        ("GET", "text/event-stream", {"GET /other": "headers"}, False),
+    ],
+)
+def test_a_subscription_is_hedged_only_by_a_rule(method: str, accept: str, rules: Any, *, is_safe: bool) -> None:
+    """A GET that accepts a stream of events may last for hours, and a second one would be a second subscriber."""
+    headers = [(b"Accept", accept.encode())]
+    asked = ask(method, ORIGIN, b"/events", headers, b"", 0.5, Rules(HedgeConfig(safe=rules)))
+    assert (asked.facts.hedge_off is None) is is_safe
+
+
 def test_a_rule_may_allow_an_answer_in_one_piece() -> None:
     """A call of an LLM API without a stream is raced on its headers by a rule, with times of its own."""
     body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'

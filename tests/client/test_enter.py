@@ -58,6 +58,13 @@ def test_a_request_that_changes_the_protocol_is_never_hedged() -> None:
     assert _read(transport, "GET", "http://a", [("Upgrade", "websocket"), ("x-ttft-hedge", "on")]) is None
 
 
+def test_a_subscription_is_sent_without_a_race() -> None:
+    """A GET of httpx-sse or MCP accepts a stream of events; a POST of an LLM API that does is a call."""
+    transport, events = _transport(), [("accept", "text/event-stream")]
+    assert _read(transport, "GET", "http://a", events) is None
+    assert _read(transport, "POST", "http://a/v1/chat/completions", events) is not None
+
+
 def test_of_several_headers_the_last_one_counts() -> None:
     """The switch is read in any case; a request with `off` first and `on` last may be hedged."""
     transport = _transport()

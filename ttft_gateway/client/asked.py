@@ -10,6 +10,7 @@ endpoint (`rules.py`). The rules for bodies of LLM APIs are the gateway's (`ttft
     GET, HEAD, OPTIONS                         the headers of a response that is no error
     other methods                              never, unless `x-ttft-hedge: on` and an idempotency key are set
     any request with `Upgrade`                 never: the connection is the answer
+    GET that accepts a stream of events        never: a subscription, which a second one would double
     any request for which a rule is set        the event of the rule
 """
 
@@ -35,7 +36,9 @@ HEDGE_HEADER: Final = b"x-ttft-hedge"
 _RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and Anthropic
 _KEY_HEADER: Final = b"idempotency-key"
 _UPGRADE_HEADER: Final = b"upgrade"
-_HEADERS_READ: Final = (HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER, _UPGRADE_HEADER)
+_ACCEPT_HEADER: Final = b"accept"
+_HEADERS_READ: Final = (HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER, _UPGRADE_HEADER, _ACCEPT_HEADER)
+_EVENTS: Final = b"text/event-stream"  # as a GET of EventSource or MCP accepts it
 NAMES_MAX: Final = 128  # sets of header names that are remembered with the places of the headers read
 name_of: Final = itemgetter(0)
 """Returns the name of a header."""
@@ -112,7 +115,7 @@ def ask(
         coin: random number in [0, 1).
         rules: rules of the transport.
     """
-    switch_at, retry_at, key_at, upgrade_at = places(tuple(map(name_of, headers)), _HEADERS_READ)
+    switch_at, retry_at, key_at, upgrade_at, accept_at = places(tuple(map(name_of, headers)), _HEADERS_READ)
     has_switch, key = switch_at is not None, None if key_at is None else headers[key_at][1]
     switch = b"" if switch_at is None else headers[switch_at][1].strip().lower()
     is_retry = retry_at is not None and headers[retry_at][1].strip() != b"0"
@@ -126,7 +129,10 @@ def ask(
             if asked is not None:
                 return asked
     ruled = ruled or rules.of(method, origin, path)
-    if not (ruled.is_safe or (switch == b"on" and key is not None)):
+    is_safe = ruled.is_safe
+    if method == "GET" and accept_at is not None and _EVENTS in headers[accept_at][1].lower():
+        is_safe = ruled.first is not None  # only a rule has an event
+    if not (is_safe or (switch == b"on" and key is not None)):
         off = Denial.OFF
     facts = RequestFacts(hedge_off=off, coin=coin)
     return Asked(ruled.population, facts, _HEADERS, ruled.parent, ruled.first, key=key, has_switch=has_switch)

@@ -42,8 +42,8 @@ class HedgeConfig(msgspec.Struct, frozen=True):
         warmup_delay: time in seconds before a backup until then; None: 2, from the fourth request on three times the
             predicted time, at most 2.
         key: requests with comparable times.
-        safe: requests that may be sent twice, in addition to GET, HEAD, OPTIONS and streams of LLM APIs: rules such as
-            "POST /search/*" with the event that ends their race.
+        safe: requests that may be sent twice, in addition to HEAD, OPTIONS, streams of LLM APIs, and GET without a
+            subscription to events: rules such as "POST /search/*" with the event that ends their race.
         allow_billed_hedges: True to hedge also at providers that bill a cancelled request in full.
 
     Raises:
