@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -30,7 +30,8 @@ class TargetSnapshot(msgspec.Struct, frozen=True):
         lost: attempts that were closed because another one brought the first event.
         errors: attempts that failed, those with status 429 included.
         rate_limited: attempts with status 429.
-        first_p50_s, first_p95_s: quantiles of the last 500 times to the first event; None before the first event.
+        first_p50_s, first_p95_s: shortest of the last 500 times to the first event that 50 % and 95 % of them do not
+            exceed; None before the first event.
     """
 
     requests: int = 0
@@ -188,7 +189,7 @@ class Stats:
 
     def _target_snapshot(self, counts: _Counts) -> TargetSnapshot:
         times_s = sorted(counts.first_s)
-        p50_s, p95_s = (times_s[int(q * (len(times_s) - 1))] if times_s else None for q in (0.5, 0.95))
+        p50_s, p95_s = (_nearest_rank(times_s, percent) for percent in (50, 95))
         return TargetSnapshot(
             counts.requests,
             counts.hedges,
@@ -199,6 +200,11 @@ class Stats:
             p50_s,
             p95_s,
         )
+
+
+def _nearest_rank(ascending: Sequence[float], percent: int) -> float | None:
+    """Return the smallest value that a percentage of all does not exceed; None without values."""
+    return ascending[(percent * len(ascending) + 99) // 100 - 1] if ascending else None
 
 
 _ALL: "weakref.WeakSet[Stats]" = weakref.WeakSet()
