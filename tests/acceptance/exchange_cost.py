@@ -81,6 +81,7 @@ CROWDS: Final = (
     (Crowd(8, 100, 3, "busy"), 0.3e-3),
     (Crowd(48, 100, 3, "idle"), 0.15e-3),
     (Crowd(48, 100, 3, "busy"), 0.3e-3),
+    (Crowd(100, 20, 10, "busy"), 0.4e-3),
     (Crowd(1_000, 1, 16, "busy"), 0.15e-3),
 )
 """Fleets, and the bound of the server's time for a batch."""
