@@ -160,7 +160,8 @@ class ResponseStream:
             self.exchange.abort()
 
     def finish(self) -> bool:
-        if self._sink is None or self._reader is None or not self._reader.complete:
+        reader = self._reader
+        if self._sink is None or reader is None or not reader.complete or reader.resumed:
             return False
         self.exchange.abort()
         self._over(None)
@@ -247,7 +248,8 @@ class ResponseStream:
         elif self._is_unseen:
             self._end(broken(error))
         elif self._reader is not None:
-            self._close(None if self._reader.complete else broken(error))
+            is_whole = self._reader.complete and not (self._reader.resumed and error)
+            self._close(None if is_whole else broken(error))
         else:
             self._close(error)
 
@@ -346,8 +348,8 @@ class ResponseStream:
         if data:
             self._push_all(reader, splitter.feed(data))
         self._run = reader.run if self._call.streaming and not splitter.partial else None
-        if reader.complete and self._linger is None and self._sink is not None and not self.exchange.received:
-            self._wait_for_rest(_TRAILING_S)
+        if reader.complete and self._sink is not None and not self.exchange.received:
+            self._await_end(reader)
 
     def _push_partial(self, reader: EventReader, splitter: Splitter, data: bytes) -> bytes:
         """Push the incomplete event that ends in data, and return the bytes after it, where a run may begin."""
@@ -418,6 +420,13 @@ class ResponseStream:
             if self._paused:
                 self.exchange.resume()  # the sink cannot resume it after the end
         self._end(None if reader.complete else broken(is_empty=not self._content_seen))
+
+    def _await_end(self, reader: EventReader) -> None:
+        """Limit the wait for the end after a finish, and lift the limit if content follows."""
+        if reader.resumed:
+            self._stop_lingering()
+        elif self._linger is None:
+            self._wait_for_rest(_TRAILING_S)
 
     def _wait_for_rest(self, rest_s: float) -> None:
         """Limit the wait for bytes after a complete answer or an error status."""

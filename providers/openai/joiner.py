@@ -13,6 +13,7 @@ from typing import Final
 
 from providers.comparison import ComparingJoiner, Continued, Differs, Expected
 from providers.openai.choice_texts import SIGNED, THINKING, ChoiceVisitor, Fields, Path
+from ttft_gateway.apis.openai.events import finish_of
 from ttft_gateway.apis.sse import data_of
 from ttft_gateway.apis.tolerant_json import dumps, loads
 
@@ -112,7 +113,7 @@ class _Choice(ChoiceVisitor):
             self._role = True
         if self._is_new and (self._unrepeated or self._finish):
             raise Differs
-        finish = choice.get("finish_reason")
+        finish = finish_of(choice)
         if finish:
             if self._unrepeated or self._finish not in (None, finish) or not all(each.done for each in self._continued):
                 raise Differs

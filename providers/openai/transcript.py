@@ -19,6 +19,7 @@ from providers.openai.request import edited, lowered, value_of
 from providers.recovery import Continuation
 from ttft_gateway.apis.base import Api, Call, Prefix
 from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.openai.events import finish_of
 from ttft_gateway.apis.sse import data_of, object_in
 from ttft_gateway.apis.tolerant_json import dumps, loads
 
@@ -231,7 +232,7 @@ class OpenAITranscript(ChoiceVisitor):
             self.comparable = False
         delta = choice.get("delta")
         self._current.role = self._current.role or (isinstance(delta, dict) and bool(delta.get("role")))
-        self._current.finish = choice.get("finish_reason") or self._current.finish
+        self._current.finish = finish_of(choice) or self._current.finish
         return self._current.has_text
 
     # ChoiceVisitor

@@ -76,7 +76,7 @@ class OpenAIEmbeddings(WholeAnswers):
 class WholeReader:
     """The reader of an API without events: a stream is an error."""
 
-    complete = closed = False
+    complete = resumed = closed = False
     run = None
 
     def read(self, event: bytes) -> Frame:

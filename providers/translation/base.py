@@ -153,6 +153,10 @@ class _TranslatingReader:
         return self._inner.complete
 
     @property
+    def resumed(self) -> bool:
+        return self._inner.resumed
+
+    @property
     def closed(self) -> bool:
         return self._inner.closed
 

@@ -1,5 +1,6 @@
 """One rule for the end of an answer: every API, native and translated, as a stream and as a body."""
 
+import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Headers, HttpSin
 from ttft_gateway.apis.catalog import CATALOG
 from ttft_gateway.apis.endings import unreadable
 from ttft_gateway.apis.errors import ConnectionCut, EmptyAnswer, UpstreamError
-from upstream_endings import DONE, END_MARKS, NATIVES, TEXT, broken, text_in, whole
+from upstream_endings import DONE, END_MARKS, NATIVES, TEXT, broken, early, text_in, whole
 
 SSE, JSON = b"text/event-stream", b"application/json"
 ASKED: dict[Api, dict[str, object]] = {
@@ -238,6 +239,45 @@ def test_a_whole_answer_can_be_ended_at_once(api: Api, upstream: Api, protocol: 
         assert (stream.finish(), client.exchange.aborted) == (is_open, is_open)
         assert (sink.ends, FINISHES[api] in sink.raw) == ([None], True)
         assert not stream.finish()
+
+    run_virtual(main())
+
+
+CHAT_WAYS = [way for way in WAYS if way.values[1] in (Api.CHAT, Api.COMPLETIONS)]
+
+
+@pytest.mark.parametrize(("api", "upstream", "protocol"), CHAT_WAYS)
+def test_content_after_a_finish_takes_it_back(
+    api: Api, upstream: Api, protocol: WireProtocol, subtests: pytest.Subtests
+) -> None:
+    """A stream that goes on after a finish_reason is whole with its closing event or its end, and else broken."""
+    call, finish = asked(api, stream=True), NATIVES[upstream].finish
+    for name, events in early(upstream).items():
+        ends = [[*finish, DONE], finish] if "null" in name else [[DONE], [*finish, DONE], []]
+        for pieces in parts(events):
+            with subtests.test(name):
+                (error,) = played(protocol, call, pieces, error=ConnectionCut("lost")).ends
+                assert isinstance(error, ConnectionCut)
+                for end in ends:
+                    sink = played(protocol, call, [*pieces, *end])
+                    assert (sink.ends, text_in(sink.raw)) == ([None], TEXT)
+
+
+def test_a_stream_goes_on_after_an_early_finish() -> None:
+    """A server that goes on after a finish_reason is read for as long as it takes."""
+    protocol = protocols(CATALOG["openai"], {Api.CHAT}, ProtocolOptions())[Api.CHAT]
+
+    async def main() -> None:
+        client, sink = Client(), Sink()
+        endpoint = HttpEndpoint(client, {Api.CHAT: protocol}, "/v1", [(b"host", b"h")], "m", Bounds())
+        stream = sink.stream = endpoint.open(asked(Api.CHAT, stream=True), sink)
+        client.sink.on_response(200, [(b"content-type", SSE)])
+        for event in early(Api.CHAT)["in every chunk"]:
+            client.sink.on_body(event)
+            await asyncio.sleep(2.0)
+        assert (stream.finish(), sink.ends, text_in(sink.raw)) == (False, [], TEXT)
+        client.sink.on_body(DONE)
+        assert sink.ends == [None]
 
     run_virtual(main())
 

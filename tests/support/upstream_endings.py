@@ -174,6 +174,26 @@ NATIVES: Final[Mapping[Api, Native]] = {
 }
 
 
+def early(api: Api) -> dict[str, list[bytes]]:
+    """Beginnings of chat streams of servers with finish reasons before the end, by name; all of `TEXT` is in them."""
+    chunk, opening = (_chunk, _CHAT.opening) if api is Api.CHAT else (_word, [])
+    *begun, last = WORDS
+    return {
+        "in every chunk": [*opening, *(chunk({"content": word}, "stop") for word in WORDS)],
+        "after a tool of the server": [
+            *opening,
+            chunk({"content": begun[0]}),
+            chunk({}, "tool_calls"),
+            *(chunk({"content": word}) for word in [*begun[1:], last]),
+        ],
+        "the word null": [*opening, *(chunk({"content": word}, "null") for word in WORDS)],
+    }
+
+
+def _word(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    return _text(delta.get("content", ""), finish)
+
+
 def text_in(raw: bytes) -> str:
     """Return the text in the deltas of a stream of any API."""
     found = ""

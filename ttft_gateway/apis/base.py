@@ -284,6 +284,10 @@ class EventReader(Protocol):
         """The answer has the finish of its API (see `endings.py`); no closing event and no error sets this alone."""
 
     @property
+    def resumed(self) -> bool:
+        """Content followed the finish, so only a closing event or the proper end of the body ends the answer."""
+
+    @property
     def closed(self) -> bool:
         """The closing event was seen: nothing of the answer will follow."""
 

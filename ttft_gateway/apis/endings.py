@@ -11,7 +11,8 @@ An answer is whole after its API's own finish, and only then:
 A reader reports the finish as `EventReader.complete`, and nothing else ends an answer: not a closing event, because
 some servers write `[DONE]` after a failure, too; not the end of a body, not even of a JSON body, which a proxy may have
 assembled from half a stream; not an error, which `response.failed` is. Before its finish an answer is broken by any
-end, and by an event that cannot be read and holds a piece of it. After its finish nothing breaks it. Sans-I/O.
+end, and by an event that cannot be read and holds a piece of it. After its finish nothing breaks it, unless content
+follows (`EventReader.resumed`): some servers send a `finish_reason` in every chunk. Sans-I/O.
 """
 
 import re

@@ -17,7 +17,7 @@ from ttft_gateway.apis.base import Usage
 from ttft_gateway.apis.errors import ProtocolError
 from ttft_gateway.apis.json_fields import dict_or_empty
 from ttft_gateway.apis.json_values import ITEMS_MAX
-from ttft_gateway.apis.openai.events import usage_of
+from ttft_gateway.apis.openai.events import finish_of, usage_of
 from ttft_gateway.apis.sse import data_of, object_in
 from ttft_gateway.apis.tolerant_json import dumps
 
@@ -98,11 +98,10 @@ class MessageEventsFromChat:
         calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             yield from self._tool(dict_or_empty(call))
-        if choice.get("finish_reason"):
-            self._reason = str(choice["finish_reason"])
+        if reason := finish_of(choice):
+            self._reason = str(reason)
             found = next((choice[key] for key in _STOPPED_BY if choice.get(key)), None)
             self._stopped_by = found if isinstance(found, str) else None
-            yield from self._stop()
 
     def _begin(self, chunk: Mapping[str, object]) -> bytes:
         self._started = True

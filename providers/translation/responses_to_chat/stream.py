@@ -13,7 +13,7 @@ from providers.translation.responses_to_chat.tool_groups import groups_by_name
 from ttft_gateway.apis.errors import ProtocolError
 from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
 from ttft_gateway.apis.json_values import ITEMS_MAX
-from ttft_gateway.apis.openai.events import usage_of
+from ttft_gateway.apis.openai.events import finish_of, usage_of
 from ttft_gateway.apis.responses.writer import CALL_FIELDS, EventWriter
 from ttft_gateway.apis.sse import data_of, object_in
 from ttft_gateway.apis.tolerant_json import as_key
@@ -97,7 +97,7 @@ class ResponseEventsFromChat:
             yield self._writer.lifecycle("in_progress", self._answer("in_progress"))
         for choice in choices:
             yield from self._delta(dict_or_empty(choice.get("delta")), choice)
-            self._finish = choice.get("finish_reason") or self._finish
+            self._finish = finish_of(choice) or self._finish
 
     def _delta(self, delta: Fields, choice: Fields) -> Iterator[bytes]:
         reasoning = next((delta[name] for name in REASONING if delta.get(name)), None)

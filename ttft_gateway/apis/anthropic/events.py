@@ -54,12 +54,13 @@ class MessageReader:
         first_token: with "answer", thinking does not count as content.
 
     Attributes:
-        complete, closed: see `EventReader`.
+        complete, resumed, closed: see `EventReader`.
     """
 
     __slots__ = ("_content_seen", "_counts", "_ignored", "_thinking_seen", "_thinking_signed", "closed", "complete")
 
     run = None
+    resumed = False  # nothing follows a `stop_reason`
 
     def __init__(self, first_token: FirstToken = "any") -> None:
         self.complete = False

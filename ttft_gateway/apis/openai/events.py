@@ -47,6 +47,7 @@ _UNKNOWN_MAX = 16
 # The server gave up, although some end the stream as if the answer were whole: OpenRouter and Mistral; vLLM and SGLang;
 # watsonx; DeepSeek; Zhipu.
 _GIVEN_UP: Final = frozenset({"error", "abort", "cancelled", "insufficient_system_resource", "network_error"})
+_UNFINISHED: Final = "null"  # KoboldCpp until 2025-03 sends the word in every chunk but the last one
 _NONE: Final[frozenset[Never]] = frozenset()
 _SILENT = Problem(None)
 _NOT_TYPED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -140,7 +141,7 @@ class ChunkReader:
             content are not read.
 
     Attributes:
-        complete, closed, run: see `EventReader`.
+        complete, resumed, closed, run: see `EventReader`.
         unknown_keys: unknown keys under `delta` that counted as content, at most 16.
     """
 
@@ -160,6 +161,7 @@ class ChunkReader:
         "_usual_finish",
         "closed",
         "complete",
+        "resumed",
         "run",
         "unknown_keys",
     )
@@ -173,7 +175,7 @@ class ChunkReader:
         chunks: Chunks = lambda _: (),
         learned: LearnedEnds | None = None,
     ) -> None:
-        self.complete = self.closed = False
+        self.complete = self.resumed = self.closed = False
         self.unknown_keys: frozenset[str] = _NONE
         self._begun: frozenset[int] = _NONE  # choices of which something was sent, if several are requested
         self._finished: frozenset[int] = _NONE  # those that have finished
@@ -198,7 +200,7 @@ class ChunkReader:
                 self._close()
             return _DONE_FRAME
         if event == self._usual_finish:
-            self.complete = True
+            self.complete, self.run = True, None
             return Frame(_FINISH, event)
         if self.run is not None and _is_of(self.run, event):
             return Frame(_CONTENT, event, None, None, self.run.phase)
@@ -299,12 +301,14 @@ class ChunkReader:
             return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
         if not choices:
             return self._without_choices(chunk, self._usage(usage, chunk.service_tier), event, raw)
-        choice = choices[0]
+        choice, was_complete = choices[0], self.complete
         self._phase = None
         kind = self._kind(choice)
         if len(choices) > 1:
             kind = min(kind, *map(self._kind, choices[1:]), key=_RANK.__getitem__)
         usage = usage or choice.usage
+        if was_complete and kind is _CONTENT:
+            self.resumed = True
         if kind is _ERROR:
             error = next((choice.error for choice in choices if choice.error), None)
             reasons = [choice.finish_reason for choice in choices]
@@ -326,7 +330,7 @@ class ChunkReader:
         kind = _CONTENT if choice.text else _PREAMBLE
         if self._choices > 1:
             self._begun |= {_index(choice)}
-        if choice.finish_reason:
+        if choice.finish_reason and choice.finish_reason != _UNFINISHED:
             finished = self._finish(choice)
             if finished is not _FINISH:
                 return finished
@@ -366,7 +370,7 @@ class ChunkReader:
         if self._choices > 1:
             self._finished |= {_index(choice)}
         if self._choices == 1 or len(self._finished) >= self._choices:
-            self.complete = True
+            self.complete, self.run, self._learn_left = True, None, 0  # what follows is read event by event
         is_filtered = isinstance(reason, str) and reason.startswith(("content_filter", "refusal"))  # Gemini adds to it
         return _REFUSAL if is_filtered else _FINISH
 
@@ -378,9 +382,15 @@ class ChunkReader:
         return msgspec.structs.replace(usage, hidden_reasoning=True)
 
 
+def finish_of(choice: Mapping[str, object]) -> object:
+    """Return the finish reason of a choice, None if it has none."""
+    reason = choice.get("finish_reason")
+    return None if reason == _UNFINISHED else reason or None
+
+
 def is_finish(reason: object) -> bool:
     """Return True if an answer with this finish reason is whole."""
-    return bool(reason) and not _is_given_up(reason)
+    return bool(reason) and reason != _UNFINISHED and not _is_given_up(reason)
 
 
 def usage_of(value: object, tier: object = None) -> Usage | None:

@@ -58,12 +58,13 @@ class ResponsesReader:
         owner: see `ttft_gateway.apis.base.Call`.
 
     Attributes:
-        complete, closed: see `EventReader`.
+        complete, resumed, closed: see `EventReader`.
     """
 
     __slots__ = ("_content_seen", "_ignored", "_on_response_id", "_owner", "_reasoning_seen", "closed", "complete")
 
     run = None
+    resumed = False  # the finish closes the stream
 
     def __init__(
         self, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None, owner: str = ""
