@@ -72,6 +72,9 @@ class Connection(Protocol):
     def resume_body(self) -> None:
         """Read again."""
 
+    def reset(self) -> None:
+        """Close the connection now, so that the client gets an error instead of its end."""
+
     def on_response_complete(self) -> None:
         """The whole response was written, and the next request may begin."""
 
@@ -229,6 +232,18 @@ class ClientExchange(ResponseWriter):
             self.drop()
             self._end()
 
+    def cut(self) -> None:
+        """Close the connection in the middle of the response, so that its client sees that the response is incomplete.
+
+        For a client of HTTP/1.0, such as nginx by default, the end of the connection is the end of the body, so the
+        connection is reset.
+        """
+        self.drop()
+        if self.head.version == "1.0":
+            self._connection.reset()
+        else:
+            self._connection.transport.close()
+
     # the subclass
 
     @abstractmethod
@@ -281,7 +296,7 @@ class ClientExchange(ResponseWriter):
         _LOG.error("a request met a bug", exc_info=error)
         self._abandon()
         if self.started:
-            self._connection.transport.close()
+            self.cut()
         else:
             self._respond_error(Internal("the gateway failed; see its log"))
 

@@ -22,6 +22,7 @@ import contextlib
 import fcntl
 import itertools
 import math
+import socket
 import struct
 import termios
 from collections import deque
@@ -43,6 +44,7 @@ UNREAD_S_MAX = 60.0  # a client that reads nothing of its response for this long
 
 _UNKNOWN_MAX = 4_096  # at any limit of open files; a connection that waits takes about 10 kB
 _KNOWN_MAX = 16_384
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, for 0 s
 _UNUSUAL: Final = frozenset({b"transfer-encoding", b"upgrade", b"expect"})
 
 OpenExchange = Callable[[Connection, RequestHead], ClientExchange]
@@ -386,6 +388,12 @@ class HttpProtocol(asyncio.Protocol):
         if self._is_paused and not self.transport.is_closing():
             self._is_paused = False
             self.transport.resume_reading()
+
+    def reset(self) -> None:
+        """See `exchange.Connection`."""
+        sock = self.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.abort()
 
     def on_response_complete(self) -> None:
         """See `exchange.Connection`."""

@@ -157,11 +157,6 @@ class PassedExchange(ClientExchange):
 
     # the transfer's calls
 
-    def cut(self) -> None:
-        """Close the connection, so that the client sees that its response is incomplete."""
-        self.drop()
-        self._connection.transport.close()
-
     def over(self, status: int, error: str | None) -> None:
         """Report the end of the request, once."""
         transfer, self._transfer = self._transfer, None

@@ -1,5 +1,6 @@
 """Files, batches, audio and images over real sockets: bytes in both directions, one replica, bounded memory."""
 
+import asyncio
 import contextlib
 import gzip
 import json
@@ -14,7 +15,7 @@ from gateway.events import RequestPassed, RequestRejected
 from gateway_fixture import Site, fronting
 from raw_http import Cut, answer, connect, head, request_bytes
 from running import run_real
-from scripted_http import until
+from scripted_http import read_request, serving, until
 from sdk_clients import async_client
 from storing import JSON, Received, Reply, storing
 
@@ -168,6 +169,25 @@ def test_a_response_that_is_cut_looks_cut() -> None:
             assert got.status == 200
             with pytest.raises(Cut):
                 await got.body()
+
+    run_real(main())
+
+
+def test_a_response_to_http_1_0_that_is_cut_is_reset() -> None:
+    """Where the end of the connection ends the body, a cut is a reset: a proxy cannot take it for a whole answer."""
+    speech = request_bytes(b'{"model":"m"}', "/v1/audio/speech").replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+
+    async def main() -> None:
+        async with serving(cut) as server, passing(f"http://127.0.0.1:{server.port}/v1") as site:
+            reader, writer = await connect(site.port)
+            writer.write(speech)
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+            writer.transport.abort()
 
     run_real(main())
 
