@@ -22,7 +22,10 @@ from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
-PREAMBLE_BYTES_MAX = 256 * 1024
+PREAMBLE_BYTES_MAX = 256 * 1024  # besides what repeats the request
+_REPEATED = (
+    8  # times the request's bytes: Responses repeat instructions and tools in up to three events, and may escape
+)
 _LONG_GAP_S = 0.5  # between two events; shorter ones need no guard
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
 _REQUEST_ID_HEADERS = frozenset({b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id"})
@@ -87,6 +90,7 @@ class Attempt:
         "_begun_s",
         "_finished",
         "_held",
+        "_held_bytes_max",
         "_loop",
         "_race",
         "_stream",
@@ -174,6 +178,7 @@ class Attempt:
 
     def open(self, call: Call) -> None:
         """Send the request."""
+        self._held_bytes_max = PREAMBLE_BYTES_MAX + _REPEATED * len(call.body)
         self._stream = self.replica.endpoint.open(call, self)
 
     def forward(self, write: Callable[[bytes], None], sent_events: SentEvents | None = None) -> None:
@@ -402,8 +407,8 @@ class Attempt:
         if kind is not _PREAMBLE and not self._is_held(frame):
             return
         self._held += raw
-        if len(self._held) > PREAMBLE_BYTES_MAX:
-            text = f"the upstream sent over {PREAMBLE_BYTES_MAX} bytes before any content"
+        if len(self._held) > self._held_bytes_max:
+            text = f"the upstream sent over {self._held_bytes_max} bytes before any content"
             self._race.on_failed(self, ProtocolError(text))
         elif kind is _WORK:
             self._begun_s, self.phase = now_s, frame.phase

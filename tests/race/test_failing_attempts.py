@@ -167,6 +167,13 @@ def test_a_protocol_error_in_the_preamble_is_bounded() -> None:
     assert told.client.error.code == "upstream_protocol_error"
 
 
+def test_a_preamble_may_repeat_a_large_request() -> None:
+    """The bound grows with the request, because Responses repeat instructions and tools before any content."""
+    repeated = [(0.005, Frame(FrameKind.PREAMBLE, b"p" * 150_000))] * 2
+    told = run_race(Scripted([repeated[0], repeated[1], *answer(0.01)]), body=b"{" + b" " * 140_000 + b"}")
+    assert (told.client.finished, len(told.client.got)) == (True, 300_000 + len(COMPLETE))
+
+
 def test_a_request_that_cannot_be_sent_costs_its_attempt_only() -> None:
     """After an endpoint that raises another replica is tried; the race continues."""
 

@@ -232,6 +232,7 @@ def run_race(
     apis: Sequence[frozenset[Api]] = (),
     pinned: int | None = None,
     recovery: RecoveryMode = RecoveryMode.OFF,
+    body: bytes = b"{}",
 ) -> Outcome:
     """Race one request over scripted replicas, first choice first, until its client has its end.
 
@@ -250,6 +251,7 @@ def run_race(
         apis: APIs of each replica, fallbacks last; none given: all of them.
         pinned: index of the replica that holds what the request goes on with.
         recovery: reaction to a stream that breaks.
+        body: of the request.
     """
     fallbacks = list(fallbacks)
 
@@ -264,7 +266,7 @@ def run_race(
             prepare(pools)
         heard = Hearing(loop)
         client = RecordingClient(streaming)
-        call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming, assemble=assemble)
+        call = Call(Api.CHAT, body, {}, 1, "m", streaming, assemble=assemble)
         caller = Caller("req_1", "key", loop.time())
         own = {} if fallback_timeouts is None else {"pool-1": fallback_timeouts}
         model = Model("m", pools, timeouts or default_timeouts(), own, recovery=recovery, recoverers=RECOVERERS)
