@@ -70,7 +70,7 @@ class Bounds(msgspec.Struct, frozen=True):
         body_bytes_max: maximum size of a JSON answer.
     """
 
-    event_bytes_max: int = 4 * 1024 * 1024
+    event_bytes_max: int = 16 * 1024 * 1024
     body_bytes_max: int = 64 * 1024 * 1024
 
 

@@ -477,8 +477,8 @@ class LimitSettings(Section):
     """Maximum `n` in a request."""
     max_tokens_max: Count = 1_000_000
     """Maximum `max_tokens` in a request."""
-    event_max_bytes: Size = 4_000_000
-    """Maximum size of one event of a replica's stream."""
+    event_max_bytes: Size = 16_000_000
+    """Maximum size of one event of a replica's stream; a generated image is one event."""
 
 
 class QuotaSettings(Section):
