@@ -29,6 +29,7 @@ from fault_judge import WRONG
 from fault_requests import FAULTS
 from fault_scenarios import Results, faulty
 from floods import open_files
+from growth import growth_keys, growth_large, growth_models, growth_streams, growth_workers
 from host_scenarios import HOST_LIMIT, HOST_TROUBLES, two_hosts
 from hot_path import Fleet, cost, longest_slice
 from kubernetes_scenarios import changed_pods
@@ -528,6 +529,11 @@ ON_REQUEST = (
     credentials,
     deadlines,
     faults,
+    growth_keys,
+    growth_large,
+    growth_models,
+    growth_streams,
+    growth_workers,
     hosts,
     kubernetes,
     nights,
@@ -551,6 +557,7 @@ def main() -> int:
     if unknown := [name for name in wanted if name not in names]:
         sys.stderr.write(f"there is no part {unknown[0]!r}; there are: {', '.join(names)}\n")
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # processes that were started end, too
     held = True
     for name in wanted:
         for line in names[name]():

@@ -1,10 +1,12 @@
 """Measures gateways with many models, keys and streams: start, memory, scrapes, verdicts, reloads, holds of a loop.
 
-    growth.py [models|workers|keys|streams|large ...]    by default all but `large`
+    scripts/acceptance growth_models growth_workers growth_keys growth_streams growth_large
 
-A gateway is a real process (ticked.py), and one simulated replica answers for all of its replicas. CPU times do not
-contain other processes. A hold is the smallest of three measurements, each the longest hold of its time: the system
-adds some milliseconds to a measurement on a busy machine. Linux. Units: seconds, megabytes of 10^6 bytes.
+runs the parts of this file; each takes at most three minutes on an idle machine. A gateway is a real process
+(ticked.py), and one simulated replica answers for all of its replicas. If a process of it ends, the part ends with the
+last lines of its standard error. CPU times do not contain other processes. A hold is the smallest of three
+measurements, each the longest hold of its time: the system adds some milliseconds to a measurement on a busy machine.
+Linux. Units: seconds, megabytes of 10^6 bytes.
 """
 
 import asyncio
@@ -18,9 +20,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,25 +31,22 @@ from floods import open_files
 from raw_http import CHAT, request_bytes
 from served import replicas
 
-_WAIT_S_MAX: Final = 600.0
+_WAIT_S_MAX: Final = 120.0
+_SETTLE_S_MAX: Final = 8  # workers exchange loads for a minute after a request
 _REPLICAS: Final = 3
 _THREADS: Final = 8
 _TICKED: Final = ROOT / "tests/acceptance/ticked.py"
 _ADDRESSES: Final = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0"}
 _IDLE_S: Final = 75.0  # idle connections to replicas are closed after 60
 _VERDICT_S: Final = 11.0  # two verdicts
+_SHOWN: Final = 1000  # last characters of the standard error of a gateway
 
 
-class Holds(NamedTuple):
-    """The longest holds of the event loop that are accepted, in milliseconds."""
-
-    scrape: float = 5.0
-    everything: float = 5.0
-    verdicts: float = 5.0
-    reload: float = 5.0
+_HOLD_MS_MAX: Final = 5.0  # of an event loop
 
 
-_WITH_WORKERS: Final = Holds(15.0, 15.0, 10.0, 15.0)  # the exchange between workers runs beside everything
+class GatewayEnded(Exception):
+    """A process of the gateway has ended; the message contains the last lines of its standard error."""
 
 
 class Line(NamedTuple):
@@ -65,7 +64,7 @@ class Grown(NamedTuple):
     Attributes:
         folder: folder of its files.
         port, admin_port: its addresses.
-        processes: ids of its processes, the top process or the only one first.
+        processes: ids of its processes: the only one, or the top process, the supervisor and the workers.
         start_cpu_s: CPU time of all processes until /readyz was answered with 200.
     """
 
@@ -76,9 +75,9 @@ class Grown(NamedTuple):
     start_cpu_s: float
 
     @property
-    def serving(self) -> Sequence[int]:
-        """The processes that serve requests: the workers are the children of the top process, the first one apart."""
-        return self.processes if len(self.processes) == 1 else self.processes[2:]
+    def looping(self) -> Sequence[int]:
+        """The processes with an event loop: all but the top process of several."""
+        return self.processes if len(self.processes) == 1 else self.processes[1:]
 
     def cpu_s(self) -> float:
         """Return the CPU time of all processes."""
@@ -89,28 +88,49 @@ class Grown(NamedTuple):
         return sum(map(_pss_mb, self.processes))
 
     def settle(self) -> None:
-        """Wait until the gateway is idle."""
+        """Wait until the gateway is idle, some seconds at most."""
         before_s = -1.0
-        while self.cpu_s() - before_s > 0.05:
+        for _ in range(_SETTLE_S_MAX):
+            if self.cpu_s() - before_s <= 0.05:
+                return
             before_s = self.cpu_s()
             time.sleep(1.0)  # noqa: TID251 # the same
 
-    def held(self, act: Callable[[], object]) -> float:
-        """Return the longest hold of the loop of a process that serves, while something is done three times."""
+    def held(self, act: Callable[[], object]) -> list[float]:
+        """Return the longest hold of each process's loop, while something is done three times."""
         holds = []
         for _ in range(3):
             self._measured()
             act()
-            holds.append(max(float(each["longest_s"]) for each in self._measured()))
-        return min(holds)
+            holds.append([float(each["longest_s"]) for each in self._measured()])
+        return list(map(min, zip(*holds, strict=True)))
 
     def _measured(self) -> list[Any]:
-        files = {process: self.folder / str(process) for process in self.serving}
+        files = {process: self.folder / str(process) for process in self.looping}
         for process, file in files.items():
             file.unlink(missing_ok=True)
             os.kill(process, signal.SIGUSR1)
-        until(lambda: all(file.exists() for file in files.values()))
+        self.until(lambda: all(file.exists() for file in files.values()))
         return [json.loads(file.read_text(encoding="ascii")) for file in files.values()]
+
+    def until(self, holds: Callable[[], object]) -> None:
+        """Wait for something that the gateway does.
+
+        Raises:
+            GatewayEnded: a process of the gateway has ended.
+            TimeoutError: it took too long.
+        """
+        _until(holds, self.check)
+
+    def check(self) -> None:
+        """Check that all processes run.
+
+        Raises:
+            GatewayEnded: one has ended.
+        """
+        for process in self.processes:
+            if _has_ended(process):
+                raise GatewayEnded(f"process {process} of the gateway has ended; {_last_lines(self.folder)}")
 
     def write(self, settings: Mapping[str, object]) -> None:
         """Replace the configuration."""
@@ -160,22 +180,38 @@ def grown(settings: Mapping[str, object], keys: str = "") -> Iterator[Grown]:
             subprocess.Popen(command, env=environment, stdout=log, stderr=stderr, start_new_session=True) as top,
         ):
             try:
-                yield _ready(folder, top.pid)
+                running = _ready(folder, top.pid)
+                try:
+                    yield running
+                except Exception:
+                    running.check()  # its end is the cause
+                    raise
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(top.pid, signal.SIGTERM)
-                top.wait(60)
+                _end(top)
+
+
+def _end(top: "subprocess.Popen[bytes]") -> None:
+    """End a gateway with all of its processes."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(top.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            top.wait(30)
+            return
 
 
 def _ready(folder: Path, top: int) -> Grown:
-    stderr = folder / "stderr"
-
     def ports() -> list[int]:
-        return list(map(int, re.findall(r"http://127.0.0.1:(\d+)", stderr.read_text(encoding="utf-8"))))
+        text = (folder / "stderr").read_text(encoding="utf-8")
+        return list(map(int, re.findall(r"http://127.0.0.1:(\d+)", text)))
 
-    until(lambda: len(ports()) >= 2, lambda: stderr.read_text(encoding="utf-8")[-1000:])
+    def check() -> None:
+        if _has_ended(top):
+            raise GatewayEnded(f"the gateway has ended at its start; {_last_lines(folder)}")
+
+    _until(lambda: len(ports()) >= 2, check)
     port, admin_port = ports()[:2]
-    until(lambda: ask(port, "GET", "/readyz")[0] == 200)
+    _until(lambda: ask(port, "GET", "/readyz")[0] == 200, check)
     children = Path(f"/proc/{top}/task/{top}/children").read_text(encoding="ascii").split()
     processes = [top, *map(int, children)]
     return Grown(folder, port, admin_port, processes, cpu_s(processes))
@@ -196,8 +232,21 @@ def _pss_mb(process: int) -> float:
     return int(found[1]) / 1e3 if found else 0.0
 
 
-def until(holds: Callable[[], object], state: Callable[[], str] = str) -> None:
-    """Wait for something.
+def _has_ended(process: int) -> bool:
+    """Return True if a process has ended, also if nothing has waited for its end."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def _last_lines(folder: Path) -> str:
+    lines = (folder / "stderr").read_text(encoding="utf-8")[-_SHOWN:]
+    return f"its standard error ends with:\n{lines}" if lines else "its standard error is empty"
+
+
+def _until(holds: Callable[[], object], check: Callable[[], object]) -> None:
+    """Wait for something; `check` raises an error if it cannot come.
 
     Raises:
         TimeoutError: it took too long.
@@ -206,13 +255,14 @@ def until(holds: Callable[[], object], state: Callable[[], str] = str) -> None:
         with contextlib.suppress(OSError):
             if holds():
                 return
+        check()
         time.sleep(0.02)  # noqa: TID251 # it looks at another process
-    raise TimeoutError(state())
+    raise TimeoutError(f"the gateway has not done within {_WAIT_S_MAX:g} s what was awaited")
 
 
 def ask(port: int, method: str, path: str, body: object = None, key: str = "none") -> tuple[int, bytes]:
     """Send a request; return the status and the body of the answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         return _answer(connection, method, path, body, key)
     finally:
@@ -230,66 +280,58 @@ def _answer(
 
 def chats(port: int, models: Sequence[str], key: str = "none") -> None:
     """Send a short request for each model, over a few connections."""
-    waiting = list(models)
-    failed: list[int] = []
 
-    def work() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-        with contextlib.suppress(IndexError):
-            while True:
-                body = {"model": waiting.pop(), "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
-                status, _ = _answer(connection, "POST", "/v1/chat/completions", body, key)
-                failed.extend([status] * (status != 200))
-        connection.close()
+    def work(asked: Sequence[str]) -> None:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+            for model in asked:
+                body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+                status, text = _answer(connection, "POST", "/v1/chat/completions", body, key)
+                assert status == 200, (status, text)
 
-    threads = [threading.Thread(target=work) for _ in range(_THREADS)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not failed, failed[:3]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        list(threads.map(work, (models[begin::_THREADS] for begin in range(_THREADS))))
 
 
 def _line(what: str, value: float, most: float, unit: str, more: str = "") -> Line:
     return Line(what, f"<= {most:g} {unit}", f"{value:.3g} {unit}{more}", value <= most)
 
 
-def _hold(what: str, running: Grown, act: Callable[[], object], most_ms: float) -> Line:
-    return _line(f"longest hold: {what}", 1000 * running.held(act), most_ms, "ms")
+def _hold(what: str, running: Grown, act: Callable[[], object]) -> Line:
+    """Measure the holds of all loops while something is done; the longest counts."""
+    holds_ms = [1000 * each for each in running.held(act)]
+    first, *others = (f"{each:.1f}" for each in holds_ms)
+    more = f"; supervisor {first}, workers {', '.join(others)}" if others else ""
+    return _line(f"longest hold: {what}", max(holds_ms), _HOLD_MS_MAX, "ms", more)
 
 
 def _two_verdicts() -> None:
     time.sleep(_VERDICT_S)  # noqa: TID251 # they come by themselves
 
 
-def _in_use(
-    running: Grown, count: int, settings: Callable[[int], Mapping[str, object]], holds: Holds
-) -> Iterator[Line]:
-    """Measure scrapes, the verdict and a reload of a gateway after three requests for each model."""
-    for _ in range(3):
-        chats(running.port, names_of(count))
+def _in_use(running: Grown, count: int, settings: Callable[[int], Mapping[str, object]]) -> Iterator[Line]:
+    """Measure three requests for each model, and then scrapes, the verdict, a switch and a reload."""
+    yield _hold("a request for each model", running, lambda: chats(running.port, names_of(count)))
     running.settle()
     before_s = running.cpu_s()
     page, every = (ask(running.admin_port, "GET", f"/metrics{query}")[1] for query in ("", "?all=1"))
     spent = f"; all=1: {len(every) / 1e6:.1f} MB, {running.cpu_s() - before_s:.1f} CPU s for both"
     yield _line("a scrape", len(page) / 1e6, 2.0, "MB", spent)
     yield Line("memory after three requests a model", "", f"{running.pss_mb():.0f} MB", holds=True)
-    yield _hold("a scrape", running, lambda: ask(running.admin_port, "GET", "/metrics"), holds.scrape)
-    yield _hold(
-        "a scrape of everything", running, lambda: ask(running.admin_port, "GET", "/metrics?all=1"), holds.everything
-    )
-    yield _hold("two verdicts", running, _two_verdicts, holds.verdicts)
+    yield _hold("a scrape", running, lambda: ask(running.admin_port, "GET", "/metrics"))
+    yield _hold("a scrape of everything", running, lambda: ask(running.admin_port, "GET", "/metrics?all=1"))
+    yield _hold("two verdicts", running, _two_verdicts)
+    yield _hold("a switch of hedging", running, lambda: ask(running.admin_port, "POST", "/admin/hedging", {"on": True}))
     added = iter(range(1, 100))
 
     def one_more() -> None:
         running.write(settings(count + next(added)))
         running.reload()
 
-    yield _hold("a reload with one model more", running, one_more, holds.reload)
+    yield _hold("a reload with one model more", running, one_more)
     chats(running.port, names_of(count + 3)[-3:])
 
 
-def models(count: int = 1000) -> Iterator[Line]:
+def growth_models(count: int = 1000) -> Iterator[Line]:
     """Many models in one process."""
     with replicas(a={"ttft": "1ms", "gap": "1ms", "tokens": 2}) as urls:
 
@@ -301,10 +343,10 @@ def models(count: int = 1000) -> Iterator[Line]:
             yield _line(f"{count:,} models x {_REPLICAS}: start", running.start_cpu_s, 3.0, "CPU s", more)
             half = "the same with half a core, from the CPU time"
             yield _line(half, running.start_cpu_s / 0.5, 5.0, "s")
-            yield from _in_use(running, count, settings, Holds())
+            yield from _in_use(running, count, settings)
 
 
-def workers(count: int = 1000) -> Iterator[Line]:
+def growth_workers(count: int = 1000) -> Iterator[Line]:
     """The same with two workers."""
     with replicas(a={"ttft": "1ms", "gap": "1ms", "tokens": 2}) as urls:
 
@@ -313,10 +355,10 @@ def workers(count: int = 1000) -> Iterator[Line]:
 
         with grown(settings(count)) as running:
             yield Line(f"{count:,} models, two workers: start", "", f"{running.start_cpu_s:.1f} CPU s", holds=True)
-            yield from _in_use(running, count, settings, _WITH_WORKERS)
+            yield from _in_use(running, count, settings)
 
 
-def large() -> Iterator[Line]:
+def growth_large() -> Iterator[Line]:
     """Ten thousand models: start, answers and reload."""
     count = 10_000
     with replicas(a={"ttft": "1ms", "gap": "1ms", "tokens": 2}) as urls:
@@ -344,7 +386,7 @@ def _keys(count: int, *, without: int = -1) -> str:
     )
 
 
-def keys(count: int = 100_000) -> Iterator[Line]:
+def growth_keys(count: int = 100_000) -> Iterator[Line]:
     """A long list of keys."""
     with replicas(a={"ttft": "1ms", "gap": "1ms", "tokens": 2}) as urls:
         settings = settings_of(1, urls["a"], keys_from="keys.jsonl")
@@ -366,21 +408,21 @@ def keys(count: int = 100_000) -> Iterator[Line]:
             def revoked() -> None:
                 nonlocal last
                 write(last)
-                until(lambda: status() == 401)
+                many.until(lambda: status() == 401)
                 last -= 1
 
-            yield _hold("a key is removed", many, revoked, Holds().everything)
+            yield _hold("a key is removed", many, revoked)
             assert status() == 200
             (many.folder / "keys.jsonl").write_text("{", encoding="utf-8")
-            until(lambda: b"\nttft_gateway_keys_up 0.0" in ask(many.admin_port, "GET", "/metrics")[1])
+            many.until(lambda: b"\nttft_gateway_keys_up 0.0" in ask(many.admin_port, "GET", "/metrics")[1])
             yield Line("a key that is valid while the list is damaged", "200", str(status()), status() == 200)
             yield Line("an unknown one", "401", str(ask(many.port, "GET", "/v1/models")[0]), holds=True)
 
 
-def streams(count: int = 2000) -> Iterator[Line]:
+def growth_streams(count: int = 2000) -> Iterator[Line]:
     """Rounds of streams at the same time: the memory of each, and what is given back."""
     open_files(4 * count)
-    profile = {"ttft": "500ms", "gap": "3s", "tokens": 12}
+    profile = {"ttft": "500ms", "gap": "3s", "tokens": 6}  # longer than all take to begin
     with (
         replicas(a=profile) as urls,
         grown(settings_of(1, urls["a"], allow_anonymous=True)) as running,
@@ -433,31 +475,3 @@ def _cost(few: Grown, many: Grown) -> Line:
     one, other = min(spent["few"]), min(spent["many"])
     measured = f"{other:.3f} ms, {one:.3f} ms with one key"
     return Line("CPU time of a request with many keys", "<= 1.1 x with one", measured, other <= 1.1 * one)
-
-
-PARTS: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
-    "models": models,
-    "workers": workers,
-    "keys": keys,
-    "streams": streams,
-    "large": large,
-}
-
-
-def main(argv: Sequence[str]) -> int:
-    """Measure some parts, or all but `large`; return 1 if a figure is not what it must be."""
-    if unknown := [name for name in argv if name not in PARTS]:
-        sys.stderr.write(f"there is no part {unknown[0]}; write some of: {' '.join(PARTS)}\n")
-        return 2
-    failed = False
-    for name in argv or [each for each in PARTS if each != "large"]:
-        for line in PARTS[name]():
-            failed = failed or not line.holds
-            must_be = f" (must be {line.must_be})" if line.must_be else ""
-            sys.stdout.write(f"{'ok  ' if line.holds else 'FAIL'} {line.what}: {line.measured}{must_be}\n")
-            sys.stdout.flush()
-    return int(failed)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

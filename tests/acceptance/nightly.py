@@ -67,7 +67,8 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         ),
         "judge": Step([[sys.executable, "-m", "streaming_bench", "judge", "--seeds-max", "10"]], 10800),
         "growth": Step(
-            [[sys.executable, "tests/acceptance/growth.py", "models", "workers", "keys", "streams", "large"]], 3600
+            [["scripts/acceptance", *(f"growth_{each}" for each in ("models", "workers", "keys", "streams", "large"))]],
+            3600,
         ),
         "fleet": Step([[sys.executable, "tests/acceptance/fleet.py"]], 1800),
         "proof": Step(
