@@ -18,10 +18,10 @@ from gateway.health.watch import Watch, totals_of
 from gateway.health.windows import WindowCounts
 from gateway.observe.describe import describe, key_admission, pool_state, queues_state
 from gateway.observe.hub import Observers
-from gateway.observe.instruments import Dump
+from gateway.observe.instruments import Dump, Instruments
 from gateway.observe.metrics import Scrape
 from gateway.observe.state import AdmissionState, PoolState, ShareState, read_pools
-from gateway.observe.usage import UsageDump, UsageReport
+from gateway.observe.usage import UsageDump, UsageReport, UsageTable
 from gateway.proof.blocks import Block
 from gateway.proof.tally import Tally
 from gateway.race.context import Runtime
@@ -32,6 +32,22 @@ from gateway.server.topology import InForce
 
 _SLICE_TALLIES: Final = 20
 _SLICE_KEYS: Final = 200  # that are described in one iteration of the event loop, about 1 ms
+
+
+CountPart = tuple[Dump, UsageDump, dict[str, Tally]]
+"""A part of what the metrics, a usage table and the measurement of hedging have counted."""
+
+
+def count_parts(instruments: Instruments, usage: UsageTable, tallies: Mapping[str, Tally]) -> Iterator[CountPart]:
+    """Yield counts in parts of which none takes long."""
+    nothing = UsageDump([], [])
+    for dump in instruments.dump_parts():
+        yield dump, nothing, {}
+    for rows in usage.dump_parts():
+        yield {}, rows, {}
+    rest = iter(tallies.items())
+    while part := dict(islice(rest, _SLICE_TALLIES)):
+        yield {}, nothing, part
 
 
 class OwnView:
@@ -75,18 +91,10 @@ class OwnView:
         self._leave_out = partial(observers.dropped.leaving_out, "pool")
         self.metrics = observers.metrics(self._pools, self._queues, discovery.states)
 
-    def counts(self) -> Iterator[tuple[Dump, UsageDump, dict[str, Tally]]]:
-        """Yield what the metrics, the usage table and the measurement of hedging have counted, in parts."""
-        observers = self._observers
-        observers.hub.flush()
-        nothing = UsageDump([], [])
-        for instruments in self.metrics.instruments.dump_parts():
-            yield instruments, nothing, {}
-        for usage in observers.usage.dump_parts():
-            yield {}, usage, {}
-        tallies = iter(observers.proof(None).items())
-        while part := dict(islice(tallies, _SLICE_TALLIES)):
-            yield {}, nothing, part
+    def counts(self) -> Iterator[CountPart]:
+        """Return what the metrics, the usage table and the measurement of hedging have counted, in parts."""
+        self._observers.hub.flush()
+        return count_parts(self.metrics.instruments, self._observers.usage, self._observers.proof(None))
 
     async def scrape(self) -> Scrape:
         return await self.metrics.scrape()

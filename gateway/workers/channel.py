@@ -1,10 +1,11 @@
 """The messages between the processes of a gateway, over connected sockets.
 
 `Channel`, between the supervisor and a worker, carries notices, and calls that get one answer, whole or in parts: a
-large answer in one piece would hold the loops of both ends. Frames are a length and a msgspec message. Everything is
-bounded: the bytes of a frame and of an answer, the unsent bytes, the calls without an answer, and the time of each
-call, or of each of its parts. A channel ends as soon as the process at its other end does. It is independent of the
-methods, which each side registers by name.
+large answer in one piece would hold the loops of both ends. Frames are a length and a msgspec message; those that have
+arrived together are handled in several turns of the loop, some kilobytes in each. Everything is bounded: the bytes of a
+frame and of an answer, the unsent bytes, the calls without an answer, and the time of each call, or of each of its
+parts. A channel ends as soon as the process at its other end does. It is independent of the methods, which each side
+registers by name.
 
 A channel of a worker outlives its supervisor: it is connected again to the next one.
 
@@ -26,6 +27,7 @@ FRAME_BYTES_MAX: Final = 64_000_000  # the last message of a worker with thousan
 ANSWER_BYTES_MAX: Final = 256_000_000  # of all parts; the counts of 10,000 models have 20 MB
 UNSENT_BYTES_MAX: Final = 16_000_000  # notices above it are dropped, and calls fail
 CALLS_MAX: Final = 10_000  # without an answer
+SLICE_BYTES: Final = 4_000  # of frames that are handled in one turn of the loop, before the last of them: some 0.5 ms
 _LENGTH_BYTES: Final = 4
 _PACKET_BYTES_MAX: Final = 4096
 _DESCRIPTORS_MAX: Final = 1  # with a packet
@@ -102,6 +104,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_closed = False
         self._received = bytearray()
+        self._is_paused = False  # while received frames wait for a turn of the loop
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
         self._writable = asyncio.Event()
@@ -170,25 +173,41 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     def data_received(self, data: bytes) -> None:
+        self._received += data
+        if not self._is_paused:
+            self._take_slice()
+
+    def _take_slice(self) -> None:
+        """Handle received frames; if more is left than one turn of the loop may take, read nothing until the rest."""
+        left_bytes = SLICE_BYTES
+        while left_bytes > 0 and (size_bytes := self._take_frame()):
+            left_bytes -= size_bytes
+        if (left_bytes <= 0) != self._is_paused and self.is_open:
+            self._is_paused = not self._is_paused
+            transport = cast("asyncio.Transport", self._transport)
+            (transport.pause_reading if self._is_paused else transport.resume_reading)()
+        if left_bytes <= 0:
+            self._loop.call_soon(self._take_slice)
+
+    def _take_frame(self) -> int:
+        """Handle the first received frame; return its length, 0 if none is complete."""
         received = self._received
-        received += data
-        begin = 0
-        while len(received) - begin >= _LENGTH_BYTES:
-            size = int.from_bytes(received[begin : begin + _LENGTH_BYTES], "little")
-            end = begin + _LENGTH_BYTES + size
-            if size > FRAME_BYTES_MAX:
-                self._fail(ValueError(f"a frame of {size} bytes"))
-                return
-            if len(received) < end:
-                break
-            try:
-                frame = _decode_frame(received[begin + _LENGTH_BYTES : end])
-            except (ValueError, RecursionError) as error:
-                self._fail(error)
-                return
-            self._on_frame(frame)
-            begin = end
-        del received[:begin]
+        size = int.from_bytes(received[:_LENGTH_BYTES], "little")
+        end = _LENGTH_BYTES + size
+        if size > FRAME_BYTES_MAX:
+            self._fail(ValueError(f"a frame of {size} bytes"))
+            return 0
+        if len(received) < end:
+            return 0
+        content = bytes(received[_LENGTH_BYTES:end])
+        del received[:end]
+        try:
+            frame = _decode_frame(content)
+        except (ValueError, RecursionError) as error:
+            self._fail(error)
+            return 0
+        self._on_frame(frame)
+        return end
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -197,7 +216,9 @@ class Channel(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport, self._is_paused = None, False
+        while self._take_frame():
+            pass
         self._writable.set()
         self._received.clear()
         for number in tuple(self._calls):

@@ -1,6 +1,9 @@
 """The workers as the supervisor sees them: their channels, and calls to all of them.
 
-Owns what dead workers have counted. A worker serves without its supervisor, too. Units: seconds.
+Owns what workers have counted, as parts that stay encoded until they are read: the counts of a thousand models are
+100,000 objects, which each collection of garbage would search. A worker serves without its supervisor, too.
+
+Units: seconds.
 """
 
 import asyncio
@@ -14,14 +17,14 @@ import msgspec
 from gateway.events import Event
 from gateway.observe.dropped import DroppedState
 from gateway.observe.instruments import Instruments
-from gateway.observe.usage import UsageTable
+from gateway.observe.usage import UsageDump, UsageTable
 from gateway.process_events import WorkerChanged
 from gateway.proof.tally import Tally, merged_tallies
+from gateway.server.own_view import count_parts
 from gateway.share.hub import METHOD, ShareHub, answers_of
 from gateway.workers.board import Slot
 from gateway.workers.channel import Channel, Handler, connect
 from gateway.workers.messages import Counts, Ready, SwitchHedging, TokenRejected, WorkerEnded
-from gateway.workers.parts import joined_counts
 from ttft_gateway.pool.learned import LearnedModel
 
 CALL_S_MAX: Final = 2.0  # for an answer about state
@@ -41,7 +44,7 @@ class Worker:
         revision: revision of the state that it has; None until it has begun, or has the state of this supervisor.
         is_ready: True if it serves and answers.
         ready_s: loop time since which it does; None before.
-        counts: counters and usage of the answer to the latest question; None before.
+        counts: counts of the answer to the latest question, in parts, encoded; none before.
         ended: its last message; None before.
         reason: reason of its end, from the top process; "" before.
         share_name: name among the processes that share limits.
@@ -56,13 +59,13 @@ class Worker:
         self.revision: int | None = None
         self.is_ready = False
         self.ready_s: float | None = None
-        self.counts: Counts | None = None
+        self.counts: list[bytes] = []
         self._counts_asked_s = 0.0
         self.ended: WorkerEnded | None = None
         self.reason = ""
         self.share_name = f"{number}-{process}"
 
-    def keep(self, counts: Counts, asked_s: float) -> None:
+    def keep(self, counts: list[bytes], asked_s: float) -> None:
         """Keep the counts of an answer, unless a later question was answered before: no counter goes back."""
         if asked_s >= self._counts_asked_s:
             self.counts, self._counts_asked_s = counts, asked_s
@@ -85,9 +88,7 @@ class WorkerGroup:
     Attributes:
         workers: all processes with an open channel.
         handlers: further methods for workers.
-        dead: counters and histograms of processes that have ended.
-        dead_usage: usage of these processes.
-        dead_proof: counts of the savings of hedging of these processes, by model.
+        dead_proof: counts of the savings of hedging of processes that have ended, by model.
         learned: learned states of workers that have ended while the gateway stops.
         restarts: number of processes that ended before the gateway stopped.
         is_open: True once the workers accept connections.
@@ -118,8 +119,9 @@ class WorkerGroup:
         self._share = ShareHub()
         self.workers: list[Worker] = []
         self.handlers: dict[str, Handler] = {}
-        self.dead = Instruments()
-        self.dead_usage = UsageTable()
+        self._dead: list[bytes] = []  # counts of all that have ended
+        self._leaving: list[list[bytes]] = []  # counts of each that has just ended
+        self._adding = asyncio.Lock()
         self.dead_proof: dict[str, Tally] = {}
         self.learned: list[dict[str, LearnedModel]] = []
         self._unexplained: dict[int, Worker] = {}  # ended, by process, without the reason from the top process
@@ -129,19 +131,45 @@ class WorkerGroup:
         self.cut = 0
 
     @property
-    def counts_of_dead(self) -> Counts:
-        """Return the counts of workers that have ended."""
-        return Counts(self.dead.dump(), self.dead_usage.dump(), self.dead_proof)
+    def counts_of_dead(self) -> list[bytes]:
+        """Return the counts of workers that have ended, in parts, encoded."""
+        return [*self._dead, *(part for parts in self._leaving for part in parts)]
 
-    def carry_on(self, dead: Counts, restarts: int) -> None:
+    def counted(self) -> list[bytes]:
+        """Return the counts of all workers, in parts, encoded."""
+        return [*self.counts_of_dead, *(part for worker in self.workers for part in worker.counts)]
+
+    def counts_of(self, part: bytes) -> Counts:
+        """Return a part of the counts; nothing if it is damaged."""
+        return self._decoded("counts of a worker", part, Counts) or Counts({}, UsageDump([], []))
+
+    def carry_on(self, dead: list[bytes], restarts: int) -> None:
         """Carry on with the counts of an earlier supervisor."""
         self._add_dead(dead)
         self.restarts = restarts
 
-    def _add_dead(self, counts: Counts) -> None:
-        self.dead.add(counts.instruments)
-        self.dead_usage.add(counts.usage)
-        self.dead_proof = merged_tallies([counts.proof, self.dead_proof])
+    def _add_dead(self, counts: list[bytes]) -> None:
+        self._leaving.append(counts)
+        if not self.is_stopping:
+            self._tasks.create_task(self._add_leaving())
+
+    async def _add_leaving(self) -> None:
+        """Add the counts of a worker that has ended to the counts of all that have ended, in slices."""
+        async with self._adding:
+            total, usage, proof = Instruments(), UsageTable(), dict[str, Tally]()
+            for part in (*self._leaving[0], *self._dead):
+                counts = self.counts_of(part)
+                for _ in total.add_parts(counts.instruments):
+                    await asyncio.sleep(0)
+                usage.add(counts.usage)
+                before = {name: proof[name] for name in counts.proof if name in proof}
+                proof |= merged_tallies([before, counts.proof])
+            dead = []
+            for each in count_parts(total, usage, proof):
+                dead.append(msgspec.msgpack.encode(Counts(*each)))
+                await asyncio.sleep(0)
+            self._dead, self.dead_proof = dead, proof
+            del self._leaving[0]
 
     @property
     def ready(self) -> list[Worker]:
@@ -261,9 +289,12 @@ class WorkerGroup:
 
     def decoded(self, worker: Worker, answer: bytes | None, kind: type[_T]) -> _T | None:
         """Return an answer; None if there is none, or if it is damaged."""
-        if answer is not None:
-            with self._dropped.leaving_out("worker", f"an answer of worker {worker.number}"):
-                return msgspec.msgpack.decode(answer, type=kind)
+        return self._decoded(f"an answer of worker {worker.number}", answer, kind)
+
+    def _decoded(self, name: str, content: bytes | None, kind: type[_T]) -> _T | None:
+        if content is not None:
+            with self._dropped.leaving_out("worker", name):
+                return msgspec.msgpack.decode(content, type=kind)
         return None
 
     # start and end of a worker
@@ -277,8 +308,11 @@ class WorkerGroup:
     async def read_counts(self) -> None:
         """Record the counts of all workers now."""
         asked_s = self._loop.time()
-        for worker, parts in await self.read_parts("counts", Counts):
-            worker.keep(joined_counts(parts), asked_s)
+        asked = self.ready
+        asking = (worker.channel.ask_parts("counts", None, CALL_S_MAX) for worker in asked)
+        for worker, counts in zip(asked, await asyncio.gather(*asking), strict=True):
+            if counts is not None:
+                worker.keep(counts, asked_s)
 
     def on_hung(self, process: int) -> None:
         """Ask a worker nothing until it answers again."""
@@ -303,14 +337,14 @@ class WorkerGroup:
         worker.counts = worker.ended.counts
         self.cut += worker.ended.cut
         if self.is_stopping:
-            self.learned.append(worker.ended.learned)
+            self.learned.append(msgspec.msgpack.decode(worker.ended.learned, type=dict[str, LearnedModel]))
 
     def _on_end(self, worker: Worker) -> None:
         """Add the counts of a worker to `dead`."""
         worker.is_ready = False
         self.workers.remove(worker)
         self._share.gone(worker.share_name)
-        if worker.counts is not None:
+        if worker.counts:
             self._add_dead(worker.counts)
         if not self.is_stopping:
             self.restarts += 1

@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from gateway.config.settings import Settings
 from gateway.workers.channel import Control
-from gateway.workers.messages import GroupState, ToSupervisor, ToTop, packed
+from gateway.workers.messages import GroupState, ToSupervisor, ToTop
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -48,20 +47,6 @@ class StateKeeper:
             descriptor = in_memory(self._read())
             self._is_due = not self._control.send(ToTop(is_state=True), [descriptor])
             os.close(descriptor)
-
-
-class PackedSettings:
-    """Encodes settings once until they are replaced."""
-
-    def __init__(self) -> None:
-        self._settings: Settings | None = None
-        self._packed = b""
-
-    def of(self, settings: Settings) -> bytes:
-        """Return settings, packed."""
-        if settings is not self._settings:
-            self._settings, self._packed = settings, packed(settings)
-        return self._packed
 
 
 def in_memory(state: GroupState) -> int:

@@ -4,13 +4,14 @@ The classes of gateway/observe/state.py have the units.
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from gateway.health.facts import Collected, ProcessFacts, WorkersState
 from gateway.health.history import ModelHistory
 from gateway.health.watch import Watch
-from gateway.observe.instruments import Dump, Instruments
+from gateway.observe.instruments import Instruments
 from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.process import ProcessValue
 from gateway.observe.proof import proof_values
@@ -74,19 +75,16 @@ class GroupView:
         self._usage = UsageTable()  # for its time of start
 
     async def scrape(self) -> Scrape:
-        scrapes: list[WorkerScrape] = []
-        asked_s = asyncio.get_running_loop().time()
-        for worker, parts in await self._group.read_parts("scrape", WorkerScrape):
-            scrape = joined_scrape(parts)
-            worker.keep(scrape.counts, asked_s)  # so that no counter goes back when the worker is killed
-            scrapes.append(scrape)
+        group = self._group
+        _, answers = await asyncio.gather(group.read_counts(), group.read_parts("scrape", WorkerScrape))
+        scrapes = [joined_scrape(parts) for _, parts in answers]
         instruments = Instruments()
-        ended = self._own.instruments.dump_parts(), self._group.dead.dump_parts()
-        for dump in (*(part for parts in ended for part in parts), *self._counted()):
+        counted = (group.counts_of(part).instruments for part in group.counted())
+        for dump in itertools.chain(self._own.instruments.dump_parts(), counted):
             for _ in instruments.add_parts(dump):
                 await asyncio.sleep(0)
         own = [*self._process(), *self._own.reload_values()]
-        gone = list(proof_values(self._group.dead_proof))
+        gone = list(proof_values(group.dead_proof))
         process = merged_process([own, *(scrape.process for scrape in scrapes), gone])
         return Scrape(
             instruments,
@@ -132,10 +130,9 @@ class GroupView:
     async def usage(self, key: str | None, model: str | None) -> UsageReport:
         await self._group.read_counts()
         table = UsageTable(lambda: self._usage.since)
-        table.add(self._group.dead_usage.dump())
-        for worker in self._group.workers:
-            if worker.counts is not None:
-                table.add(worker.counts.usage)
+        for part in self._group.counted():
+            table.add(self._group.counts_of(part).usage)
+            await asyncio.sleep(0)
         return table.report(key, model)
 
     async def proof(self, hours: int | None) -> Mapping[str, Tally]:
@@ -162,9 +159,6 @@ class GroupView:
 
     async def _read(self, method: str, kind: type[_T], payload: object = None) -> list[_T]:
         return [answer for _, answer in await self._group.read(method, kind, payload)]
-
-    def _counted(self) -> Iterable[Dump]:
-        return [worker.counts.instruments for worker in self._group.workers if worker.counts is not None]
 
     def _worker_values(self) -> Iterable[ProcessValue]:
         ready = sorted(self._group.ready, key=lambda worker: worker.number)

@@ -3,12 +3,9 @@
 Units: seconds.
 """
 
-import pickle
-from typing import Final, TypeVar
-
 import msgspec
 
-from gateway.config.settings import LimitSettings, ModelSettings, Settings
+from gateway.config.settings import LimitSettings, Settings
 from gateway.observe.instruments import Dump
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import AdmissionState, PoolState
@@ -17,30 +14,9 @@ from gateway.process_events import ConfigReloaded, ReplicaSwitched
 from gateway.proof.tally import Tally
 from gateway.server.credentials.keepers import TokenState
 from gateway.server.learned_state import Restored
+from gateway.workers.packing import PackedSettings
 from ttft_gateway.credentials.sources import Source
 from ttft_gateway.pool.learned import LearnedModel
-
-PICKLE: Final = pickle.HIGHEST_PROTOCOL
-
-
-_T = TypeVar("_T")
-
-
-def packed(settings: Settings | ModelSettings) -> bytes:
-    """Encode settings, secrets included, for another process of this gateway."""
-    return pickle.dumps(settings, PICKLE)
-
-
-def unpacked(content: bytes, kind: type[_T]) -> _T:
-    """Decode settings that a process of this gateway has encoded.
-
-    Raises:
-        TypeError: the content is something else.
-    """
-    settings = pickle.loads(content)
-    if not isinstance(settings, kind):
-        raise TypeError(f"found {type(settings).__name__} instead of settings")
-    return settings
 
 
 def share_of(settings: Settings, workers: int) -> Settings:
@@ -69,7 +45,7 @@ class Begin(msgspec.Struct):
     """State with which a worker begins.
 
     Attributes:
-        settings: settings of the gateway, packed.
+        settings: settings of the gateway, with the replicas found at run time last.
         off: models with hedging switched off.
         out: models and names of replicas that are taken out.
         learned: learned state to begin with.
@@ -78,7 +54,7 @@ class Begin(msgspec.Struct):
         tokens: tokens in use.
     """
 
-    settings: bytes
+    settings: PackedSettings
     off: list[str]
     out: list[tuple[str, str]]
     learned: dict[str, LearnedModel]
@@ -106,9 +82,8 @@ class Counts(msgspec.Struct):
 
 
 class WorkerScrape(msgspec.Struct, omit_defaults=True):
-    """The values of a worker for one scrape, or a part of them."""
+    """The values of a worker for one scrape, besides its counts, or a part of them."""
 
-    counts: Counts = msgspec.field(default_factory=lambda: Counts({}, UsageDump([], [])))
     pools: list[PoolState] = []
     admission: AdmissionState = AdmissionState()
     process: list[ProcessValue] = []
@@ -155,29 +130,6 @@ class SwitchReplicaDone(msgspec.Struct):
     message: str = ""
 
 
-class Prepare(msgspec.Struct):
-    """Settings to prepare: of a reload, or of one model in which only replicas found at run time have changed.
-
-    Attributes:
-        settings: settings without models, packed.
-        names: names of all models.
-        changed: models that are others than in the settings in force, each packed.
-        model: the model with other replicas, packed.
-    """
-
-    settings: bytes | None = None
-    names: list[str] = []
-    changed: list[bytes] = []
-    model: bytes | None = None
-
-
-def change_to(new: Settings, old: Settings | None = None) -> Prepare:
-    """Return the message for a reload: the models that are other objects than in `old`; None for all."""
-    known = {} if old is None else {model.name: model for model in old.models}
-    changed = [packed(model) for model in new.models if known.get(model.name) is not model]
-    return Prepare(packed(new.model_copy(update={"models": ()})), [model.name for model in new.models], changed)
-
-
 class Prepared(msgspec.Struct):
     """The result of preparing a reload; `fault` is None if it can be used."""
 
@@ -196,34 +148,32 @@ class WorkerEnded(msgspec.Struct):
 
     Attributes:
         cut: number of requests that were ended with an error.
-        counts: everything that it has counted.
-        learned: its learned state.
+        counts: everything that it has counted: parts, encoded.
+        learned: its learned state: a dictionary of `LearnedModel`, encoded.
     """
 
     cut: int
-    counts: Counts
-    learned: dict[str, LearnedModel]
+    counts: list[bytes]
+    learned: bytes
 
 
 class GroupState(msgspec.Struct):
     """State with which a new supervisor carries on; the top process keeps it in memory.
 
     Attributes:
-        base: settings without replicas found at run time, packed.
-        settings: settings in force, packed.
+        settings: settings without replicas found at run time, and settings in force.
         hedging: switches of hedging, by model.
         out: models and names of replicas that are taken out.
         tokens: tokens in use.
-        dead: counts of workers that have ended.
+        dead: counts of workers that have ended: parts, encoded.
         restarts: number of workers that were replaced.
     """
 
-    base: bytes
-    settings: bytes
+    settings: PackedSettings
     hedging: dict[str, bool]
     out: list[tuple[str, str]]
     tokens: list[TokenChange]
-    dead: Counts
+    dead: list[bytes]
     restarts: int
 
 

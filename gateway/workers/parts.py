@@ -11,8 +11,7 @@ from typing import Final, TypeVar
 from gateway.health.facts import ProcessFacts
 from gateway.health.windows import CountSlot
 from gateway.observe.state import PoolState
-from gateway.observe.usage import UsageDump
-from gateway.workers.messages import Counts, WorkerScrape
+from gateway.workers.messages import WorkerScrape
 
 _SLOT_MODELS: Final = 50
 _LAST: Final = 400
@@ -57,22 +56,9 @@ def joined_facts(parts: Iterable[ProcessFacts]) -> ProcessFacts:
     return total
 
 
-def joined_counts(parts: Iterable[Counts]) -> Counts:
-    """Return the counts of which these are all parts."""
-    total = Counts({}, UsageDump([], []), {})
-    for part in parts:
-        for name, rows in part.instruments.items():
-            total.instruments.setdefault(name, []).extend(rows)
-        total.usage.requests += part.usage.requests
-        total.usage.totals += part.usage.totals
-        total.proof |= part.proof
-    return total
-
-
 def joined_scrape(parts: Sequence[WorkerScrape]) -> WorkerScrape:
     """Return the values of which these are all parts; the last one has the values that are in no other."""
-    counts = joined_counts(part.counts for part in parts)
-    return WorkerScrape(counts, [pool for part in parts for pool in part.pools], parts[-1].admission, parts[-1].process)
+    return WorkerScrape([pool for part in parts for pool in part.pools], parts[-1].admission, parts[-1].process)
 
 
 def _lists(items: Sequence[_T], size: int) -> Iterator[list[_T]]:

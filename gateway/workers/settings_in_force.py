@@ -32,14 +32,12 @@ from gateway.share.sync import Reach
 from gateway.workers.group import CALL_S_MAX, Worker, WorkerGroup
 from gateway.workers.messages import (
     Committed,
-    Prepare,
     Prepared,
     SwitchHedging,
     SwitchReplica,
     SwitchReplicaDone,
-    change_to,
-    packed,
 )
+from gateway.workers.packing import PackedSettings, Packer, Prepare, change_to, packed
 from gateway.workers.tokens import GroupTokens
 
 _PREPARE_S_MAX: Final = 10.0  # for building what the settings describe
@@ -196,6 +194,7 @@ class SettingsInForce:
         self._discovery = Discovery(tasks, runtime, self._use_model, os.environ)
         self._found = self._discovery.keep(base)
         self._change_lock = asyncio.Lock()
+        self._packer = Packer()
 
     async def discover(self) -> None:
         """Find the replicas of models with a source, before the first worker begins."""
@@ -218,13 +217,19 @@ class SettingsInForce:
         """The settings in force without replicas found at run time."""
         return self._found.base
 
+    @property
+    def packed(self) -> PackedSettings:
+        """The settings without replicas found at run time, and the settings in force, for another process."""
+        return self._packer.of(self.base, self.settings)
+
     async def renew(self, worker: Worker) -> bool:
         """Let a worker that may have other settings use the settings and switches in force; return False on a failure.
 
         The worker serves from then on.
         """
         async with self._change_lock:
-            [(_, answer)] = await self._group.ask("prepare", change_to(self.settings), _PREPARE_S_MAX, [worker])
+            change = await change_to(self.settings)
+            [(_, answer)] = await self._group.ask("prepare", change, _PREPARE_S_MAX, [worker])
             if answer is None or msgspec.msgpack.decode(answer, type=Prepared).fault is not None:
                 return False
             [(_, answer)] = await self._group.ask("commit", None, CALL_S_MAX, [worker])
@@ -260,9 +265,12 @@ class SettingsInForce:
                 if self.keys is not None:
                     check_names(base, self.keys.keys)
                 found = await self._discovery.prepare(base)
-                event = await self._use(found.settings, change_to(found.settings, self.settings))
+                for _ in self._packer.add(found.base, found.settings):
+                    await asyncio.sleep(0)
+                event = await self._use(found.settings, await change_to(found.settings, self.settings))
                 self._discovery.commit(found)
                 self._found = found
+                self._on_change()
                 if event is None:
                     raise ReloadFailed("no worker serves at the moment; the next one begins with the new configuration")
             except Exception as error:

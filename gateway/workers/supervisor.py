@@ -39,7 +39,7 @@ from gateway.version import VERSION
 from gateway.workers.board import SUPERVISOR, Board
 from gateway.workers.channel import Control
 from gateway.workers.group import Worker, WorkerGroup
-from gateway.workers.group_state import PackedSettings, StateKeeper
+from gateway.workers.group_state import StateKeeper
 from gateway.workers.group_view import GroupView
 from gateway.workers.keys import GroupKeys
 from gateway.workers.merging import merged_learned
@@ -51,7 +51,6 @@ from gateway.workers.messages import (
     TokenRejected,
     ToSupervisor,
     ToTop,
-    unpacked,
 )
 from gateway.workers.settings_in_force import GroupSwitches, SettingsInForce
 from gateway.workers.tokens import GroupTokens
@@ -165,7 +164,6 @@ class Supervisor:
         )
         self._state = StateKeeper(self._control, self._read_state)
         self._switches = GroupSwitches(self._group, self._model_names, emit, self._state.changed)
-        self._packed, self._packed_base = PackedSettings(), PackedSettings()
         self._tokens = GroupTokens(self._group, tasks, runtime, self._state.changed)
         self._in_force = SettingsInForce(
             settings, reread, self._group, self._switches, self._tokens, runtime, tasks, self._state.changed
@@ -269,14 +267,13 @@ class Supervisor:
         self._tokens.restore(state.tokens)
         self._group.carry_on(state.dead, state.restarts)
         self._watch.note_end("the supervisor", "standard error has the reason")
-        self._in_force.carry_on(unpacked(state.base, Settings), unpacked(state.settings, Settings))
+        self._in_force.carry_on(*state.settings.unpacked())
         self._background.append(self._tasks.create_task(self._in_force.fetch_tokens()))
 
     def _read_state(self) -> GroupState:
         """Return what the next supervisor would need."""
         return GroupState(
-            self._packed_base.of(self._in_force.base),
-            self._packed.of(self._settings()),
+            self._in_force.packed,
             self._switches.hedging,
             self._switches.out,
             self._tokens.changes,
@@ -338,7 +335,7 @@ class Supervisor:
             learned, age_s = await self.collect(), 0.0
         worker.revision = self._revision
         return Begin(
-            self._packed.of(self._settings()),
+            self._in_force.packed,
             self._switches.off,
             self._switches.out,
             learned,

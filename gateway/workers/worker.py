@@ -17,7 +17,7 @@ import msgspec
 
 from gateway import errors
 from gateway.api.plain_routes import load_documents
-from gateway.config.settings import ModelSettings, Settings
+from gateway.config.settings import ModelSettings
 from gateway.events import Event
 from gateway.health.facts import ProcessFacts
 from gateway.observe.feed import encoded_event
@@ -48,7 +48,6 @@ from gateway.workers.messages import (
     Committed,
     Counts,
     Describe,
-    Prepare,
     Prepared,
     Ready,
     SwitchHedging,
@@ -60,14 +59,13 @@ from gateway.workers.messages import (
     WorkerEnded,
     WorkerScrape,
     share_of,
-    unpacked,
 )
-from gateway.workers.parts import fact_parts, joined_counts, learned_parts, pool_parts
+from gateway.workers.packing import Prepare, changed_by, unpacked
+from gateway.workers.parts import fact_parts, learned_parts, pool_parts
 from ttft_gateway.credentials.sources import Source
 from ttft_gateway.pool.learned import LearnedModel
 
 _BEGIN_S_MAX: Final = 60.0
-_SLICE_MODELS: Final = 16  # that are unpacked in one iteration of the event loop, about 1 ms
 _CLOSE_S_MAX: Final = 1.0  # for the last message
 
 
@@ -244,7 +242,7 @@ class _Worker:
         self._number = member.number
         self._channel = channel
         self._tasks = tasks
-        settings = unpacked(begin.settings, Settings)
+        settings = begin.settings.unpacked()[-1]
         self._drain_timeout_s = settings.drain_timeout_s
         self._redis = None if settings.share is None else open_redis(settings.share, tasks)
         engine: NamedEngine = self._redis or HubEngine(channel, asyncio.get_running_loop().time)
@@ -304,8 +302,9 @@ class _Worker:
         if commands.ending.is_set():
             cut = gateway.public.active
         await end(gateway, server)
-        counts = joined_counts([each async for each in self._count_parts()])
-        self._channel.send("ended", WorkerEnded(cut, counts, await gateway.learned_state.collect()))
+        encode = msgspec.msgpack.encode
+        counts, learned = [encode(part) async for part in self._count_parts()], await gateway.learned_state.collect()
+        self._channel.send("ended", WorkerEnded(cut, counts, encode(learned)))
         return ExitReport(0, signal.SIGTERM if commands.ending.is_set() else None)
 
     async def beat(self, slot: Slot) -> None:
@@ -381,8 +380,6 @@ class _Worker:
 
     async def _scrape(self) -> AsyncIterator[WorkerScrape]:
         scrape = await self._gateway.view.scrape()
-        async for counts in self._count_parts():
-            yield WorkerScrape(counts)
         for pools in pool_parts(scrape.pools):
             yield WorkerScrape(pools=pools)
         process = [value._replace(labels=dict(value.labels)) for value in scrape.process]
@@ -451,7 +448,8 @@ class _Worker:
         try:
             prepare = msgspec.msgpack.decode(payload, type=Prepare)
             if prepare.settings is not None:
-                settings = share_of(await self._settings_of(prepare.settings, prepare), self._workers)
+                old = {model.name: model for model in self._gateway.in_force.topology.settings.models}
+                settings = share_of(await changed_by(prepare, old), self._workers)
                 self._prepared = await self._gateway.reloads.prepare_in_steps(settings)
             elif prepare.model is not None:
                 model, settings = unpacked(prepare.model, ModelSettings), self._gateway.in_force.topology.settings
@@ -461,16 +459,6 @@ class _Worker:
         except Exception as error:
             return Prepared(reload_fault(error))
         return Prepared()
-
-    async def _settings_of(self, rest: bytes, prepare: Prepare) -> Settings:
-        """Return the settings of a reload, unpacked in slices."""
-        models = {model.name: model for model in self._gateway.in_force.topology.settings.models}
-        for number, content in enumerate(prepare.changed, 1):
-            model = unpacked(content, ModelSettings)
-            models[model.name] = model
-            if number % _SLICE_MODELS == 0:
-                await asyncio.sleep(0)
-        return unpacked(rest, Settings).model_copy(update={"models": tuple(models[name] for name in prepare.names)})
 
     def _commit(self, _payload: bytes) -> Committed:
         prepared, self._prepared = self._prepared, None

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway.config.settings import ModelSettings, Settings
+from gateway.config.settings import Settings
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
 from gateway.server.credentials.board import TokenBoard
 from gateway.server.model_parts import Foundation
 from gateway.server.topology import Topology, build_in_steps, build_topology
-from gateway.workers.messages import Prepare, change_to, unpacked
 from running import run_virtual
 from ttft_gateway.limits.rates import LOCAL
 
@@ -116,15 +115,3 @@ def test_steps() -> None:
         assert [model.pools[0].hedging_on for model in new.models.values()] == [False] + [True] * (MODELS - 1)
 
     _on_a_loop(main)
-
-
-def test_workers_get_what_has_changed() -> None:
-    """A reload sends the models that are other ones, and the names of all."""
-    old = _settings()
-    new = _settings(models=MODELS + 1).keeping(old)
-    prepare = change_to(new, old)
-    assert isinstance(prepare, Prepare)
-    assert prepare.names == [f"m{number}" for number in range(MODELS + 1)]
-    assert [unpacked(content, ModelSettings).name for content in prepare.changed] == [f"m{MODELS}"]
-    assert unpacked(prepare.settings or b"", Settings).models == ()
-    assert len(change_to(new).changed) == MODELS + 1

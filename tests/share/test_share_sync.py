@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.share.messages import Answer, Answered, Ask, Reply, SwitchesAsk
-from gateway.share.sync import BATCH_S, BYTE_S, CORE_SHARE, Sync
+from gateway.share.sync import BATCH_EXCHANGES, BATCH_S, BYTE_S, CORE_SHARE, Sync
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from switching_hub import SwitchingHub
 
@@ -119,7 +119,8 @@ def test_an_engine_that_does_not_answer_is_asked_twice_a_second() -> None:
 
 def test_many_exchanges_go_in_several_batches() -> None:
     """Each batch has a turn and an answer of its own; the loss of one costs the others nothing."""
-    engine, parts = Scripted(), [Part() for _ in range(450)]
+    count = BATCH_EXCHANGES
+    engine, parts = Scripted(), [Part() for _ in range(2 * count + 5)]
     turns: list[int] = []
     asked = engine.ask
 
@@ -145,8 +146,8 @@ def test_many_exchanges_go_in_several_batches() -> None:
         return first
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        assert runner.run(main()) == [1] * 200 + [0] * 200 + [1] * 50
-    assert turns[:6] == [200, -1, 200, -1, 50, -1]
+        assert runner.run(main()) == [1] * count + [0] * count + [1] * 5
+    assert turns[:6] == [count, -1, count, -1, 5, -1]
     assert all(part.got for part in parts)
 
 
@@ -157,11 +158,11 @@ def test_an_exchange_that_ends_sends_no_further_batch() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5)
-        sync.exchanges = [Part() for _ in range(450)]
+        sync.exchanges = [Part() for _ in range(2 * BATCH_EXCHANGES + 5)]
         sync.start()
         sync.stop()
         await asyncio.sleep(1.0)
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main())
-    assert [len(asks) for _, asks, _ in engine.batches] == [200]
+    assert [len(asks) for _, asks, _ in engine.batches] == [BATCH_EXCHANGES]

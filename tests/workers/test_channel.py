@@ -248,3 +248,50 @@ def test_an_end_in_the_middle_of_an_answer_is_no_failure(caplog: pytest.LogCaptu
 
     run_real(main())
     assert caplog.records == []
+
+
+def test_frames_that_arrive_together_are_handled_in_several_turns_of_the_loop() -> None:
+    """A turn takes `SLICE_BYTES` and the frame that exceeds them; all arrive in order, also before the end."""
+    turns: list[int] = [0]
+    turn_of: list[int] = []
+    count, frame_bytes = 40, channel_module.SLICE_BYTES // 4
+
+    async def main() -> None:
+        async def turning() -> None:
+            while len(turn_of) < count:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        handlers: dict[str, Handler] = {"note": lambda _: turn_of.append(turns[0])}
+        async with two_ends(handlers) as (ours, _):
+            for _ in range(count):
+                assert ours.send("note", bytes(frame_bytes))
+            ours.close()
+            await turning()
+
+    run_real(main())
+    assert len(turn_of) == count
+    assert max(turn_of.count(turn) for turn in turn_of) <= 4
+
+
+def test_frames_of_a_side_that_has_ended_are_handled() -> None:
+    """The last message of a process that ends arrives although many came before it."""
+    received: list[object] = []
+
+    async def main() -> None:
+        ended: list[str] = []
+        handlers: dict[str, Handler] = {"note": lambda payload: received.append(msgspec.msgpack.decode(payload)[0])}
+        async with two_ends(handlers, ended) as (ours, theirs):
+            for number in range(100):
+                assert ours.send("note", (number, bytes(channel_module.SLICE_BYTES)))
+            while not received:
+                await asyncio.sleep(0)
+            theirs.abort()
+            while "theirs" not in ended:
+                await asyncio.sleep(0)
+            seen = len(received)
+            await asyncio.sleep(0.01)
+            assert len(received) == seen
+
+    run_real(main())
+    assert received == list(range(len(received)))

@@ -7,9 +7,12 @@ import pytest
 
 from gateway.events import Event
 from gateway.observe.dropped import DroppedState
+from gateway.observe.instruments import Instruments
 from gateway.observe.state import PoolState
-from gateway.observe.usage import UsageDump
+from gateway.observe.usage import UsageDump, UsageTable
 from gateway.process_events import StateDropped
+from gateway.proof.tally import Tally
+from gateway.server.own_view import count_parts
 from gateway.workers.board import Board
 from gateway.workers.group import Worker, WorkerGroup
 from gateway.workers.messages import Counts
@@ -33,7 +36,7 @@ class _Channel:
 def test_a_late_answer_is_older_than_one_to_a_later_question() -> None:
     """Counts that a dead worker leaves are not before a scrape."""
 
-    async def main() -> Counts | None:
+    async def main() -> list[bytes]:
         async with asyncio.TaskGroup() as tasks:
             group = WorkerGroup(tasks, bool, lambda *_: True, bool, bool, bool, bool, DroppedState(bool, lambda: 0.0))
             worker = Worker(1, 101, Board(1)[0])
@@ -45,9 +48,8 @@ def test_a_late_answer_is_older_than_one_to_a_later_question() -> None:
             await first
             return worker.counts
 
-    counts = run_virtual(main())
-    assert counts is not None
-    assert counts.instruments == {"n": [((), [1.0])]}
+    [counts] = run_virtual(main())
+    assert msgspec.msgpack.decode(counts, type=Counts).instruments == {"n": [((), [1.0])]}
 
 
 @pytest.mark.parametrize(
@@ -80,3 +82,43 @@ def test_a_damaged_answer_is_none(answer: bytes, kind: type) -> None:
         "an answer of worker 1",
         "an answer of worker 2",
     ]
+
+
+def test_counts_of_ended_workers_are_added_up_once() -> None:
+    """While they are added, in turns, no count is missing and none counts twice; a damaged part counts nothing."""
+
+    def numbers(group: WorkerGroup) -> float:
+        total = Instruments()
+        for part in group.counted():
+            total.add(group.counts_of(part).instruments)
+        return total.requests.at("chat", "m", "2xx", "", "primary").value
+
+    def counted(count: float) -> list[bytes]:
+        instruments = Instruments()
+        instruments.requests.at("chat", "m", "2xx", "", "primary").value = count
+        for number in range(500):
+            instruments.requests.at("chat", f"m{number}", "2xx", "", "primary").value = 1
+        tallies = {"m": Tally(1.0, 2.0)}
+        return [msgspec.msgpack.encode(Counts(*each)) for each in count_parts(instruments, UsageTable(), tallies)]
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            group = WorkerGroup(tasks, bool, lambda *_: True, bool, bool, bool, bool, DroppedState(bool, lambda: 0.0))
+            group.carry_on([*counted(5), b"\xc1"], 1)
+            parts = len(group.counts_of_dead)
+            for number in (1, 2):
+                worker = Worker(number, 100 + number, Board(2)[number])
+                worker.keep(counted(number), 1.0)
+                group.workers.append(worker)
+            seen = []
+            for worker in tuple(group.workers):
+                group._on_end(worker)
+                for _ in range(30):
+                    seen.append(numbers(group))
+                    await asyncio.sleep(0)
+        assert set(seen) == {8.0}
+        assert numbers(group) == 8.0
+        assert len(group.counts_of_dead) == parts - 1
+        assert list(group.dead_proof) == ["m"]
+
+    run_virtual(main())

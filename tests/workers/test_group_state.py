@@ -4,13 +4,15 @@ import asyncio
 import os
 from typing import cast
 
-from gateway.observe.usage import UsageDump
+from gateway.config.loader import from_replicas
 from gateway.workers.channel import Control
 from gateway.workers.group_state import StateKeeper, in_memory, read_state
-from gateway.workers.messages import Counts, GroupState, ToSupervisor, ToTop
+from gateway.workers.messages import GroupState, ToSupervisor, ToTop
+from gateway.workers.packing import Packer
 from running import run_virtual
 
-STATE = GroupState(b"base", b"settings", {"m": False}, [("m", "a")], [], Counts({}, UsageDump([], [])), 3)
+SETTINGS = Packer().of(from_replicas("m", ["http://127.0.0.1:9"]))
+STATE = GroupState(SETTINGS, {"m": False}, [("m", "a")], [], [b"counts"], 3)
 
 
 class _Top:

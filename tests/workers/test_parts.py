@@ -7,11 +7,12 @@ from gateway.health.history import History
 from gateway.health.windows import CountSlot, LastAttempt, ModelSlot, ReplicaSlot
 from gateway.observe.instruments import Instruments
 from gateway.observe.state import AdmissionState, PoolState
-from gateway.observe.usage import UsageDump, UsageTable
+from gateway.observe.usage import UsageTable
+from gateway.proof.tally import Tally
+from gateway.server.own_view import count_parts
 from gateway.workers.messages import Counts, WorkerScrape
 from gateway.workers.parts import (
     fact_parts,
-    joined_counts,
     joined_facts,
     joined_scrape,
     learned_parts,
@@ -38,26 +39,23 @@ def _counted() -> tuple[Instruments, UsageTable]:
 def test_counts_in_parts_are_the_counts() -> None:
     """Metrics and usage are complete, and the parts are many and small."""
     instruments, usage = _counted()
-    nothing = UsageDump([], [])
-    parts = [Counts(part, nothing) for part in instruments.dump_parts()]
-    parts += [Counts({}, part) for part in usage.dump_parts()]
-    joined = joined_counts(parts)
-    shown = {name: rows for name, rows in instruments.dump().items() if rows}
-    assert (joined.instruments, joined.usage) == (shown, usage.dump())
+    parts = [Counts(*part) for part in count_parts(instruments, usage, {f"m{n}": Tally(1.0, 2.0) for n in range(50)})]
     assert max(len(msgspec.msgpack.encode(part)) for part in parts) < _PART_BYTES_MAX
-    added = Instruments()
-    turns = sum(1 for _ in added.add_parts(joined.instruments))
-    assert (added.dump(), turns >= 20) == (instruments.dump(), True)
+    added, added_usage, turns = Instruments(), UsageTable(), 0
+    for part in parts:
+        turns += sum(1 for _ in added.add_parts(part.instruments))
+        added_usage.add(part.usage)
+    assert (added.dump(), added_usage.dump(), turns >= 20) == (instruments.dump(), usage.dump(), True)
+    assert sum(len(part.proof) for part in parts) == 50
 
 
 def test_a_scrape_in_parts_is_the_scrape() -> None:
     """The parts of two kinds of values, and the rest in the last part."""
     pools = [pool("m") for _ in range(_MODELS)]
-    counts = Counts({"m": [(("a",), [1.0])]}, UsageDump([], []))
     rest = WorkerScrape(admission=AdmissionState(body_bytes=7))
-    parts = [WorkerScrape(counts), *(WorkerScrape(pools=part) for part in pool_parts(pools)), rest]
-    assert joined_scrape(parts) == WorkerScrape(counts, pools, rest.admission)
-    assert len(parts) == 2 + _MODELS // 50
+    parts = [*(WorkerScrape(part) for part in pool_parts(pools)), rest]
+    assert joined_scrape(parts) == WorkerScrape(pools, rest.admission)
+    assert len(parts) == 1 + _MODELS // 50
 
 
 def test_facts_in_parts_count_the_same() -> None:

@@ -8,7 +8,8 @@ import msgspec
 
 from gateway.config.loader import from_replicas
 from gateway.config.settings import Settings
-from gateway.workers.messages import Prepared, change_to
+from gateway.workers.messages import Prepared
+from gateway.workers.packing import change_to
 from gateway.workers.worker import _Worker
 from running import run_virtual
 
@@ -39,7 +40,7 @@ def test_the_last_change_is_prepared_although_an_earlier_one_took_longer() -> No
         worker._gateway = SimpleNamespace(reloads=reloads, in_force=in_force)
         worker._workers, worker._prepared, worker._preparing = 2, None, asyncio.Lock()
         async with asyncio.TaskGroup() as tasks:
-            changes = [msgspec.msgpack.encode(change_to(settings[name])) for name in ("one", "other")]
+            changes = [msgspec.msgpack.encode(await change_to(settings[name])) for name in ("one", "other")]
             asked = [tasks.create_task(worker._prepare(change)) for change in changes]
         return [each.result() for each in asked], worker._prepared, reloads.abandoned
 
