@@ -61,7 +61,7 @@ class Sharing:
         self._away_since_s = 0.0
         self._size, self._fleet = size, size.fleet
         self._fleet.is_rejected = lambda: engine.is_rejected
-        self.limits = Leases(self._fleet)
+        self.limits = Leases(self._fleet, drop)
         loop = runtime.loop
         self._asker = Asker(engine, self._fleet, loop, runtime.rand, self._on_away, self._on_back, self._on_error)
         self._asker.ticks.append(self.limits.tick)
@@ -72,7 +72,11 @@ class Sharing:
         """Exchange these models and quotas from now on, after a start or a reload."""
         pools = [(model.pools, model.retries) for model in models]
         switches: list[Exchange] = [self._switches] if self.carries_switches else []
-        self.sync.exchanges = [*switches, *exchanges_of(pools, ledgers, self.sync.exchanges, self._drop)]
+        self.sync.exchanges = [
+            *switches,
+            self.limits.low,
+            *exchanges_of(pools, ledgers, self.sync.exchanges, self._drop),
+        ]
 
     async def start(self, follow_switch: FollowSwitch) -> None:
         """Ask for the first time, begin to exchange, and return after the reply, at most 100 ms later."""

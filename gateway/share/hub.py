@@ -273,9 +273,9 @@ class ShareHub:
         if ask.since == gauge.version:
             return GaugeAnswer(len(gauge.values), None, gauge.version)
         own = gauge.values[process].rows if process in gauge.values else {}
-        named = [(name, gauge.sums[name]) for name in ask.rows if name in gauge.sums]
-        others = {name: _without(sums, own.get(name)) for name, sums in named}
-        return GaugeAnswer(len(gauge.values), {name: sums for name, sums in others.items() if any(sums)}, gauge.version)
+        sums = gauge.sums
+        others = {name: rest for name in ask.rows if name in sums and any(rest := _without(sums[name], own.get(name)))}
+        return GaugeAnswer(len(gauge.values), others, gauge.version)
 
     def _slice(self, now_s: float, ask: SliceAsk) -> SliceAnswer:
         bins = self._slices.use(ask.key)

@@ -15,10 +15,12 @@ from typing import ClassVar, Final, Protocol
 from gateway.share.debts import Segment, Spending, ages_of
 from gateway.share.fleet import ASK_WAIT_S, IDLE_S, QUIET_S, Fleet, Requester, WhenAway
 from gateway.share.leased_slots import LeasedSlots
-from gateway.share.messages import AGE_S_MAX, Answer, Ask, BucketAnswer, BucketAsk
+from gateway.share.low_limits import UNUSED, LowLimits
+from gateway.share.messages import AGE_S_MAX, Answer, Ask, BucketAnswer, BucketAsk, keep_silent
 from ttft_gateway.apis.base import RateLimit
 from ttft_gateway.limits.bucket import MARGIN_SHARE, Bucket, BucketState, Limit, QuotaBucket, Spend, counted
 from ttft_gateway.limits.rates import RATE_WINDOW_S, Rate, Slots
+from ttft_gateway.pool.learned import Drop
 
 _AHEAD_S: Final = 1.0  # time for which the unspent amount lasts at the usual rate
 _USUAL_MIN: Final = 2.0  # requests of usual size that it holds at least
@@ -26,10 +28,8 @@ _UNSPENT_SHARE: Final = 1 / 8  # of the limit: the largest unspent amount
 _USUAL_SHARE: Final = 0.05  # of the limit: a usual request of every process; if it is larger, nothing is leased ahead
 _RATE_S: Final = 5.0  # time over which the usual rate is measured, about
 _USUAL_WEIGHT: Final = 0.05  # of a new request in the usual size
-_FRESH_S: Final = 10.0  # age up to which the amount left in the last answer can be divided
+_FRESH_S: Final = 1.5  # age up to which the amount left in the last answer is divided
 _SLOPE_S_MIN: Final = 1.0  # time over which a change of what is left is extended; two answers may be 1 ms apart
-_DRAIN_S_MIN: Final = RATE_WINDOW_S  # in which others may have used up a limit since an older answer
-_DRAIN_SHARE: Final = 1 / 30  # of the window: the same for long windows, as of a day
 _UNSURE_S: Final = 0.5  # of the refill: used after a late reply, while other processes may still use all that is left
 _SURE_SHARE: Final = 1 / 2  # of the limit: others cannot use up more before the engine counts as away
 _REFUSED_S: Final = 1.0  # wait that is reported while the engine is away and nothing may be used without it
@@ -41,14 +41,19 @@ _ROUNDING: Final = 1e-6  # of the limit: counts as available
 class Leases:
     """The leases of one process: makes limits that the fleet shares.
 
+    Args:
+        drop: receives reports of other processes that are out of range.
+
     Attributes:
         fleet: state of sharing.
+        low: exchanges how far the limits are used up.
         held: leases with an unspent amount, a debt or slots.
         mismatches: own and lower amount of each limit that another process has lower, by key.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, drop: Drop = keep_silent) -> None:
         self.fleet = fleet
+        self.low = LowLimits(drop)
         self.held: dict[HeldLease, None] = {}
         self.mismatches: dict[str, tuple[float, float]] = {}
 
@@ -248,6 +253,10 @@ class Lease:
         """The usable part of the limit."""
         return self._amount
 
+    def part_left(self, now_s: float) -> float:
+        """Return the part that is left by the last answer, with the refill since."""
+        return min(1.0, (self._left + (now_s - self._seen_s) * self._refill) / self._amount)
+
     @property
     def is_asking(self) -> bool:
         """True while the engine is asked for more, and answers."""
@@ -307,6 +316,8 @@ class Lease:
         self._was_alone = False
         if answer.granted < self._wanted:
             self._quiet_until_s = now_s + min(answer.wait_s or QUIET_S, QUIET_S)
+        if answer.left < UNUSED * self._amount:
+            self._leases.low.note(self)
         self._fills_ahead = self._fleet.processes * self._usual <= _USUAL_SHARE * self._amount
         self._leases.held[self] = None
         self._leases.note_amount(self.key, self._amount / self._usable, answer.amount / self._usable)
@@ -389,23 +400,25 @@ class Lease:
         return missing / (part * self._refill) if missing > _ROUNDING * self._amount else 0.0
 
     def _begin_alone(self, part: float) -> None:
-        """Divide what the last answer left.
+        """Divide what is left.
 
-        After an old answer, a usual request is always admitted: the limit may be exceeded by one of each process.
+        After an older answer, what the others have used since is in their reports, and a usual request is always
+        admitted: the limit may be exceeded by one of each process.
         """
-        since_s, least = self._fleet.alone_since_s, 0.0
-        if self._seen_s == -math.inf:
-            self._claim_s, left = since_s, 0.0
-        else:
-            age_s = since_s - self._seen_s
+        since_s, is_new, least = self._fleet.alone_since_s, self._seen_s == -math.inf, 0.0
+        unsure = 0.0 if is_new else max(_UNSURE_S * part * self._refill, self._usual)
+        age_s = since_s - self._seen_s
+        if age_s <= _FRESH_S:
             left = self._left + self._slope * age_s
-            if age_s > _FRESH_S:
-                left -= self._amount * age_s / max(_DRAIN_S_MIN, _DRAIN_SHARE * self.window_s)
-                least = min(self._usual, part * self._amount)
+            unsure = max(unsure, part * (left - _SURE_SHARE * self._amount))
+        else:
+            others = self._leases.low.others_left(self.key, since_s)
+            left = 0.0 if others is None else self._amount * min(others, self.part_left(since_s))
+            least = min(self._usual, part * self._amount)
+            if is_new and others is None:
+                self._claim_s = since_s
         share = max(part * left, least)
-        sure = part * (left - _SURE_SHARE * self._amount)
-        unsure = max(_UNSURE_S * part * self._refill, self._usual, sure) if part < 1 else share
-        self._share_left = min(share, unsure)
+        self._share_left = min(share, unsure) if part < 1 else share
         self._share_rest = share - self._share_left
 
     def _share(self, now_s: float) -> float:

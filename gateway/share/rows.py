@@ -50,6 +50,7 @@ LOAD: Final[Form] = (
 # Requests, prompt and answer tokens, negative after reservations that were too high; milliseconds of cool-downs, and
 # number of gateways that cool down.
 USAGE: Final[Form] = (*3 * ((-_COUNT_MAX, _COUNT_MAX),), (0, 1000 * COOL_DOWN_S_MAX), (0, 1))
+LIMIT_USE: Final[Form] = 8 * ((0, 1),)  # 1 in the place of the used part, see gateway/share/low_limits.py
 CREDIT: Final[Form] = ((-_CREDITS_MAX, _CREDITS_MAX), (0, _CREDITS_MAX))
 
 

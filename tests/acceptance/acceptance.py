@@ -35,7 +35,7 @@ from hot_path import Fleet, cost, longest_slice
 from kubernetes_scenarios import changed_pods
 from nights import played_nights
 from outage_scenarios import OUTAGE_LIMIT, SLOTS, seen_outages
-from outages import keeps_to, outages_of, run
+from outages import MOVED_LIMIT, keeps_to, moves_of, outages_of, over_max, run, run_move
 from process_scenarios import SCENARIOS, hit
 from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
@@ -320,7 +320,7 @@ def outages() -> Iterator[Line]:
 
 
 def outage_table() -> Iterator[Line]:
-    """Results of fleets over outages of a tenth of a window to twenty windows."""
+    """Results of fleets over outages of a tenth of a window to twenty windows, and of traffic that moves with one."""
     limit = 120
     for outage in outages_of((0.1, 0.3, 1, 2, 3, 7, 20), (1, 2, 4, 8)):
         found = run(outage, limit)
@@ -330,6 +330,12 @@ def outage_table() -> Iterator[Line]:
             f"over {found.over:.1f} of {limit}; refused with room {found.refused_away} away, {found.refused_back} after"
         )
         yield Line(what, "over <= 1 % + gateways", measured, keeps_to(limit, outage, found))
+    for move in moves_of((2, 4, 8, 16)):
+        found = run_move(move, MOVED_LIMIT)
+        used = "never" if move.used_s is None else f"{move.used_s:g} s before"
+        what = f"{move.load:g} x moves from {move.first} of {move.gateways} after {move.first_s:g} s, used {used}"
+        measured = f"over {found.over:.1f} of {MOVED_LIMIT}; refused with room {found.refused_back} after"
+        yield Line(what, "over <= 1 % + gateways", measured, found.over <= over_max(MOVED_LIMIT, move.gateways))
 
 
 def redis_crowd() -> Iterator[Line]:

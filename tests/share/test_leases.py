@@ -7,11 +7,13 @@ import pytest
 from gateway.share.fleet import ASK_WAIT_S, WhenAway
 from gateway.share.hub import ShareHub
 from gateway.share.leases import LeasedBucket
+from gateway.share.low_limits import LowLimits
 from gateway.share.messages import BucketAnswer, BucketAsk
 from lease_table import Table
 from ttft_gateway.apis.base import Resource
 from ttft_gateway.limits.bucket import Bucket, Limit, Spend
 from ttft_gateway.limits.rates import Slots
+from used_limit import Used
 
 
 def test_the_first_request_asks_and_later_ones_have_it_in_unspent() -> None:
@@ -212,31 +214,51 @@ def test_two_answers_at_nearly_the_same_time_show_no_fall() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window_s", "age_s", "taken", "admitted"),
+    ("age_s", "taken", "used", "admitted"),
     [
-        (60, 10, 0, 0.45 * 600),
-        (60, 20, 0, 0.45 * 400),
-        (60, 20, 450, 1),  # 150 were left: the others may have used them
-        (60, 70, 0, 1),
-        (86_400, 70, 0, 0.45 * 585),
+        (1, 0, 1.0, 0.45 * 600),  # the last answer counts
+        (70, 0, 0.0, 0.45 * 15 / 16 * 600),
+        (20, 450, 0.0, 0.45 * (150 + 50 + 200)),
+        (20, 0, 0.5, 0.45 * 3 / 8 * 600),
+        (20, 0, 1.0, 1),
+        (70, 0, None, 1),
     ],
 )
-def test_alone_after_an_old_answer_the_others_may_have_used_the_limit(
-    window_s: float, age_s: float, taken: float, admitted: float
+def test_alone_after_an_old_answer_reports_count(
+    age_s: float, taken: float, used: float | None, admitted: float
 ) -> None:
-    """At least one usual request is admitted, by which a limit may be exceeded."""
+    """What others may have used since is in their reports; one usual request is always admitted."""
     table = Table(processes=2)
-    bucket = table.leases.bucket("k", Limit(Resource.REQUESTS, 600, window_s, enforce=True))
-    assert isinstance(bucket, LeasedBucket)
-    bucket.take(1, table.now_s)
-    table.answer()
+    rate = table.rate(600)
+    table.spend(rate, 1)
     table.others_take(taken, 594)
     table.now_s += 5.0
     table.leases.tick(table.now_s)  # gives back what is not used
     table.answer()
     table.now_s += age_s
+    if used is not None:
+        report(table, 1 - used)
     table.leave()
-    assert bucket.left(table.now_s) == pytest.approx(admitted, rel=0.03)
+    assert rate.left(table.now_s) == pytest.approx(admitted, rel=0.03)
+
+
+def test_alone_a_limit_without_an_answer_has_its_part_by_reports_only() -> None:
+    """Without reports it is filled, as if it had been used up."""
+    for is_known, admitted in ((True, 0.45 * 3 / 8 * 600), (False, 0.0)):
+        table = Table(processes=2)
+        rate = table.rate(600)
+        if is_known:
+            report(table, 0.5)
+        table.leave()
+        assert rate.left(table.now_s) == pytest.approx(admitted)
+
+
+def report(table: Table, left: float) -> None:
+    """Let another process report what is left of the limit."""
+    other = LowLimits()
+    other.note(Used("k", left))
+    table.exchange(other, "other")
+    table.exchange()
 
 
 def test_alone_a_request_larger_than_the_part_is_saved_up_for() -> None:

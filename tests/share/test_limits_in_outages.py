@@ -9,7 +9,7 @@ import pytest
 from gateway.admission.caller_limits import CallerLimits
 from gateway.share.messages import Answered, Ask
 from leased_fleet import FleetProcess, Meter, offer
-from outages import Outage, keeps_to, outages_of, over_max, run
+from outages import Move, Outage, keeps_to, outages_of, over_max, run, run_move
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
 
@@ -34,6 +34,16 @@ def test_traffic_at_one_gateway_uses_what_the_others_leave(keeps: bool) -> None:
     """After the return, the whole limit is there."""
     outcome = run(Outage(3, keeps, GATEWAYS, 2.0), LIMIT, (0.9, 0.04, 0.03, 0.03))
     assert outcome.over <= over_max(LIMIT, GATEWAYS)
+    assert outcome.refused_back == 0
+
+
+@pytest.mark.parametrize(
+    "move", [Move(2, 5.0, 1, 20.0, 25.0), Move(4, 5.0, 1, 20.0, 25.0), Move(4, 5.0, 2, 16.0, None)], ids=str
+)
+def test_traffic_that_moves_when_an_outage_begins_exceeds_no_limit(move: Move) -> None:
+    """The gateways to which it moves have reports of what the others have used; none refuses for long."""
+    outcome = run_move(move, LIMIT)
+    assert outcome.over <= over_max(LIMIT, move.gateways)
     assert outcome.refused_back == 0
 
 

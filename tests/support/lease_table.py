@@ -3,6 +3,7 @@
 from gateway.share.fleet import ASK_WAIT_S, Fleet, Requester, WhenAway
 from gateway.share.hub import ShareHub
 from gateway.share.leases import LeasedRate, Leases
+from gateway.share.low_limits import LowLimits
 from gateway.share.messages import BucketAnswer, BucketAsk, SlotsAsk
 
 
@@ -29,6 +30,11 @@ class Table:
             [answer] = self.hub.answer(self.now_s, process, [self.asks[-1]]).answers
             self.last_answer = answer
             requester.answered(answer, self.now_s)
+
+    def exchange(self, low: LowLimits | None = None, process: str = "me") -> None:
+        """Exchange how far limits are used up."""
+        low = low or self.leases.low
+        low.answered(self.hub.answer(self.now_s, process, low.asks(self.now_s, 0.1)).answers, self.now_s)
 
     @property
     def last_left(self) -> float:

@@ -12,10 +12,10 @@ from gateway.errors import GatewayError
 from gateway.events import Event
 from gateway.race.context import Caller, Runtime
 from gateway.race.deadlines import TimerQueue
-from gateway.share.asker import Asker
+from gateway.share.asker import TICK_S, Asker
 from gateway.share.fleet import Fleet, WhenAway
 from gateway.share.leases import Leases
-from gateway.share.messages import Engine
+from gateway.share.messages import Engine, Reply
 
 SIZE = RequestSize(100.0, 100.0)
 
@@ -100,13 +100,24 @@ class FleetProcess:
             self.errors.append,
         )
         self.limits = Leases(self.fleet)
-        self.asker.ticks.append(self.limits.tick)
+        self.engine = engine
+        self.asker.ticks += [self.limits.tick, self._exchange]
         self.events: list[Event] = []
         self.runtime = Runtime(loop, self.events.append, rand.random, TimerQueue(loop))
         self.limiter = KeyLimiter(limits, "key:k", self.limits)
         self.admission = Admission({"k": self.limiter}, {}, self.runtime)
         self.waits: list[float] = []
         self.refused: dict[str, int] = {}
+
+    def _exchange(self, now_s: float) -> None:
+        """Exchange how far limits are used up, as `gateway.share.sync.Sync` does."""
+
+        def answered(reply: Reply | None) -> None:
+            if reply is not None:
+                self.limits.low.answered(reply.answers, self.loop.time())
+
+        if asks := self.limits.low.asks(now_s, TICK_S):
+            self.engine.ask(asks, answered)
 
     def _note(self, *, is_up: bool) -> None:
         self.changes.append((self.loop.time(), is_up))
