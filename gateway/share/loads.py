@@ -8,11 +8,11 @@ other.
 A replica's failures count together, but one gateway's failures never suffice: its network may be broken. One probe is
 enough for all gateways, so it is leased.
 
-The budgets of the pool go out and come in with the loads. The credits that all gateways have not spent are there for
-each: a gateway with few requests would never earn a whole hedge. Between two exchanges several gateways may spend the
-same credits; the debt is repaid before any other hedge, so that the share of hedges holds.
+The budgets of the pool go out and come in with the loads (credit_rows.py). The credits that all gateways have not spent
+are there for each: a gateway with few requests would never earn a whole hedge. Between two exchanges several gateways
+may spend the same credits; the debt is repaid before any other hedge, so that the share of hedges holds.
 
-Units: seconds of the loop's clock; tokens; the unit of a budget is requests, tokens or money.
+Units: seconds of the loop's clock; tokens.
 """
 
 import math
@@ -21,11 +21,10 @@ from math import ceil
 from operator import sub
 from typing import Final
 
+from gateway.share.credit_rows import CREDITS, CreditRow
 from gateway.share.messages import Answer, Ask, BucketAnswer, BucketAsk, GaugeAnswer, GaugeAsk, keep_silent
 from gateway.share.rows import (
     CONTENTS,
-    CREDIT,
-    CREDIT_UNIT,
     FAILURES,
     IN_FLIGHT,
     LATE,
@@ -45,7 +44,7 @@ from gateway.share.rows import (
     checked,
 )
 from ttft_gateway.estimation.slowness import Tally
-from ttft_gateway.limits.budget import NO_CREDIT, Credit, CreditBudget, RetryBudget
+from ttft_gateway.limits.budget import RetryBudget
 from ttft_gateway.pool.learned import Drop
 from ttft_gateway.pool.loads import Loads, ReplicaLoad
 from ttft_gateway.pool.pool import Pool
@@ -58,11 +57,9 @@ _ANSWERING_S: Final = 0.12  # after a first content elsewhere, a replica is no f
 _SETTLE_S: Final = 0.5  # time after a first content in which the failures in reports may be from before it
 _UNKNOWN_S: Final = 0.5  # age from which the loads of the others are removed, and each gateway sends probes
 _QUIET_S: Final = 0.3  # between two exchanges while nothing changes; before the loads of the others are too old
-_CREDITS_S: Final = 1.0  # between two rows of credits, which fade with time, while none are spent
-_CREDITS_SHARE: Final = 1 / 8  # of the credits, or of their accrual: smaller changes are not reported
 _IDLE_S: Final = 60.0  # without a request, nothing is exchanged
 _LEVEL_MOVE: Final = round(0.02 * LEVEL_UNIT)  # smaller changes of a level are not reported: it follows its mean slowly
-_CREDITS: Final = ""  # name of the row of credits; no replica has it
+_LEVEL_S: Final = 1.0  # between two rows of a replica of which only the level has changed
 
 
 class LoadExchange:
@@ -77,8 +74,7 @@ class LoadExchange:
         self.pool = pool
         self._drop = drop
         hedges = pool.budget
-        self._budgets: list[CreditBudget | RetryBudget] = [hedges.requests, hedges.cost]  # in an order common to all
-        self._budgets += [] if retries is None else [retries]
+        self._credits = CreditRow([hedges.requests, hedges.cost, *([] if retries is None else [retries])])
         self._asked: list[str] = []  # replicas of which probes were asked for
         self._asked_s, self._period_s = -math.inf, 0.0
         self._put_s = math.inf  # time of the loads of the others; infinite without any
@@ -89,8 +85,7 @@ class LoadExchange:
         self._version = 0
         self._put_rows: Mapping[str, Row] | None = None  # last sums that were put; None if none are
         self._still: Sequence[int] | None = None  # counts of a pool in which nothing has changed and nothing waits
-        self._credits: Row = ()
-        self._credits_s = -math.inf
+        self._levels_s = -math.inf  # time of the last levels
         self._own: dict[str, Row] = {}  # last reported rows
         self._reported: dict[str, Row] = {}  # and the credits
         self._others: dict[str, Row] = {}  # last rows of the others
@@ -117,6 +112,7 @@ class LoadExchange:
         if not self.is_used(now_s):
             self._bases.clear()
             self._own.clear()
+            self._credits.begin()
             self._still, self._version = None, 0
             return ()
         before, rows = self._own, self.own(now_s)
@@ -127,7 +123,7 @@ class LoadExchange:
         self._asked_s, self._period_s, self._is_same, self._is_quiet = now_s, period_s, is_same, False
         key = f"{_FORM} {self.pool.name}"
         return (
-            GaugeAsk(key, rows, self._version),
+            GaugeAsk(key, rows, self._version, (CREDITS,) if self._credits.may_wait else ()),
             *(BucketAsk(f"{key} {name}", 1.0, OPEN_S, want=1.0, least=1.0) for name in self._asked),
         )
 
@@ -152,15 +148,16 @@ class LoadExchange:
 
     def own(self, now_s: float) -> Mapping[str, Row]:
         """Return the row of each replica, and the credits; the same object if nothing has changed."""
-        is_due = now_s >= self._credits_s + _CREDITS_S
         if self._still is None:
+            is_due = now_s >= self._levels_s + _LEVEL_S
+            self._levels_s = now_s if is_due else self._levels_s
             before, self._own = self._own, self._rows(now_s, is_due=is_due)
             if before != self._own:
-                is_due, self._reported = True, {}
-        if is_due and self._report_credits(now_s):
+                self._reported = {}
+        if self._credits.report(now_s):
             self._reported = {}
         if not self._reported:
-            self._reported = self._own | {_CREDITS: self._credits}
+            self._reported = self._own | {CREDITS: self._credits.row}
         return self._reported
 
     def _rows(self, now_s: float, *, is_due: bool) -> dict[str, Row]:
@@ -206,23 +203,6 @@ class LoadExchange:
         is_moved = old is None or is_due or (*row[:LEVEL], *row[LEVEL + 1 :]) != (*old[:LEVEL], *old[LEVEL + 1 :])
         return row if is_moved or old is None else old
 
-    def _report_credits(self, now_s: float) -> bool:
-        """Replace the reported credits if they differ by an eighth; earnings of less than a second are not reported."""
-        own = [each.own(now_s) for each in self._budgets]
-        is_due, old = now_s >= self._credits_s + _CREDITS_S, self._credits
-        self._credits_s = now_s if is_due else self._credits_s
-        for place, (credit, accrual) in enumerate(own if old else ()):
-            before, accrued = old[2 * place] / CREDIT_UNIT, old[2 * place + 1] / CREDIT_UNIT
-            tolerated = _CREDITS_SHARE * max(abs(before), accrued)
-            if credit < before - tolerated or (is_due and max(credit - before, abs(accrual - accrued)) > tolerated):
-                break
-        else:
-            if old:
-                return False
-        self._credits_s = now_s
-        self._credits = [round(CREDIT_UNIT * value) for each in own for value in each]
-        return self._credits != old
-
     def put(self, rows: Mapping[str, Row], processes: int, now_s: float) -> None:
         """Replace the loads of the other gateways.
 
@@ -233,11 +213,11 @@ class LoadExchange:
         loads, processes = self.pool.loads, max(1, processes)
         others, old, is_same = max(1, processes - 1), self._put_rows or {}, loads.processes == processes
         if not is_same:
-            self._credits_s = -math.inf  # the credits of the start are divided
+            self._credits.divide()
         loads.processes = processes
         self._put_s, self._put_rows = now_s, rows
-        if not is_same or rows.get(_CREDITS) != old.get(_CREDITS):
-            self._put_credits(rows.get(_CREDITS, ()), processes, now_s)
+        if not is_same or rows.get(CREDITS) != old.get(CREDITS):
+            self._put_credits(rows.get(CREDITS, ()), processes, now_s)
         changed: dict[str, Row] = {}
         for replica, load in loads.of.items():
             row, last = rows.get(replica.name, _NOTHING), self._others.get(replica.name)
@@ -268,22 +248,16 @@ class LoadExchange:
             return _NOTHING
 
     def _put_credits(self, row: Row, processes: int, now_s: float) -> None:
-        """Replace the credits of the others; none count if any is out of range."""
-        others = [NO_CREDIT] * len(self._budgets)
-        try:
-            parts = [row[2 * place : 2 * place + 2] for place in range(len(others))]
-            others = [_credit(part, max(1, processes - 1)) if len(part) > 1 else NO_CREDIT for part in parts]
-        except ValueError as error:
-            self._drop(f"the budgets of {self.pool.name}", str(error))
-        for budget, credit in zip(self._budgets, others, strict=True):
-            budget.put_others(credit, processes, now_s)
+        fault = self._credits.put(row, processes, now_s)
+        if fault:
+            self._drop(f"the budgets of {self.pool.name}", fault)
 
     def drop(self, now_s: float) -> None:
         """Remove the loads of the other gateways."""
         self._put_s, self._put_rows, self._still = math.inf, None, None
         self._others.clear()
         self.pool.loads.processes = 1
-        self._put_credits((), 1, now_s)
+        self._credits.drop(now_s)
         for replica, load in self.pool.loads.of.items():
             _put_load(replica, load, _NOTHING)
             load.stalls.put_others(0, math.inf)
@@ -392,8 +366,3 @@ def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now
     if min(OF_ONE_MAX, max(0, failures)) + row[FAILURES] >= FAILURES_TO_OPEN:
         breaker.open_with_others(now_s)
         others.opened = True
-
-
-def _credit(part: Row, others: int) -> Credit:
-    credit, accrual = checked(part, CREDIT, others)
-    return Credit(credit / CREDIT_UNIT, accrual / CREDIT_UNIT)

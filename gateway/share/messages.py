@@ -145,11 +145,13 @@ class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
         key: name of the gauge; contains the form of its rows.
         rows: integers by name, such as the attempts in flight and the pending prompt tokens of a replica.
         since: `GaugeAnswer.version` of the last answer; 0 for none.
+        later: names of rows of which the others may get the present values later, up to `BIN_S`.
     """
 
     key: Name
     rows: Annotated[Mapping[Name, Row], Meta(max_length=NAMES_MAX)]
     since: Number = 0
+    later: Annotated[tuple[Name, ...], Meta(max_length=NAMES_MAX)] = ()
 
 
 class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):

@@ -118,6 +118,7 @@ class ServerRows:
         self._asked_s, self._waits = now_s, waits + 1
         self._number += 1
         changes: list[int | str] = []
+        later: list[int] = []
         for ask in asks:
             if isinstance(ask, SliceAsk):
                 continue
@@ -129,10 +130,11 @@ class ServerRows:
             if gauge.rows is not ask.rows:
                 gauge.rows = ask.rows
                 self._put(gauge, ask.rows, changes)
+                later += [number for name in ask.later if (number := gauge.numbers.get(name))]
         for key in [key for key, gauge in self._gauges.items() if now_s >= gauge.asked_s + SILENT_S]:
             self._remove(self._gauges.pop(key), (), changes)
         added = self._slices.pack(_slices(asks), now_s)
-        return _encode((self._database, self._number, self._epoch, self._since, changes, added))
+        return _encode((self._database, self._number, self._epoch, self._since, changes, added, later))
 
     def unpack(
         self, asks: Sequence[GaugeAsk | SliceAsk], about: bytes, sums: bytes, bins: bytes, drop: Drop

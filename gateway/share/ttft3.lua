@@ -340,10 +340,10 @@ local function rows_of(name, at_s)
   end
   -- free: numbers of rows that no process has. silent_s: no process is silent before. held, versions, packed: by number;
   -- older, newer: ring of the numbers by version, with 0 between the oldest and the newest. touched: numbers of the rows that
-  -- the next version has. bins: {sums, size, packed} of the slices by number, by bin; bin: the present one.
+  -- the next version has; later: of those that are touched with the next bin. bins: {sums, size, packed} of the slices by number, by bin; bin: the present one.
   TABLES[name] = {bin = 0, bins = {}, epoch = math.max(math.floor(1e6 * at_s), rows and rows.epoch + 1 or 0), version = 0, free = 0,
     silent_s = 0, size = 0, processes = {}, numbers = {}, sums = {}, held = {}, versions = {[0] = -1}, packed = {},
-    older = {[0] = 0}, newer = {[0] = 0}, touched = {}}
+    older = {[0] = 0}, newer = {[0] = 0}, touched = {}, later = {}}
   return TABLES[name]
 end
 
@@ -426,9 +426,10 @@ local function number_of(rows, name) -- 0 if there are too many
 end
 
 -- {number or name, count, place, change, place, change, ...}: places begin with 2, and a count of 0 removes the row. Adds
--- the numbers of the names to `numbers`.
-local function change(rows, own, changes, numbers)
-  local at, all = 1, rows.sums
+-- the numbers of the names to `numbers`. The sums of `later` have the next version only after the end of the present bin.
+local function change(rows, own, changes, numbers, later)
+  local at, all, waits = 1, rows.sums, {}
+  for _, number in ipairs(later or NONE) do waits[number] = true end
   while changes[at] do
     local number, count = changes[at], changes[at + 1]
     if type(number) == 'string' then
@@ -455,7 +456,11 @@ local function change(rows, own, changes, numbers)
       end
       if not (total <= SQUARE_MAX) then error('out of range') end
       trim(sum)
-      touch(rows, number)
+      if waits[number] then
+        rows.later[number], rows.packed[number] = true, false
+      else
+        touch(rows, number)
+      end
     end
     if not (count >= 0) then error('out of range') end
     at = last + 1
@@ -483,6 +488,8 @@ local function begin_bin(rows, at_s) -- a bin that has ended is never added to, 
   for each in pairs(rows.bins) do
     if each <= bin - BINS_MAX then rows.bins[each] = nil end
   end
+  for number in pairs(rows.later) do touch(rows, number) end
+  rows.later = {}
 end
 
 -- {number or name, mode, count, name, addend, ...}: the mode is 1 to begin to read the slice, with all its bins, and -1 to
@@ -562,7 +569,7 @@ local function lost()
   return {0, 0, NONE, 0, 0, 0}, '', ''
 end
 
-local function exchanged(name, process, at_s, number, epoch, since, changes, added)
+local function exchanged(name, process, at_s, number, epoch, since, changes, added, later)
   local rows = rows_of(name, at_s)
   rows.used_s = at_s
   begin_bin(rows, at_s)
@@ -578,7 +585,7 @@ local function exchanged(name, process, at_s, number, epoch, since, changes, add
   end
   me.number, me.seen_s = number, at_s
   local numbers, bins = {}, {}
-  change(rows, me.own, changes, numbers)
+  change(rows, me.own, changes, numbers, later)
   renew(rows)
   local begun = add_to_slices(rows, me, added, numbers)
   local sums, count = changed_sums(rows, me.own, since)
@@ -586,7 +593,8 @@ local function exchanged(name, process, at_s, number, epoch, since, changes, add
   return {rows.epoch, rows.version, numbers, count, rows.bin, #bins}, sums, table.concat(bins)
 end
 
--- {database, number of the message, epoch, since, changes, additions to slices} in msgpack, with the epoch 0 all rows
+-- {database, number of the message, epoch, since, changes, additions to slices, numbers of rows of which the changes may wait}
+-- in msgpack, with the epoch 0 all rows
 -- -> {epoch, version, numbers of the names in the message, number of the sums, present bin, number of bins}, the sums one
 -- after another, and the bins
 local function exchange(fleet, process, at_s, packed)

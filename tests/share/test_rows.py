@@ -5,6 +5,7 @@ from typing import Final, cast
 
 import pytest
 
+from gateway.share.credit_rows import CREDITS
 from gateway.share.loads import LoadExchange
 from gateway.share.messages import GaugeAnswer, SliceAnswer
 from gateway.share.pools import SampleExchange, UsageExchange
@@ -235,7 +236,7 @@ def test_forged_budgets_are_not_spent() -> None:
     own = gateway.pool.budget.requests.own_credit
     for row in ([10**18, 0, 0, 0, 0, 0], [0, -1, 0, 0, 0, 0]):
         gateway.dropped.clear()
-        gateway.loads.put({"": row}, 2, 1.0)
+        gateway.loads.put({CREDITS: row}, 2, 1.0)
         assert gateway.pool.budget.requests.credit == pytest.approx(own)
         assert gateway.dropped == ["the budgets of pool"]
 

@@ -1,10 +1,12 @@
 """Budgets of several gateways: one cap, one starting credit, and whole hedges for gateways with few requests."""
 
+import math
 import random
 from collections.abc import Sequence
 
 import pytest
 
+from gateway.share.credit_rows import CREDITS, CreditRow
 from gateway.share.loads import LoadExchange
 from gateway.share.rows import CREDIT_UNIT
 from pooled import send
@@ -105,34 +107,77 @@ def test_retries_are_those_of_one_gateway(gateways: int) -> None:
 
 
 def test_pools_exchange_their_budgets() -> None:
-    """A gateway without requests may spend what the others have earned."""
+    """A gateway without earnings of its own may spend what the others have earned."""
     together = Together(2)
     for number in range(50):
         together.pools[0].budget.requests.earn(number / 10)
-    assert not together.pools[1].budget.requests.affords(5.0)
     together.settle(5.0)
-    assert together.pools[1].budget.requests.affords(5.2)
+    mine = together.pools[1].budget.requests
+    mine.open(1.0)
+    assert mine.own_credit == pytest.approx(0.75)
+    assert mine.reserve(5.2) is not None
     assert together.retries[0].own(5.2).credit == pytest.approx(5.5, abs=0.6)
 
 
 def test_spent_credits_are_reported_at_once_and_fading_ones_rarely() -> None:
-    """No credit can be spent twice for longer than an exchange; credits that only fade are reported in eighths."""
+    """No credit can be spent twice for longer than an exchange; credits that only fade are reported in halves."""
     together = Together(2)
     mine, other = together.pools
-    for pool in together.pools:
-        for number in range(60):
-            pool.budget.requests.earn(number / 10)
+    together.settle(0.0)
+    for number in range(60):
+        for pool in together.pools:
+            pool.budget.requests.earn(1.0 + number / 12)
+        together.exchange(1.0 + number / 12)
     together.settle(6.0)
     loads = together.parts(0)[0]
     assert isinstance(loads, LoadExchange)
-    before = loads.own(6.2)[""]
-    assert loads.own(6.4)[""] == before
+    before = loads.own(6.2)[CREDITS]
+    assert loads.own(6.4)[CREDITS] == before
     ticket = mine.budget.requests.reserve(6.5)
     assert ticket is not None
     send(mine, 0, 6.5)
     together.settle(6.5)
-    assert loads.own(6.7)[""][0] <= before[0] - 0.9 * CREDIT_UNIT  # and a tenth was earned
-    assert other.budget.requests.credit <= other.budget.requests.cap - 1.0
-    reported = {tuple(loads.own(7.0 + second)[""]) for second in range(60)}
-    assert 5 < len(reported) < 40
-    assert loads.own(68.0)[""] == loads.own(120.0)[""]
+    assert loads.own(6.7)[CREDITS][0] <= before[0] - 0.8 * CREDIT_UNIT  # and two tenths were earned
+    assert other.budget.requests.credit <= other.budget.requests.cap - 0.8
+    reported = {tuple(loads.own(7.0 + second)[CREDITS]) for second in range(60)}
+    assert 2 <= len(reported) < 8
+    assert loads.own(68.0)[CREDITS] == loads.own(120.0)[CREDITS]
+
+
+def test_earnings_of_the_others_fade_without_a_message() -> None:
+    """Each gateway has the same cap while no gateway sends credits, after a gap, and after another one has gone."""
+    budgets = [CreditBudget(0.1) for _ in range(3)]
+    shared = [CreditRow([budget]) for budget in budgets]
+
+    def exchange_rows(now_s: float, known: int = 3) -> None:
+        for each in shared:
+            each.report(now_s)
+        for place in range(known):
+            others = [each.row for each in shared[:known] if each is not shared[place]]
+            assert shared[place].put([sum(values) for values in zip(*others, strict=True)], known, now_s) == ""
+
+    def caps(now_s: float) -> list[float]:
+        for budget in budgets:
+            budget.affords(now_s)
+        return [budget.cap for budget in budgets]
+
+    exchange_rows(0.0)
+    for number in range(120):
+        budgets[number % 3].earn(number / 10)
+        if number % 20 == 0:
+            exchange_rows(number / 10)
+    exchange_rows(14.0)
+    steady = 3.0 + 0.1 * 10 * 6.0 * math.exp(-2.0 / 6.0)
+    assert caps(14.0) == pytest.approx([steady] * 3, rel=0.2)
+    rows = [each.row for each in shared]
+    assert caps(50.0) == pytest.approx([3.0] * 3, rel=0.01)
+    assert not any(each.report(15.0) for each in shared)
+    assert rows == [each.row for each in shared]
+    for each in shared:
+        each.drop(50.0)
+    for number in range(100):  # while they know nothing of each other, and long before they do again
+        budgets[0].earn(50.0 + number / 10)
+    exchange_rows(160.0)
+    assert caps(160.0) == pytest.approx([3.0] * 3, abs=0.7)
+    exchange_rows(162.0, known=2)
+    assert caps(170.0)[:2] == pytest.approx([3.0] * 2, abs=0.2)

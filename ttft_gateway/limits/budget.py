@@ -63,12 +63,13 @@ class CreditBudget:
         accrual_s: time of which the earnings are part of the cap.
 
     Attributes:
+        accrual_s: time constant with which earnings of the last seconds fade.
         processes: number of processes that share the bucket.
     """
 
     def __init__(self, share: float, saved: float = SAVED_COSTS, accrual_s: float = _CAP_ACCRUAL_S) -> None:
         self.share = share
-        self._accrual_s = accrual_s
+        self.accrual_s = accrual_s
         self._saved = saved
         self._credit = 0.0  # unused while the bucket is full
         self._is_full = False
@@ -119,7 +120,7 @@ class CreditBudget:
             self._adapt(cost)
         if now_s < self._now_s:
             now_s = self._now_s
-        self._accrual = accrual = self._accrual * exp((self._now_s - now_s) / self._accrual_s) + earned
+        self._accrual = accrual = self._accrual * exp((self._now_s - now_s) / self.accrual_s) + earned
         self._now_s = now_s
         if self._is_full:
             return
@@ -203,11 +204,11 @@ class CreditBudget:
     def _fade(self, now_s: float) -> None:
         self._credit, self._is_full = self.credit, False
         if now_s > self._now_s:
-            self._accrual *= exp((self._now_s - now_s) / self._accrual_s)
+            self._accrual *= exp((self._now_s - now_s) / self.accrual_s)
             self._now_s = now_s
 
     def _own_accrual(self) -> float:
-        return max(0.0, self._accrual - self._others.accrual * exp((self._put_s - self._now_s) / self._accrual_s))
+        return max(0.0, self._accrual - self._others.accrual * exp((self._put_s - self._now_s) / self.accrual_s))
 
     def _clipped(self, credit: float, cap: float) -> float:
         own_cap = _CAP_COSTS * self._cost_mean / self.processes + self._own_accrual()
@@ -229,8 +230,11 @@ class RetryBudget:
     request changes only the maximum.
 
     Attributes:
+        accrual_s: time constant with which earnings of the last seconds fade.
         processes: number of processes that share the budget.
     """
+
+    accrual_s: Final = _RETRY_ACCRUAL_S
 
     def __init__(self) -> None:
         self._credit = self._unclear_credit = _RETRIES_SAVED  # unused while the budget is full
