@@ -119,6 +119,18 @@ def waste(wasted: list[Segment], segment: Segment, window_s: float) -> None:
     bound(wasted)
 
 
+def waste_given_back(wasted: list[Segment], amount: float, rate: float, now_s: float) -> None:
+    """Add what a full bucket of this rate wastes because it is given back: it would have been full earlier."""
+    if not rate:
+        return
+    start_s, end_s, before = now_s, now_s, 0.0
+    if wasted and wasted[-1][1] > now_s - amount / rate:
+        start_s, end_s, before = wasted.pop()
+    start_s -= amount / rate
+    wasted.append((max(start_s, wasted[-1][1]) if wasted else start_s, end_s, before + amount))
+    bound(wasted)
+
+
 def bound(wasted: list[Segment]) -> None:
     """Join neighbours in the older half of too many segments."""
     while len(wasted) > WASTES_MAX:

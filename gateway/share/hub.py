@@ -17,7 +17,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from gateway.share.debts import OWED_MAX, Segment, absorb, cut, segments_of, waste
+from gateway.share.debts import OWED_MAX, Segment, absorb, cut, segments_of, waste, waste_given_back
 from gateway.share.messages import (
     ASK_LIFE_S,
     BIN_S,
@@ -212,7 +212,10 @@ class ShareHub:
         if ask.spent:
             owed = absorb(bucket.wasted, segments_of(ask.spent, now_s))
             bucket.left = max(bucket.left - owed, min(bucket.left, -OWED_MAX * amount))
-        bucket.left = min(amount, bucket.left - ask.beyond)
+        bucket.left -= ask.beyond
+        if bucket.left > amount:
+            waste_given_back(bucket.wasted, bucket.left - amount, rate, now_s)
+            bucket.left = amount
         if ask.drained:
             bucket.left = min(0.0, bucket.left)
         least = min(ask.least, amount)

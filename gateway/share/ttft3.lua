@@ -170,6 +170,18 @@ local function waste(wasted, start_s, end_s, amount, window_s)
   return bound(wasted)
 end
 
+local function waste_given_back(wasted, amount, rate, at_s)
+  if rate == 0 then return wasted end
+  local last, start_s, end_s, before = wasted[#wasted], at_s, at_s, 0
+  if last and last[2] > at_s - amount / rate then
+    start_s, end_s, before = unpack(table.remove(wasted))
+  end
+  start_s = start_s - amount / rate
+  if #wasted > 0 then start_s = math.max(start_s, wasted[#wasted][2]) end
+  wasted[#wasted + 1] = {start_s, end_s, before + amount}
+  return bound(wasted)
+end
+
 -- Charges reported amounts to what was wasted after them. Returns what remains for the bucket, and what is still wasted.
 local function absorb(wasted, reported)
   local owed, rest, place, left = 0, {}, 0, 0
@@ -272,7 +284,11 @@ local function bucket(fleet, process, at_s, ask, from, to)
     owed, state.wasted = absorb(state.wasted, reported)
     state.left = math.max(state.left - owed, math.min(state.left, -OWED_MAX * amount))
   end
-  state.left = math.min(amount, state.left - beyond)
+  state.left = state.left - beyond
+  if state.left > amount then
+    state.wasted = waste_given_back(state.wasted, state.left - amount, rate, at_s)
+    state.left = amount
+  end
   if ask[10] then state.left = math.min(0, state.left) end
   least = math.min(least, amount)
   local granted, wait_s, missing = 0, 0, least - state.left

@@ -168,6 +168,15 @@ def test_what_was_spent_while_the_engine_was_away_is_charged_at_its_time(engines
         assert answers[-1].left == pytest.approx(10)
 
 
+def test_what_is_given_back_to_a_full_bucket_pays_for_what_was_spent_before(engines: Engines) -> None:
+    """The bucket would have been full earlier; of 35, the 25 that are wasted afterwards cost nothing."""
+    processes = Processes(engines)
+    epoch = processes.bucket("a", want=10).epoch
+    processes.now_s += 30.0
+    processes.bucket("a", beyond=-10, epoch=epoch)
+    assert processes.bucket("b", spent=[25.0, 25.0, 35.0]).left == pytest.approx(50)
+
+
 def test_a_process_that_was_cut_off_alone_locks_nobody_out_for_long(engines: Engines) -> None:
     """The others had the whole limit meanwhile: of what it owes, a quarter of the limit counts."""
     processes = Processes(engines)
