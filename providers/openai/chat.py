@@ -41,7 +41,7 @@ class OpenAIChat:
     def reader(self, call: Call) -> ChunkReader:
         strip = self._ask_usage and call.streaming and not call.include_usage
         return ChunkReader(
-            call, strip_usage=strip, first_token=self._first_token, chunks=self._chunks, learned=self._learned
+            call.choices, strip_usage=strip, first_token=self._first_token, chunks=self._chunks, learned=self._learned
         )
 
     def assembler(self, _call: Call) -> ChunkAssembler:

@@ -30,8 +30,9 @@ from openai_calls import call_of
 from providers.anthropic.protocol import AnthropicMessages
 from providers.openai.chat import OpenAIChat, OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
-from ttft_gateway.apis.base import Api, EventReader, FirstToken, FrameKind, Usage
+from ttft_gateway.apis.base import FIRST_CONTENT, Api, EventReader, FirstToken, FrameKind, Usage
 from ttft_gateway.apis.catalog import CATALOG
+from ttft_gateway.apis.openai.events import has_output
 
 FILE = DOCS / "first-token-vectors.json"
 ROWS: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
@@ -94,9 +95,12 @@ def test_the_table_is_complete() -> None:
     piece=st.binary(max_size=3),
 )
 def test_no_bytes_break_a_reader(row: dict[str, Any], noise: bytes | None, at: int, drop: int, piece: bytes) -> None:
-    """All bytes of an upstream, damaged or not, are classified and never raise."""
+    """All bytes of an upstream, damaged or not, are classified and never raise; `has_output` agrees with the reader."""
     raw = row["event"].encode() if noise is None else noise
     at %= len(raw) + 1
     for each in (raw, raw[:at] + b"\n\n", raw[:at] + piece + raw[at + drop :]):
         frame = _reader(row).read(each)
         assert (frame.error is not None) == (frame.kind is FrameKind.ERROR)
+        if APIS[row.get("api", "chat")] in {Api.CHAT, Api.COMPLETIONS}:
+            found = has_output(each)
+            assert found is None or (found is (frame.kind in FIRST_CONTENT) and frame.kind is not FrameKind.ERROR)

@@ -260,7 +260,7 @@ def test_requests_that_end_in_any_way_leave_nothing_in_flight() -> None:
 def test_apis_are_found_below_any_base_url(path: bytes, fields: str, api: Api | None) -> None:
     """An API is recognised by the end of its path."""
     asked = ask("POST", ORIGIN, path, (), f'{{"model":"m",{fields}}}'.encode(), 0.5, RULES)
-    assert (asked.call and asked.call.api) is api
+    assert asked.api is api
 
 
 def test_a_call_with_side_effects_is_not_hedged() -> None:
@@ -273,7 +273,7 @@ def test_a_call_with_side_effects_is_not_hedged() -> None:
 def test_an_invalid_body_is_the_servers_to_reject() -> None:
     """What is no valid call is sent once, unchanged."""
     asked = ask("POST", ORIGIN, b"/v1/chat/completions", (), b'{"stream":true}', 0.5, RULES)
-    assert (asked.call, asked.event, asked.facts.hedge_off) == (None, Event.HEADERS, Denial.OFF)
+    assert (asked.api, asked.event, asked.facts.hedge_off) == (None, Event.HEADERS, Denial.OFF)
 
 
 @pytest.mark.parametrize(

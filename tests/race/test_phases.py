@@ -47,7 +47,7 @@ APIS = {"chat": CHAT, "messages": MESSAGES, "responses": RESPONSES}
 
 
 READERS: Mapping[str, Callable[[], EventReader]] = {
-    "chat": lambda: ChunkReader(STREAMED),
+    "chat": ChunkReader,
     "messages": MessageReader,
     "responses": ResponsesReader,
 }
@@ -89,7 +89,7 @@ def test_text_is_never_taken_for_another_phase(event: bytes) -> None:
 
 def test_a_run_of_events_has_the_phase_of_the_event_that_began_it() -> None:
     """A run of reasoning and a run of text that follow each other in one stream keep their phases."""
-    reader = ChunkReader(STREAMED, learned=LearnedEnds())
+    reader = ChunkReader(learned=LearnedEnds())
     phases = []
     for name in ("thinking", "thinking", "text", "text", "tool", "text"):
         frame = reader.read(CHAT[name])

@@ -15,7 +15,7 @@ endpoint (`rules.py`). The rules for bodies of LLM APIs are the gateway's (`ttft
 """
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -45,7 +45,6 @@ name_of: Final = itemgetter(0)
 
 _BYTES_A_TOKEN: Final = 4.0
 _NAME_MAX: Final = 200  # characters of a model's name that identify a population
-_NO_SPANS: Final[Mapping[str, tuple[int, int]]] = {}
 _NAMES: Final = {api: api.value for api in Api}
 _JSON: Final = ((b"content-type", b"application/json"),)
 _PATHS_MAX: Final = 256  # that are remembered with their API
@@ -78,7 +77,9 @@ class Asked(msgspec.Struct, frozen=True):
         facts: facts for the policy; `hedge_off` is set if it gets no backup.
         event: event that ends its race, unless the transport has another one.
         first: event that ends its race by a rule; None without a rule.
-        call: its parsed body, without positions (`positioned` has them); None unless it is a call of an LLM API.
+        api: LLM API that it calls; None for any other request.
+        body: its body, of such a call.
+        choices: number of choices in the answer.
         key: idempotency key, None if it has none.
         has_switch: True if it has the header `x-ttft-hedge`, which is not sent on.
         stored: True if a server that stores answers would store this one.
@@ -89,7 +90,9 @@ class Asked(msgspec.Struct, frozen=True):
     event: Event
     parent: PopulationName | None = None
     first: First | None = None
-    call: Call | None = None
+    api: Api | None = None
+    body: bytes = b""
+    choices: int = 1
     key: bytes | None = None
     has_switch: bool = False
     stored: bool = False
@@ -175,27 +178,21 @@ def _llm(
         _CONTENT if is_stream else _HEADERS,
         None,
         None if ruled is None else ruled.first,
-        Call(
-            api,
-            body,
-            _NO_SPANS,
-            0,
-            fields.model,
-            fields.streaming,
-            include_usage=fields.include_usage,
-            choices=fields.choices,
-        ),
+        api,
+        body,
+        fields.choices,
         key,
         has_switch,
         fields.stored,
     )
 
 
-def positioned(call: Call) -> Call:
-    """Return a call with the positions of the values in its body."""
+def parsed(asked: Asked) -> Call:
+    """Return the call of an LLM API, with the positions of the values in its body."""
     from ttft_gateway.requests.request import parse
 
-    return parse(call.api, call.body, _JSON, _bounds(), frozenset(), default_model=_NO_MODEL).call
+    assert asked.api is not None
+    return parse(asked.api, asked.body, _JSON, _bounds(), frozenset(), default_model=_NO_MODEL).call
 
 
 @cache

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Final
 
-from ttft_gateway.apis.base import FIRST_CONTENT, Api, Call, EventReader, FrameKind, Headers
+from ttft_gateway.apis.base import FIRST_CONTENT, Api, EventReader, FrameKind, Headers
 from ttft_gateway.apis.errors import BadStatus, ProtocolError
 from ttft_gateway.apis.retry_after import retry_after_s
 from ttft_gateway.apis.sse import Splitter
@@ -69,10 +69,12 @@ class _Pieces:
 class _Events:
     """Finds the first content in a stream of events of an LLM API."""
 
-    __slots__ = ("_read", "_splitter")
+    __slots__ = ("_choices", "_has_output", "_make", "_reader", "_splitter")
 
-    def __init__(self, call: Call) -> None:
-        self._read = _reader_of(call.api)(call).read
+    def __init__(self, api: Api, choices: int) -> None:
+        self._choices = choices
+        self._has_output, self._make = _readers_of(api)
+        self._reader: EventReader | None = None  # until an event is unusual
         self._splitter: Splitter | None = None  # until a piece is not one event
 
     def feed(self, data: bytes) -> Verdict:
@@ -84,11 +86,15 @@ class _Events:
                 self._splitter = splitter = splitter or Splitter(_EVENT_MAX)
                 events = splitter.feed(data)
             for event in events:
-                kind = self._read(event).kind
-                if kind in FIRST_CONTENT:
+                found = None if self._has_output is None else self._has_output(event)
+                if found is None:
+                    self._reader = self._reader or self._make(self._choices)
+                    kind = self._reader.read(event).kind
+                    if kind is _FAILED:
+                        return _ERROR
+                    found = kind in FIRST_CONTENT
+                if found:
                     return _FIRST
-                if kind is _FAILED:
-                    return _ERROR
         except Exception:  # an event that is too long, or a bug
             return _FIRST
         return _WAIT
@@ -132,10 +138,10 @@ def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
     coding = b"" if coding_at is None else headers[coding_at][1].strip().lower()
     if not is_usual and callable(first):
         found: Detector = _Pieces(first, events=b"event-stream" in media).feed
-    elif asked.call is None or media.find(b"json") >= 0:
+    elif asked.api is None or media.find(b"json") >= 0:
         return _any_byte
     else:
-        found = _Events(asked.call).feed
+        found = _Events(asked.api, asked.choices).feed
     if coding in (b"", b"identity"):
         return found
     return _Inflated(found).feed if coding in (b"gzip", b"deflate") else _any_byte
@@ -143,7 +149,7 @@ def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
 
 def is_error(asked: Asked, status: int) -> bool:
     """Return True for a status that does not win a race; a 404 of any other API is an answer like another."""
-    if asked.call is not None:
+    if asked.api is not None:
         return status >= 400
     return status >= 500 or status in _ERRORS
 
@@ -174,19 +180,22 @@ def failure_by(error: BaseException) -> Failure:
 
 
 @cache
-def _reader_of(api: Api) -> Callable[[Call], EventReader]:
-    """Import and return the reader of an API's events: a process that uses one API loads one.
+def _readers_of(api: Api) -> tuple[Callable[[bytes], bool | None] | None, Callable[[int], EventReader]]:
+    """Import and return the readers of an API's events: a process that uses one API loads one.
 
-    It does not learn to recognise events by their bytes, because the first content is the last event that it reads.
+    Returns:
+        A function that shows whether an ordinary event is the first content, None for no such function; and the reader
+        of all events, by the number of choices. The reader does not learn to recognise events by their bytes, because
+        it reads no event after the first content.
     """
     if api is Api.MESSAGES:
         from ttft_gateway.apis.anthropic.events import MessageReader
 
-        return lambda _: MessageReader()
+        return None, lambda _: MessageReader()
     if api is Api.RESPONSES:
         from ttft_gateway.apis.responses.events import ResponsesReader
 
-        return lambda _: ResponsesReader()
-    from ttft_gateway.apis.openai.events import ChunkReader
+        return None, lambda _: ResponsesReader()
+    from ttft_gateway.apis.openai.events import ChunkReader, has_output
 
-    return ChunkReader
+    return has_output, ChunkReader

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from ttft_gateway.apis.catalog import Auth
-from ttft_gateway.client.asked import HEDGE_HEADER, Asked, positioned
+from ttft_gateway.client.asked import HEDGE_HEADER, Asked, parsed
 from ttft_gateway.client.targets import PORTS, Target
 
 Raw = list[tuple[bytes, bytes]]
@@ -174,9 +174,9 @@ def public(raw: Raw) -> Raw:
 
 def body_to(asked: Asked, target: Target) -> bytes | None:
     """Return the body with the target's name of the model; None: the request's own."""
-    if target.model is None or asked.call is None:
+    if target.model is None or asked.api is None:
         return None
-    call = positioned(asked.call)
+    call = parsed(asked)
     body, (start, end) = call.body, call.spans["model"]
     return body[:start] + _encode(target.model) + body[end:]
 

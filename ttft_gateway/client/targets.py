@@ -215,7 +215,7 @@ def populate(asked: Asked, config: HedgeConfig, parameters: HedgeParameters, tar
         targets: none: the request's own address is each of its replicas.
     """
     origin, name = asked.population
-    is_llm = asked.call is not None
+    is_llm = asked.api is not None
     replicas: list[Replica] = []
     found: dict[str, tuple[Target | None, str]] = {}
     for target in targets:

@@ -119,7 +119,7 @@ class TargetToken:
         except BaseException:
             await racing.adapter.close(opened)
             raise
-        if not is_other or entrant.asked.call is None:  # its body may be one that can be sent once
+        if not is_other or entrant.asked.api is None:  # its body may be one that can be sent once
             return opened
         await racing.adapter.close(opened)
         attempt.is_repeated = True

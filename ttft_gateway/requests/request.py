@@ -168,7 +168,7 @@ def skim(api: Api, body: bytes, bounds: NumberLimits, default_model: str) -> tup
         fields = _READERS[api](body, raws, bounds)
     except RecursionError:
         raise inbound_errors.too_deep() from None
-    return fields, sum(len(raws[key]) for key in fields.prompt)
+    return fields, sum(map(len, map(raws.__getitem__, fields.prompt)))
 
 
 def parse_count(body: bytes, headers: Headers, default_model: str | None = None) -> tuple[str, bytes]:
