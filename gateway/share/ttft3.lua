@@ -36,8 +36,8 @@ local function now()
   return tonumber(time[1]) + tonumber(time[2]) / 1e6
 end
 
-local function silent(key, since)
-  return call('ZRANGE', key, '-inf', since, 'BYSCORE', 'LIMIT', 0, GONE_MAX)
+local function silent(key, since_ms)
+  return call('ZRANGE', key, '-inf', since_ms, 'BYSCORE', 'LIMIT', 0, GONE_MAX)
 end
 
 local function keep(key, ttl) -- sets a TTL that is shorter or missing
@@ -56,18 +56,22 @@ local function leave_slots(at, process)
 end
 
 local function gone(fleet, process)
-  call('ZREM', fleet .. 'processes', process)
+  call('ZREM', fleet .. 'seen', process)
   call('ZREM', fleet .. 'switches:read', process)
   for _, key in ipairs(call('SMEMBERS', fleet .. 'of:' .. process)) do leave_slots(fleet .. key, process) end
   call('DEL', fleet .. 'of:' .. process)
 end
 
+local function ms(at_s) -- a score in whole milliseconds is compared much faster than one with a fraction
+  return string.format('%.0f', 1000 * at_s)
+end
+
 local function shift(key, at_s) -- after a pause of the server: its processes were not silent
   local last = call('ZRANGE', key, 0, 0, 'REV', 'WITHSCORES')
-  local paused_s = last[2] and at_s - last[2] or 0
+  local paused_s = last[2] and at_s - last[2] / 1000 or 0
   if paused_s > PAUSE_S then
     local all = call('ZRANGE', key, 0, -1, 'WITHSCORES')
-    for i = 1, #all, 2 do call('ZADD', key, all[i + 1] + paused_s, all[i]) end
+    for i = 1, #all, 2 do call('ZADD', key, ms(all[i + 1] / 1000 + paused_s), all[i]) end
   end
 end
 
@@ -80,7 +84,7 @@ local SEEN = {} -- by fleet: what `see` has found last, and when each process wa
 -- Counts the asking process. Each wire version has its own buckets, and the part of each limit that it has of the processes.
 -- Returns the number of processes, and the parts of all lower versions, and of the lower versions and this one.
 local function counted(fleet, process, at_s)
-  local key, live = fleet .. 'processes', live_key(fleet)
+  local key, live = fleet .. 'seen', live_key(fleet)
   local lower, others, own, own_s, last_s = 0, 0, 0, 0, 0
   local found = call('HGETALL', live)
   for i = 1, #found, 2 do
@@ -95,11 +99,11 @@ local function counted(fleet, process, at_s)
     end
   end
   if at_s - last_s > PAUSE_S then shift(key, at_s) end
-  for _, each in ipairs(call('ZRANGE', key, string.format('(%.6f', at_s), '+inf', 'BYSCORE')) do
-    call('ZADD', key, at_s, each) -- the clock has gone back: a process that has ended must not be counted until its time
+  for _, each in ipairs(call('ZRANGE', key, '(' .. ms(at_s), '+inf', 'BYSCORE')) do
+    call('ZADD', key, ms(at_s), each) -- the clock has gone back: a process that has ended must not be counted until its time
   end
-  call('ZADD', key, at_s, process)
-  for _, each in ipairs(silent(key, at_s - SILENT_S)) do gone(fleet, each) end
+  call('ZADD', key, ms(at_s), process)
+  for _, each in ipairs(silent(key, ms(at_s - SILENT_S))) do gone(fleet, each) end
   local processes = call('ZCARD', key)
   if processes > PROCESSES_MAX then
     gone(fleet, call('ZRANGE', key, 0, 0)[1])
@@ -112,7 +116,7 @@ local function counted(fleet, process, at_s)
   end
   local oldest = call('ZRANGE', key, 0, 0, 'WITHSCORES')
   return {processes, lower / (processes + others), (lower + processes) / (processes + others),
-    from_s = at_s, until_s = math.min(at_s + COUNTED_S, oldest[2] + SILENT_S)}
+    from_s = at_s, until_s = math.min(at_s + COUNTED_S, oldest[2] / 1000 + SILENT_S)}
 end
 
 -- Notes a process once in COUNTED_S, and counts all as often: in between, the last count holds, unless a process may have
@@ -125,7 +129,7 @@ local function see(fleet, process, at_s)
   end
   local last_s = seen.processes[process]
   local is_noted = last_s and at_s < last_s + COUNTED_S
-  if at_s >= seen.count.until_s or not is_noted and (not last_s or call('ZADD', fleet .. 'processes', at_s, process) > 0) then
+  if at_s >= seen.count.until_s or not is_noted and (not last_s or call('ZADD', fleet .. 'seen', ms(at_s), process) > 0) then
     seen.count, is_noted = counted(fleet, process, at_s), false
   end
   if not is_noted then seen.processes[process] = at_s end
@@ -355,30 +359,24 @@ local function rows_of(name, at_s)
     if at_s >= other.used_s + KEPT_S then TABLES[each] = nil end
   end
   -- free: numbers of rows that no process has. silent_s: no process is silent before. held, versions, packed: by number;
-  -- older, newer: ring of the numbers by version, with 0 between the oldest and the newest. touched: numbers of the rows that
-  -- the next version has; later: of those that are touched with the next bin. bins: {sums, size, packed} of the slices by number, by bin; bin: the present one.
+  -- older, newer: ring of the numbers by version, with 0 between the oldest and the newest. is_new: some rows have the next
+  -- version; later: numbers of the rows that have it with the next bin. bins: {sums, size, packed} of the slices by number, by
+  -- bin; bin: the present one.
   TABLES[name] = {bin = 0, bins = {}, epoch = math.max(math.floor(1e6 * at_s), rows and rows.epoch + 1 or 0), version = 0, free = 0,
     silent_s = 0, size = 0, processes = {}, numbers = {}, sums = {}, held = {}, versions = {[0] = -1}, packed = {},
-    older = {[0] = 0}, newer = {[0] = 0}, touched = {}, later = {}}
+    older = {[0] = 0}, newer = {[0] = 0}, is_new = false, later = {}}
   return TABLES[name]
 end
 
-local function touch(rows, number)
-  rows.touched[#rows.touched + 1] = number
-end
-
-local function renew(rows) -- gives the next version to the rows that were touched
-  if #rows.touched == 0 then return end
-  rows.version = rows.version + 1
-  local version, versions, packed, older, newer = rows.version, rows.versions, rows.packed, rows.older, rows.newer
-  for _, number in ipairs(rows.touched) do
-    local before, after = newer[number], older[number]
+local function touch(rows, number) -- gives the next version to a row
+  local older, newer = rows.older, rows.newer
+  local before = newer[number]
+  if before ~= 0 then
+    local after, newest = older[number], older[0]
     older[before], newer[after] = after, before
-    local newest = older[0]
     older[number], newer[number], newer[newest], older[0] = newest, 0, number, number
-    versions[number], packed[number] = version, false
   end
-  rows.touched = {}
+  rows.versions[number], rows.packed[number], rows.is_new = rows.version + 1, false, true
 end
 
 local function hold(rows, number, change)
@@ -387,9 +385,10 @@ local function hold(rows, number, change)
   rows.free = rows.free + (before + change == 0 and 1 or 0) - (before == 0 and 1 or 0)
 end
 
-local function extend(row, place) -- with zeros
+local function extend(row, place) -- with zeros; returns the value at the place
   if not (place > 1 and place <= ROW_MAX + 1) then error('out of range') end
   for each = #row + 1, place do row[each] = 0 end
+  return row[place]
 end
 
 local function trim(sum) -- zeros at the end are not sent
@@ -444,8 +443,11 @@ end
 -- {number or name, count, place, change, place, change, ...}: places begin with 2, and a count of 0 removes the row. Adds
 -- the numbers of the names to `numbers`. The sums of `later` have the next version only after the end of the present bin.
 local function change(rows, own, changes, numbers, later)
-  local at, all, waits = 1, rows.sums, {}
-  for _, number in ipairs(later or NONE) do waits[number] = true end
+  local at, all, waits, type = 1, rows.sums, NONE, type
+  if later and later[1] then
+    waits = {}
+    for _, number in ipairs(later) do waits[number] = true end
+  end
   while changes[at] do
     local number, count = changes[at], changes[at + 1]
     if type(number) == 'string' then
@@ -465,13 +467,12 @@ local function change(rows, own, changes, numbers, later)
       end
       for i = at + 2, last, 2 do
         local place, value = changes[i], changes[i + 1]
-        if not row[place] then extend(row, place) end
-        if not sum[place] then extend(sum, place) end
-        row[place], sum[place] = row[place] + value, sum[place] + value
+        local own_value, sum_value = row[place] or extend(row, place), sum[place] or extend(sum, place)
+        row[place], sum[place] = own_value + value, sum_value + value
         total = total + value * value
       end
       if not (total <= SQUARE_MAX) then error('out of range') end
-      trim(sum)
+      if sum[#sum] == 0 then trim(sum) end
       if waits[number] then
         rows.later[number], rows.packed[number] = true, false
       else
@@ -564,13 +565,13 @@ local PARTS = {} -- of a reply; used again, because it is large
 
 -- Returns the sums of the rows of a process that have changed since a version, and their number.
 local function changed_sums(rows, own, since)
-  local count, parts, older, versions, packed = 0, PARTS, rows.older, rows.versions, rows.packed
+  local count, parts, sums, older, versions, packed = 0, PARTS, rows.sums, rows.older, rows.versions, rows.packed
   local each = older[0]
   while versions[each] > since do
     if own[each] then
       local part = packed[each]
       if not part then
-        part = cmsgpack.pack(rows.sums[each])
+        part = cmsgpack.pack(sums[each])
         packed[each] = part
       end
       count = count + 1
@@ -602,7 +603,7 @@ local function exchanged(name, process, at_s, number, epoch, since, changes, add
   me.number, me.seen_s = number, at_s
   local numbers, bins = {}, {}
   change(rows, me.own, changes, numbers, later)
-  renew(rows)
+  if rows.is_new then rows.version, rows.is_new = rows.version + 1, false end
   local begun = add_to_slices(rows, me, added, numbers)
   local sums, count = changed_sums(rows, me.own, since)
   add_ended(rows, me, begun, bins)
@@ -671,7 +672,7 @@ local KINDS = {bucket = bucket, slots = slots, switches = switches}
 
 -- The keys of an ask; without an ask, the keys of the processes.
 local function kept(fleet, process, at_s, ask)
-  if not ask then return {fleet .. 'processes', live_key(fleet)} end
+  if not ask then return {fleet .. 'seen', live_key(fleet)} end
   local kind, key = ask[1], ask[2]
   if kind == 'bucket' then return {fleet .. 'b:' .. key, fleet .. 'epoch'} end
   if kind == 'slots' then return {fleet .. 'c:' .. key, fleet .. 'c:' .. key .. ':lacking', fleet .. 'of:' .. process} end
