@@ -233,13 +233,13 @@ def _probe_arguments(command: argparse.ArgumentParser) -> None:
 
 def _status_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--admin", metavar="URL", default=f"http://{ADMIN_LISTEN_DEFAULT}", help="admin address of the gateway")
+    add("--admin", metavar="URL", default=f"http://{ADMIN_LISTEN_DEFAULT}", help="admin address (default: %(default)s)")
     add("--json", action="store_true", help="print JSON instead of text")
 
 
 def _prove_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--admin", metavar="URL", default=f"http://{ADMIN_LISTEN_DEFAULT}", help="admin address of the gateway")
+    add("--admin", metavar="URL", default=f"http://{ADMIN_LISTEN_DEFAULT}", help="admin address (default: %(default)s)")
     add("--model", metavar="NAME", help="only this model")
     add("--hours", metavar="N", type=whole(1, 24), help="the last hours (default: all)")
     add("--json", action="store_true", help="print JSON instead of a table")

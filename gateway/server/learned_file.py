@@ -126,7 +126,8 @@ class LearnedFile:
                 return
             if not self._is_failing:
                 self._is_failing = True
-                self._failed(f"the file cannot be written: {_reason(error)}; make its folder writable, or name another")
+                reason = _reason(error)
+                self._failed(f"the file cannot be written: {reason}; give it a writable folder with room for it")
         else:
             self._saved_s, self._fault, self._is_failing = self._loop.time(), None, False
 
