@@ -13,7 +13,6 @@ import mmap
 from typing import Final
 
 BEAT_S: Final = 0.2
-BEGIN_CHECKS_MAX: Final = 300  # a worker builds 10,000 models for 20 s on a core of its own, minutes on a part of one
 SUPERVISOR: Final = 0  # number of its slot; workers have numbers from 1
 _WORDS: Final = 3  # of a slot: beats, open connections, accepted connections
 _WORD_BYTES: Final = 8
@@ -84,29 +83,6 @@ class Slot:
         while True:
             self.beat()
             await asyncio.sleep(BEAT_S)
-
-
-class Stillness:
-    """Counts the checks of a process in a row without a beat.
-
-    A check counts, not the time: a machine that was suspended misses at most one. A process that has not beaten yet
-    begins: it is still after `BEGIN_CHECKS_MAX` more.
-    """
-
-    def __init__(self, slot: Slot) -> None:
-        self._slot = slot
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin with a new process."""
-        self._last = self._missed = 0
-
-    def check(self) -> int:
-        """Return the number of checks in a row without a beat."""
-        beats = self._slot.beats
-        self._missed = self._missed + 1 if beats == self._last else 0
-        self._last = beats
-        return self._missed if beats else max(0, self._missed - BEGIN_CHECKS_MAX)
 
 
 class ConnectionTurns:

@@ -27,14 +27,15 @@ from gateway.server.hot_restart import FAILED, READY_S_MAX, STARTED, Predecessor
 from gateway.server.http_server import cannot_listen
 from gateway.server.notify import Watchdog, notify
 from gateway.server.sockets import Inherited
-from gateway.workers.board import SUPERVISOR, Board, Stillness
+from gateway.workers.board import SUPERVISOR, Board
 from gateway.workers.messages import ToSupervisor, ToTop, ToWorker
+from gateway.workers.stillness import Stillness, waited_s
 
 _STABLE_S: Final = 5.0  # a worker that served for this long is replaced immediately when it ends
 _DELAY_S_MAX: Final = 30.0  # between two starts of a worker that ends again and again
 _KILL_S: Final = 5.0  # from a second signal, or from the end of the supervisor, to SIGKILL
 _CHECK_S: Final = 1.0  # between two looks at the beats of all processes
-_HUNG_CHECKS: Final = 2  # without a beat, after which a worker is asked nothing
+_HUNG_CHECKS: Final = 2  # without a beat, after which a worker is asked nothing; see stillness.py for what counts
 _ENDED_CHECKS: Final = 10  # after which it is ended: its streams hang
 _SUPERVISOR_CHECKS: Final = 5  # no stream depends on it
 _PACKET_BYTES_MAX: Final = 4096
@@ -59,7 +60,8 @@ class _Slot:
         process: id of its process; 0 while there is none.
         control: socket to it; None while there is none.
         ready_s: time since which it serves; None before.
-        missed: checks in a row without a beat.
+        is_hung: True while it does not answer.
+        is_ended: True once it was ended because it hangs.
         failures: number of processes in a row that ended soon.
         due_s: time of the next start; None while a process runs.
     """
@@ -69,14 +71,15 @@ class _Slot:
     process: int = 0
     control: socket.socket | None = None
     ready_s: float | None = None
-    missed: int = 0
+    is_hung: bool = False
+    is_ended: bool = False
     failures: int = 0
     due_s: float | None = None
 
     def start(self, process: int, control: socket.socket) -> None:
         """Begin with a new process."""
         control.setblocking(False)  # a process that hangs must not stop this one
-        self.process, self.control, self.missed = process, control, 0
+        self.process, self.control, self.is_hung, self.is_ended = process, control, False, False
         self.stillness.begin()
         self.due_s = None
         self.ready_s = _now_s() if self.number == SUPERVISOR else None
@@ -87,8 +90,14 @@ class _Slot:
         was_stable = self.ready_s is not None and now_s >= self.ready_s + _STABLE_S
         self.failures = 0 if was_stable else self.failures + 1
         self.close()
-        self.process, self.ready_s, self.missed = 0, None, 0
+        self.process, self.ready_s = 0, None
         self.due_s = now_s + delay_s(self.failures)
+
+    def check(self) -> bool:
+        """Look at the beats of the process; return False if there is none."""
+        if self.process:
+            self.stillness.check(_now_s(), waited_s(self.process))
+        return bool(self.process)
 
     def send(self, message: object, sock: socket.socket | None = None) -> None:
         """Send a message to the process; nothing if it has ended."""
@@ -441,19 +450,20 @@ class Top:
         if _now_s() < self._check_s:
             return
         self._check_s = _now_s() + _CHECK_S
-        for slot in self._slots:
-            missed = slot.stillness.check() if slot.process else 0
-            if missed == _HUNG_CHECKS:
+        for slot in filter(_Slot.check, self._slots):
+            still = slot.stillness
+            if still.missed >= _HUNG_CHECKS and not slot.is_hung:
+                slot.is_hung = True
                 self._tell(ToSupervisor(hung=slot.process))
-            elif missed == 0 and slot.missed >= _HUNG_CHECKS:
+            elif not still.missed and slot.is_hung:
+                slot.is_hung = False
                 self._tell(ToSupervisor(answers=slot.process))
-            slot.missed = missed
-            if missed >= _ENDED_CHECKS:
-                is_first = missed == _ENDED_CHECKS
-                _report("error", f"worker {slot.number} has not answered for {missed} s and is ended")
-                slot.kill(signal.SIGABRT if is_first else signal.SIGKILL)  # a stopped process ignores SIGABRT
-        if self._supervisor.process and self._supervisor.stillness.check() >= _SUPERVISOR_CHECKS:
-            _report("error", f"the supervisor has not answered for {_SUPERVISOR_CHECKS} s and is ended")
+            if still.missed >= _ENDED_CHECKS:
+                _report("error", f"worker {slot.number} has not answered for {still.checks} s and is ended")
+                slot.kill(signal.SIGKILL if slot.is_ended else signal.SIGABRT)  # a stopped process ignores SIGABRT
+                slot.is_ended = True
+        if self._supervisor.check() and self._supervisor.stillness.missed >= _SUPERVISOR_CHECKS:
+            _report("error", f"the supervisor has not answered for {self._supervisor.stillness.checks} s and is ended")
             self._supervisor.kill(signal.SIGKILL)
 
     def _kill(self) -> None:

@@ -2,7 +2,7 @@
 
 import math
 
-from gateway.workers.board import BEGIN_CHECKS_MAX, Board, ConnectionTurns, Stillness
+from gateway.workers.board import Board, ConnectionTurns
 
 
 def test_a_worker_leaves_time_to_workers_with_fewer_connections() -> None:
@@ -32,18 +32,3 @@ def test_a_worker_counts_its_connections_until_it_stops() -> None:
     assert board[1].open == math.inf
     board[1].clear()
     assert (board[1].beats, board[1].open, board[1].accepted) == (0, math.inf, 0)
-
-
-def test_a_process_without_beats_is_still() -> None:
-    """Checks in a row without a beat are counted, many more before the first beat."""
-    board = Board(1)
-    stillness = Stillness(board[1])
-    assert [stillness.check() for _ in range(3)] == [0, 0, 0]
-    board[1].beat()
-    assert [stillness.check() for _ in range(3)] == [0, 1, 2]
-    board[1].beat()
-    assert [stillness.check() for _ in range(2)] == [0, 1]
-    board[1].clear()
-    stillness.begin()
-    assert {stillness.check() for _ in range(BEGIN_CHECKS_MAX)} == {0}
-    assert stillness.check() == 1
