@@ -73,11 +73,11 @@ RECOVERERS: Final[Mapping[Api, Recoverer]] = {
 }
 """Recoverers of broken answers by the client's API; answers of other APIs are whole or absent."""
 _EDITED: Final = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
-_TRANSLATIONS: Final[tuple[Callable[[Kind, ProtocolOptions], Translation], ...]] = (
-    lambda kind, _: ResponsesToChat(prefills=bool(kind.prefills)),
-    lambda _, options: ChatToMessages(options.wall_s),
-    lambda _, __: ChatToResponses(),
-    lambda kind, _: MessagesToChat(_dialect(kind)),
+_TRANSLATIONS: Final[tuple[tuple[type[Translation], Callable[[Kind, ProtocolOptions], Translation]], ...]] = (
+    (ResponsesToChat, lambda kind, _: ResponsesToChat(prefills=bool(kind.prefills))),
+    (ChatToMessages, lambda _, options: ChatToMessages(options.wall_s)),
+    (ChatToResponses, lambda _, __: ChatToResponses()),
+    (MessagesToChat, lambda kind, _: MessagesToChat(_dialect(kind))),
 )
 
 
@@ -89,27 +89,32 @@ def protocols(kind: Kind, native: Iterable[Api], options: ProtocolOptions) -> di
         native: the upstream's native APIs.
         options: the configuration of the replica.
     """
-    found = {api: _native(api, kind, options) for api in Api if api in native and api in _NATIVE}
-    translations = [make(kind, options) for make in _TRANSLATIONS]
-    while True:
-        reached = frozenset(found)
-        for translation in translations:
-            if translation.client_api not in found and translation.upstream_api in reached:
-                found[translation.client_api] = TranslatedProtocol(
-                    translation, found[translation.upstream_api], options.on_dropped
-                )
-        if reached == frozenset(found):
-            return found
+    return _translated({api: _native(api, kind, options) for api in _NATIVE if api in native}, kind, options)
 
 
-def continuing(kind: Kind, native: Iterable[Api], options: ProtocolOptions) -> dict[Api, WireProtocol]:
+def continuing(kind: Kind, native: Mapping[Api, WireProtocol], options: ProtocolOptions) -> dict[Api, WireProtocol]:
     """Return a wire protocol for every API in which an upstream can continue an answer from a given beginning.
 
     An engine continues a chat completion, in which a client's answer of any API can be expressed. Whether its other
     APIs continue an answer, or begin another one, depends on its version.
+
+    Args:
+        native: protocols of the upstream's native APIs, from `protocols`.
     """
-    natives = kind.prefills.intersection(native)
-    return {api: protocol for api, protocol in protocols(kind, natives, options).items() if api in _EDITED}
+    begun = {api: protocol for api, protocol in native.items() if api in kind.prefills}
+    return {api: protocol for api, protocol in _translated(begun, kind, options).items() if api in _EDITED}
+
+
+def _translated(found: dict[Api, WireProtocol], kind: Kind, options: ProtocolOptions) -> dict[Api, WireProtocol]:
+    """Add a protocol for every other API that can be translated to one of these."""
+    while True:
+        reached = frozenset(found)
+        for form, make in _TRANSLATIONS:
+            if form.client_api not in found and form.upstream_api in reached:
+                inner = found[form.upstream_api]
+                found[form.client_api] = TranslatedProtocol(make(kind, options), inner, options.on_dropped)
+        if len(reached) == len(found):
+            return found
 
 
 def prefixes(kind: Kind, apis: Iterable[Api]) -> frozenset[Prefix]:

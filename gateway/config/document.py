@@ -62,6 +62,7 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?")
 _HIDDEN = re.compile("\\$\ue000(.*?)\ue001")
 _BRACES = str.maketrans("\ue000\ue001", "{}")
 
+_INDENTS = re.compile("^[ ?:-]*", re.MULTILINE)
 _DEPTH_MAX = 20  # the settings need 8; much deeper nesting would raise a RecursionError in the parser
 
 _ADVICE = (  # pattern of PyYAML's message -> usual cause and correction
@@ -174,7 +175,18 @@ def _composed(text: str) -> yaml.Node | Document | None:
 
 
 def _with(loader: type[yaml.SafeLoader], text: str) -> yaml.Node | Document | None:
+    if _is_plain(text):
+        return yaml.compose(text, loader)
     return _unsupported(yaml.parse(text, loader)) or yaml.compose(text, loader)
+
+
+def _is_plain(text: str) -> bool:
+    """Return True if a text has no sign of unsupported YAML; reading all events for that takes as long as parsing.
+
+    Each column before a value is at most two levels: a list may be as far to the left as the key above it.
+    """
+    levels = text.count("[") + text.count("{") + 2 * max(map(len, _INDENTS.findall(text)), default=0)
+    return levels <= _DEPTH_MAX and not any(sign in text for sign in "&*!")
 
 
 def _unsupported(events: Iterable[yaml.Event]) -> Document | None:

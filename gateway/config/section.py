@@ -1,6 +1,6 @@
 """The base of every mapping in the configuration file. No units."""
 
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -31,6 +31,10 @@ class Section(BaseModel):
         alias_generator=lambda field: field.removesuffix("_s").removesuffix("_bytes"),  # no unit in the file
         hide_input_in_errors=True,  # inputs can be secrets
     )
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return the section itself, which is frozen: many have the same default."""
+        return self
 
 
 def overlaid(base: SectionT, own: Section) -> SectionT:

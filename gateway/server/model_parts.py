@@ -271,7 +271,8 @@ class PartsBuilder:
         """Return the endpoint of a replica, the APIs that it supports, and the answers that it continues."""
         kind, native = facts_of(replica, model.name), native_apis(replica, model.name)
         options = self._protocol_options(model, replica)
-        supported, continued = protocols(kind, native, options), continuing(kind, native, options)
+        supported = protocols(kind, native, options)
+        continued = continuing(kind, {api: supported[api] for api in supported if api in native}, options)
         event_bytes_max = self._settings.limits.event_max_bytes
         endpoint = endpoint_at(client, replica, supported, model.name, event_bytes_max, self._runtime.burst)
         endpoint.continue_with(continued)

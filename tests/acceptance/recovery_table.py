@@ -231,8 +231,9 @@ async def _ask(row: Row, number: int, *, is_faulty: bool) -> tuple[Read | str, _
 def _replica(name: str, kind_name: str, apis: frozenset[Api], client: SimulatedHttp) -> Replica:
     """Return a replica as the gateway builds it from its settings."""
     kind, options = CATALOG[kind_name], ProtocolOptions()
-    continued = continuing(kind, apis, options)
-    endpoint = HttpEndpoint(client, protocols(kind, apis, options), "/v1", [(b"host", b"h")], "m", Bounds())
+    supported = protocols(kind, apis, options)
+    continued = continuing(kind, {api: supported[api] for api in apis}, options)
+    endpoint = HttpEndpoint(client, supported, "/v1", [(b"host", b"h")], "m", Bounds())
     endpoint.continue_with(continued)
     return Replica(name, endpoint, prefills=prefixes(kind, continued), answers_as="m")
 

@@ -1,6 +1,9 @@
 """Reading YAML with places, and replacing `${NAME}`: what is text, what is replaced, and that nothing makes it fail."""
 
+import contextlib
+
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,6 +129,28 @@ def test_both_parsers_read_the_same(text: str) -> None:
     assert slow.faults or slow == fast
 
 
-def test_deep_nesting_is_a_fault() -> None:
+_ROWS = [
+    "[" * 50,
+    "- " * 21 + "x",
+    "? " * 21 + "x",
+    "".join(f"{' ' * level}a:\n" for level in range(21)),
+    "".join(f"{' ' * level}a:\n{' ' * level}-\n" for level in range(11)) + " " * 11 + "a: x",
+    "a:\n" + "".join(f"{' ' * 4 * level}- - a:\n" for level in range(7)) + " " * 28 + "- x",
+    "[{a: [{a: [{a: [{a: [{a: [{a: [{a: [{a: [{a: [{a: [x]}]}]}]}]}]}]}]}]}]}]",
+]
+
+
+@pytest.mark.parametrize("text", _ROWS, ids=["open", "lists", "keys", "mappings", "both", "in turns", "flow"])
+def test_deep_nesting_is_a_fault(text: str) -> None:
     """A file nested beyond what can be parsed is refused instead of ending the process."""
-    assert read_yaml("[" * 50, {}).faults
+    [(_, fault)] = read_yaml(text, {}).faults
+    assert fault == "lists and mappings are nested too deeply; use at most 20 levels" or text == "[" * 50
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(["a", ":", " ", "  ", "-", "- ", "? ", "\n", "[", "]", "{", "}", ","])).map("".join))
+def test_a_plain_text_is_read_without_a_look_at_its_events(text: str) -> None:
+    """No text without a sign of unsupported YAML is nested too deeply."""
+    if document_module._is_plain(text):
+        with contextlib.suppress(yaml.YAMLError):
+            assert document_module._unsupported(yaml.parse(text, document_module._Loader)) is None

@@ -68,17 +68,20 @@ def never_hedged(targets: Sequence[HedgeTarget], *, off: bool, crossing: Crossin
     if off:
         return dict.fromkeys((target.name for target in targets), Denial.OFF)
     sides = [None if crossing is Crossing.ALWAYS else target.boundary for target in targets]
-    counts: dict[str | None, Counter[Denial | None]] = {side: Counter() for side in sides}
-    for target, side in zip(targets, sides, strict=True):
-        counts[side][target.barred] += 1
-    return {
-        target.name: _why_never(counts[side] - Counter([target.barred]))
-        for target, side in zip(targets, sides, strict=True)
-    }
+    counts = Counter((side, target.barred) for target, side in zip(targets, sides, strict=True))
+    reasons = {(side, barred): _why_never(counts, side, barred) for side, barred in counts}
+    return {target.name: reasons[side, target.barred] for target, side in zip(targets, sides, strict=True)}
 
 
-def _why_never(others: Counter[Denial | None]) -> Denial | None:
-    """Return the reason, from the number of other replicas by what bars hedges from them (None: nothing)."""
+def _why_never(
+    counts: Mapping[tuple[str | None, Denial | None], int], side: str | None, barred: Denial | None
+) -> Denial | None:
+    """Return the reason for one of the replicas that were counted.
+
+    Args:
+        counts: number of replicas by their side of a boundary, and by what bars hedges from them (None: nothing).
+    """
+    others = {why for (where, why), count in counts.items() if where == side and count > (why is barred)}
     if not others:
         return Denial.ONE_REPLICA
     if None in others:
