@@ -36,6 +36,21 @@ def on_thread(call: Callable[[], _T], name: str) -> "asyncio.Future[_T]":
     return answer
 
 
+async def uncancelled(work: "asyncio.Future[_T]") -> _T:
+    """Return the result of work that goes on when its caller is cancelled.
+
+    An exception after that is dropped; `asyncio.shield` reports it as an error of the loop, from Python 3.14 on.
+    """
+    work.add_done_callback(_retrieve)
+    await asyncio.wait({work})
+    return work.result()
+
+
+def _retrieve(work: "asyncio.Future[_T]") -> None:
+    if not work.cancelled():
+        work.exception()
+
+
 class Hanging(Exception):
     """A call does not return; the text is for a person."""
 
@@ -71,4 +86,4 @@ class SlowCalls:
 
     def _returned(self, late: "asyncio.Future[_T]") -> None:
         self._is_hanging = False
-        late.exception()  # nothing else takes it
+        _retrieve(late)  # nothing else takes it

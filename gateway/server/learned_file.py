@@ -25,7 +25,7 @@ import msgspec
 from gateway.events import Event
 from gateway.observe.process import ProcessValue
 from gateway.process_events import LearnedFileFailed, LearnedRestored
-from gateway.server.daemon_thread import on_thread
+from gateway.server.daemon_thread import on_thread, uncancelled
 from gateway.server.learned_state import LearnedState, Restored
 from ttft_gateway.pool.learned import FORMAT, VERSION, Drop, Learned, decoded, encoded
 
@@ -136,8 +136,7 @@ class LearnedFile:
         if self._writing is not None:
             await asyncio.wait({self._writing})
         self._writing = on_thread(lambda: _replace(file, encoded(learned)), "write learned state")
-        self._writing.add_done_callback(lambda written: written.exception())  # which nothing else does if it is late
-        await asyncio.shield(self._writing)
+        await uncancelled(self._writing)
 
     def _restore(self, learned: Learned, elapsed_s: float) -> None:
         """Begin with a state.

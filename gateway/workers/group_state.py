@@ -51,11 +51,18 @@ class StateKeeper:
 
 def in_memory(state: GroupState) -> int:
     """Return a descriptor of a file without a name that has the state."""
-    descriptor = os.memfd_create("ttft-gateway-state")
+    descriptor = _unnamed()
     left = memoryview(_encode(state))
     while left:
         left = left[os.write(descriptor, left) :]
     return descriptor
+
+
+def _unnamed() -> int:
+    """Return a descriptor of an empty file in memory; builds of Python for old versions of glibc lack `memfd_create`."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("ttft-gateway-state")
+    return os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR, 0o600)  # noqa: S108 # memory, and without a name
 
 
 def read_state(descriptor: int) -> GroupState:

@@ -38,9 +38,9 @@ import httpx
 before = set(sys.modules)
 from ttft_gateway import {0}
 loaded = sys.modules.keys() - before
-classes = [each for name in loaded for each in vars(sys.modules[name]).values() if isinstance(each, type)]
+own = [vars(sys.modules[name]) for name in loaded if name.startswith("ttft_gateway")]
 print(*loaded)
-print(*[each.__qualname__ for each in classes if hasattr(each, "__dataclass_fields__")])
+print(*[name for names in own for name, each in names.items() if hasattr(each, "__dataclass_fields__")])
 """
 MODULES_MAX = 72  # of this package, for a transport
 INTERRUPTED = """

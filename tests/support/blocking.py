@@ -12,6 +12,7 @@ from checkout import ROOT
 
 OURS = tuple(str(ROOT / room) + "/" for room in ("gateway", "providers"))
 _BLOCKING = {"open", "os.system", "socket.getaddrinfo", "socket.gethostbyname", "subprocess.Popen"}
+_MEMORY = "/dev/shm"  # noqa: S108 # no disk
 
 
 class BlockingCallError(AssertionError):
@@ -27,7 +28,7 @@ def _on_audit_event(event: str, args: tuple[object, ...]) -> None:
     """Check one audit event; modules being imported or quoted in a traceback are no business of the gateway's."""
     if event not in _BLOCKING or asyncio._get_running_loop() is None:  # get_running_loop() would raise in the hook
         return
-    if event == "open" and (str(args[0]).endswith(".py") or "__pycache__" in str(args[0])):
+    if event == "open" and (str(args[0]).endswith(".py") or "__pycache__" in str(args[0]) or args[0] == _MEMORY):
         return
     frame: FrameType | None = sys._getframe()
     while frame is not None:

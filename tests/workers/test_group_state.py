@@ -4,6 +4,8 @@ import asyncio
 import os
 from typing import cast
 
+import pytest
+
 from gateway.config.loader import from_replicas
 from gateway.workers.channel import Control
 from gateway.workers.group_state import StateKeeper, in_memory, read_state
@@ -35,6 +37,14 @@ def test_a_state_is_read_as_it_was_written() -> None:
     """Any process that has the descriptor can read it, from the beginning."""
     descriptor = in_memory(STATE)
     assert read_state(os.dup(descriptor)) == read_state(descriptor) == STATE
+
+
+def test_a_python_without_files_in_memory_has_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The builds of python-build-standalone, which uv installs, have no `memfd_create`."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    descriptor = in_memory(STATE)
+    assert os.fstat(descriptor).st_nlink == 0
+    assert read_state(descriptor) == STATE
 
 
 def test_a_state_is_given_once_for_many_changes_and_again_after_a_failure() -> None:

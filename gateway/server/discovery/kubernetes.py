@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from gateway.config.discover import KubernetesSettings
-from gateway.server.daemon_thread import on_thread
+from gateway.server.daemon_thread import on_thread, uncancelled
 from gateway.server.discovery.endpoint_slices import Metadata, Named
 from gateway.server.discovery.failure import SourceFailed
 
@@ -155,7 +155,7 @@ def cluster_api(settings: KubernetesSettings, env: Mapping[str, str]) -> Api:
         nonlocal reading
         if reading is None or reading.done():  # one thread at most, also on a disk that hangs
             reading = on_thread(lambda: read_access(settings, env), "read service account")
-        return await asyncio.shield(reading)
+        return await uncancelled(reading)
 
     return Api(access)
 
