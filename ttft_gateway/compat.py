@@ -8,9 +8,9 @@ docs/guides/coming-from-hedge-python.md has what differs. New code takes the nam
 """
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ttft_gateway.client import config as own
 from ttft_gateway.client.stats import Stats as OwnStats
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ttft_gateway.client.aiohttp_session import HedgingSession
     from ttft_gateway.client.httpx_async import AsyncHedgingTransport
 
+_T = TypeVar("_T")
 _RPS: Final = 100.0  # default of `estimated_rps`
 _PERCENTILE: Final = 0.9
 _KEYS: Final[dict[str, Literal["origin", "endpoint"]]] = {"host": "origin", "endpoint": "endpoint"}
@@ -132,12 +133,15 @@ Stats = PortStats
 StatsSnapshot = PortSnapshot
 
 
-def _taken(config: PortHedgeConfig | None) -> tuple[own.HedgeConfig, PortStats]:
-    """Return the settings and the counts of a client."""
+def _named(make: Callable[[own.HedgeConfig, OwnStats], _T], config: PortHedgeConfig | None) -> _T:
+    """Make clients, and give each `stats` and `_config`, as programs and tests for hedge-python read them."""
     config = config or PortHedgeConfig()
     stats = config.stats or PortStats()
     stats.warmup_max = max(1, config.warmup_requests)
-    return config.settings(), stats
+    made: Any = make(config.settings(), stats.own)
+    for each in made if isinstance(made, list) else [made]:
+        each.stats, each._config = stats, config  # noqa: SLF001 # as in the port
+    return made  # type: ignore[no-any-return]
 
 
 def HedgedHttpxTransport(  # noqa: N802
@@ -146,20 +150,14 @@ def HedgedHttpxTransport(  # noqa: N802
     """Return a transport for `httpx.AsyncClient`; its `stats` have the names of hedge-python."""
     from ttft_gateway.client.httpx_async import AsyncHedgingTransport
 
-    settings, stats = _taken(config)
-    made: Any = AsyncHedgingTransport(settings, stats=stats.own, transport=inner)
-    made.stats = stats
-    return made  # type: ignore[no-any-return]
+    return _named(lambda settings, stats: AsyncHedgingTransport(settings, stats=stats, transport=inner), config)
 
 
 def HedgedAiohttpSession(config: PortHedgeConfig | None = None, **session_kwargs: Any) -> "HedgingSession":  # noqa: N802
     """Return a session for aiohttp, made in a running event loop."""
     from ttft_gateway.client.aiohttp_session import HedgingSession
 
-    settings, stats = _taken(config)
-    made: Any = HedgingSession(settings, stats=stats.own, **session_kwargs)
-    made.stats = stats
-    return made  # type: ignore[no-any-return]
+    return _named(lambda settings, stats: HedgingSession(settings, stats=stats, **session_kwargs), config)
 
 
 def HedgedUnaryInterceptor(  # noqa: N802
@@ -188,11 +186,7 @@ def _interceptors(config: PortHedgeConfig | None, methods: Collection[str]) -> l
         raise TypeError(
             "methods is empty; name those that may be carried out twice: methods={'/package.Service/Method'}"
         )
-    settings, stats = _taken(config)
-    found: list[Any] = async_hedging_interceptors("default", methods, settings, stats=stats.own)
-    for each in found:
-        each.stats = stats
-    return found
+    return _named(lambda settings, stats: async_hedging_interceptors("default", methods, settings, stats=stats), config)
 
 
 def __getattr__(name: str) -> object:

@@ -57,7 +57,7 @@ def test_a_transport_counts_under_the_names_of_the_port() -> None:
 
     async def main() -> list[str]:
         transport: Any = HedgedHttpxTransport(inner=script.transport(httpx), config=config)
-        assert transport.stats is stats
+        assert (transport.stats, transport._config) == (stats, config)
         async with httpx.AsyncClient(transport=transport) as client:
             return [(await client.get("http://any")).text for _ in range(3)]
 
