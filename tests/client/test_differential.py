@@ -7,7 +7,8 @@ import pytest
 
 import client_fixtures
 from client_replicas import Replicas
-from http_endings import ENDINGS, READS, TRANSPORTS, differences
+from http_endings import READS, TRANSPORTS, differences
+from response_endings import ENDINGS
 
 site = client_fixtures.shared_site
 

@@ -1,9 +1,7 @@
-"""Endings of HTTP responses, and what callers get of them through the plain clients and through the transports."""
+"""Callers of HTTP responses with any ending, through the plain clients and through the transports."""
 
 import asyncio
-import gzip
 import ssl
-import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -11,7 +9,8 @@ import aiohttp
 import httpx
 import httpx2
 
-from client_replicas import FINISH, ROLE, Answer, Replicas, chunk, delta, event
+from client_replicas import Replicas
+from response_endings import ANSWERS
 from ttft_gateway import (
     AsyncHedgingTransport,
     AsyncHedgingTransport2,
@@ -25,93 +24,6 @@ _ALONE = HedgeConfig(warmup_delay=3600.0)
 _RACED = HedgeConfig(warmup_delay=0.0, min_delay=0.0, budget_percent=100.0)
 _CALL = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
 _TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # of all clients: making one takes longer than a request
-_TEXT, _EVENTS = b"content-type: text/plain\r\n", b"content-type: text/event-stream\r\n"
-_CHUNKED = b"transfer-encoding: chunked\r\n"
-_CONTENT = (ROLE, delta(content="Hel"), delta(content="lo"), FINISH)
-_ERROR = event({"error": {"message": "overloaded", "type": "server_error"}})
-
-
-def _head(status: bytes, *headers: bytes) -> bytes:
-    return b"HTTP/1.1 " + status + b"\r\n" + b"".join(headers) + b"\r\n"
-
-
-def _sized(status: bytes, body: bytes, *headers: bytes) -> bytes:
-    return _head(status, b"content-length: %d\r\n" % len(body), *headers) + body
-
-
-def _stream(*pieces: bytes, headers: bytes = _EVENTS, end: bytes = b"0\r\n\r\n") -> bytes:
-    return _head(b"200 OK", headers, _CHUNKED) + b"".join(map(chunk, pieces)) + end
-
-
-def _packed(kind: int, name: bytes) -> bytes:
-    pack = zlib.compressobj(wbits=kind)
-    data = b"".join(pack.compress(piece) + pack.flush(zlib.Z_SYNC_FLUSH) for piece in _CONTENT) + pack.flush()
-    return _stream(data[:50], data[50:], headers=_EVENTS + b"content-encoding: %b\r\n" % name)
-
-
-ENDINGS: dict[str, bytes] = {
-    "content": _stream(*_CONTENT),
-    "content in one piece": _stream(b"".join(_CONTENT)),
-    "content in bytes": _stream(*(b"".join(_CONTENT)[at : at + 1] for at in range(40)), b"".join(_CONTENT)[40:]),
-    "CR LF": _stream(*(piece.replace(b"\n", b"\r\n") for piece in _CONTENT)),
-    "no last blank line": _stream(ROLE, delta(content="Hello").rstrip(b"\n")),
-    "large": _stream(ROLE, delta(content="x" * 300_000), FINISH),
-    "large without content": _stream(*[b": " + b"p" * 10_000 + b"\n\n"] * 40),
-    "error event": _stream(_ERROR, b"data: [DONE]\n\n"),
-    "error event after the role": _stream(ROLE, _ERROR),
-    "no content": _stream(ROLE, FINISH),
-    "empty stream": _stream(),
-    "pings": _stream(b": ping\n\n", b": ping\n\n"),
-    "plain text": _sized(b"200 OK", b"hello", _TEXT),
-    "empty body": _sized(b"200 OK", b"", _TEXT),
-    "json": _sized(b"200 OK", b'{"a": 1}', b"content-type: application/json\r\n"),
-    "gzip": _packed(31, b"gzip"),
-    "zlib": _packed(15, b"deflate"),
-    "raw deflate": _packed(-15, b"deflate"),
-    "gzip of text": _sized(b"200 OK", gzip.compress(b"hello"), _TEXT, b"content-encoding: gzip\r\n"),
-    "no gzip": _sized(b"200 OK", b"hello", _TEXT, b"content-encoding: gzip\r\n"),
-    "unknown coding": _stream(*_CONTENT, headers=_EVENTS + b"content-encoding: x-odd\r\n"),
-    "redirect": _sized(b"302 Found", b"moved", b"location: /v1/there\r\n"),
-    "307": _sized(b"307 Temporary Redirect", b"moved", b"location: /v1/there\r\n"),
-    "redirect to nowhere": _sized(b"302 Found", b"moved", _TEXT),
-    "early hints": _head(b"103 Early Hints", b"link: </a>\r\n") + _stream(*_CONTENT),
-    "continue": _head(b"100 Continue") + _sized(b"200 OK", b"hello", _TEXT),
-    "204": _head(b"204 No Content"),
-    "304": _head(b"304 Not Modified", b'etag: "1"\r\n'),
-    "400": _sized(b"400 Bad Request", b'{"error": {"message": "wrong"}}', b"content-type: application/json\r\n"),
-    "404": _sized(b"404 Not Found", b"none", _TEXT),
-    "429": _sized(b"429 Too Many Requests", b"slow down", b"retry-after: 1\r\n"),
-    "500": _sized(b"500 Internal Server Error", b"broken", _TEXT),
-    "503 in chunks": _head(b"503 Service Unavailable", _CHUNKED) + chunk(b"broken") + b"0\r\n\r\n",
-    "trailers": _stream(*_CONTENT, end=b"0\r\nx-sum: 1\r\n\r\n"),
-    "same header twice": _sized(b"200 OK", b"hello", b"set-cookie: a=1\r\n", b"Set-Cookie: b=2\r\n"),
-    "until close": _head(b"200 OK", _EVENTS, b"connection: close\r\n") + b"".join(_CONTENT) + b"!",
-    "cut before an event": _stream(end=b""),
-    "cut before content": _stream(ROLE, end=b""),
-    "cut after content": _stream(ROLE, delta(content="Hel"), end=b""),
-    "cut in a chunk": _head(b"200 OK", _EVENTS, _CHUNKED) + chunk(ROLE) + b"400\r\ndata: {",
-    "too short": _head(b"200 OK", b"content-length: 10\r\n", _TEXT) + b"hel",
-    "broken chunk": _head(b"200 OK", _EVENTS, _CHUNKED) + chunk(ROLE) + b"zz\r\n",
-    "no response": b"",
-    "no HTTP": b"SSH-2.0-server\r\n\r\n",
-    "half a head": b"HTTP/1.1 200 OK\r\ncontent-le",
-}
-"""Bytes of a response. After each but those in `_OPEN`, the connection is closed."""
-
-_OPEN = {name for name in ENDINGS if not name.startswith(("cut", "too", "broken", "no ", "half", "until"))}
-
-
-def _answering(name: str) -> Answer:
-    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _headers: bytes) -> None:
-        writer.write(ENDINGS[name])
-        if name not in _OPEN or name in ("no content", "no last blank line", "no gzip"):
-            await writer.drain()
-            raise ConnectionError
-
-    return answer
-
-
-ANSWERS = {name: _answering(name) for name in ENDINGS}
 
 
 class Received(NamedTuple):

@@ -6,7 +6,8 @@ import pytest
 
 import client_fixtures
 from client_replicas import Replicas
-from http_endings import ENDINGS, METHODS, READS, TRANSPORTS, differences
+from http_endings import METHODS, READS, TRANSPORTS, differences
+from response_endings import ENDINGS
 
 site = client_fixtures.shared_site
 
