@@ -39,11 +39,15 @@ SDKS = (
 # What `ttft_gateway` needs without a server; its transports are for httpx and httpx2.
 _BASE = ("ddsketch==3.0.1", "httpx==0.28.1", "httpx2==2.16.2", "msgspec==0.22.0")
 TRANSPORTS = (
-    Sdk("openai", "transport_openai.py", ("openai==3.54.0", *_BASE)),
+    Sdk("openai", "transport_openai.py", ("openai[aiohttp]==3.54.0", *_BASE)),
+    Sdk("openai 2", "transport_openai.py", ("openai==2.54.0", *_BASE)),
+    Sdk("openai 1", "transport_openai.py", ("openai==1.109.1", *_BASE)),
     Sdk("anthropic", "transport_anthropic.py", ("anthropic==2.12.0", *_BASE)),
     Sdk("langchain-openai", "transport_langchain.py", ("langchain-openai==1.7.3", *_BASE)),
     Sdk("litellm", "transport_litellm.py", ("litellm==1.106.2", *_BASE)),
     Sdk("pydantic-ai", "transport_pydantic_ai.py", ("pydantic-ai-slim[anthropic,openai]==2.68.0", *_BASE)),
+    Sdk("llama-index", "transport_llama_index.py", ("llama-index-llms-openai==0.8.3", *_BASE)),
+    Sdk("instructor", "transport_instructor.py", ("instructor==1.17.0", *_BASE)),
 )
 """SDKs over a hedging transport. The example of each is `examples/client_*.py`, with the end of its client's name."""
 
@@ -94,6 +98,7 @@ CASES: Mapping[str, str] = MappingProxyType(
         "keys": "a backup to another host has that replica's key and model, and no other key",
         "retries": "`max_retries=2` brings at most one backup",
         "cancelled": "a task that is cancelled closes both connections",
+        "any ending": "for each of 61 endings of a response, pieces and errors are the plain client's, raced or not",
         "example": "the example ends with its answer and its counts",
     }
 )

@@ -6,8 +6,9 @@ soon as it has reached its replica, so no case depends on a time. Units: seconds
 
 import asyncio
 import json
+import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ import httpx2
 
 from client_dialects import DIALECTS
 from client_replicas import Replicas, ScriptedReplica, replicas
+from transport_endings import answers_of
 from ttft_gateway import (
     AsyncHedgingTransport,
     AsyncHedgingTransport2,
@@ -28,6 +30,7 @@ from ttft_gateway import (
 
 SOON = HedgeConfig(warmup_delay=0.02, budget_percent=100.0)
 AT_ONCE = HedgeConfig(warmup_delay=0.0, min_delay=0.0, budget_percent=100.0)
+NEVER = HedgeConfig(warmup_delay=3600.0)
 PROMPT = "Say hello."
 ERRORS = ("error_500", "error_400", "limited", "error_event")
 EMPTY = ("empty", "only_done")
@@ -70,18 +73,24 @@ class Way:
     """One way to stream an answer.
 
     Attributes:
-        ask: streams the answer to `PROMPT` and returns its text, or a coroutine for it.
-        is_async: True for a coroutine.
+        ask: yields the pieces of the answer to `PROMPT`, as the SDK returns them.
+        is_async: True for an asynchronous iterator.
         dialect: API, a key of `DIALECTS`.
         library: client library of the SDK, "httpx" or "httpx2".
+        inner: makes the transport that sends; None: the client library's own.
         tries: tries of a call with `retries=2`.
+        text: returns the text of a piece.
+        shown: returns all that is known of a piece, and is the same for each call; None: its text.
     """
 
-    ask: Callable[[Call], Any]
+    ask: Callable[[Call], Iterator[Any] | AsyncIterator[Any]]
     is_async: bool
     dialect: str = "chat"
     library: str = "httpx2"
+    inner: Callable[..., Any] | None = None
     tries: int = 3
+    text: Callable[[Any], str] = str
+    shown: Callable[[Any], str] | None = None
 
     def run(
         self,
@@ -91,24 +100,63 @@ class Way:
         work: Callable[[Call], Any] | None = None,
         **call: Any,
     ) -> tuple[str, StatsSnapshot]:
-        """Stream one answer; return its text and the counts."""
-        made, inner, client = (_ASYNC if self.is_async else _SYNC)[self.library]
+        """Stream one answer, or await `work`; return its text and the counts."""
+        made, inner, client = self._kinds()
         transport = made(config, replicas=targets, transport=inner(verify=False))
         transport.hedger.clock = lambda: 1.0 if home.seen else 0.0
         transport.hedger.rand = lambda: 0.0
-        http = client(transport=transport, timeout=60.0)
-        ask = self.ask if work is None else work
+        pieces: list[Any] = []
+        self._send(client(transport=transport, timeout=60.0), home.url, pieces, work, **call)
+        return "".join(map(self.text, pieces)), transport.stats.snapshot()
+
+    def received(self, url: str, config: HedgeConfig | None) -> tuple[list[str], str]:
+        """Stream one answer; return all that is known of its pieces, and its error.
+
+        Args:
+            config: None for the plain client.
+        """
+        made, inner, client = self._kinds()
+        sender = inner(verify=False)
+        http = client(
+            transport=sender if config is None else made(config, transport=sender), timeout=60.0, follow_redirects=True
+        )
+        pieces: list[Any] = []
+        error = ""
+        try:
+            self._send(http, url, pieces)
+        except Exception as raised:
+            error = f"{type(raised).__name__} {getattr(raised, 'status_code', '')} {raised} {raised.__cause__!r}"
+        return list(map(self.shown or self.text, pieces)), error
+
+    def _kinds(self) -> tuple[Any, Any, Any]:
+        """Return the classes of the hedging transport, of the one that sends, and of the client."""
+        made, inner, client = (_ASYNC if self.is_async else _SYNC)[self.library]
+        return made, self.inner or inner, client
+
+    def _send(
+        self, http: Any, url: str, pieces: list[Any], work: Callable[[Call], Any] | None = None, **given: Any
+    ) -> None:
+        """Add the pieces of one answer to a list, or await `work` in place of the call; close the client."""
+        call = Call(url, http, **given)
         if not self.is_async:
             with http:
-                text = ask(Call(home.url, http, **call))
+                pieces.extend(self.ask(call))  # type: ignore[arg-type] # those before an error are in the list
         else:
 
-            async def whole() -> Any:
+            async def whole() -> None:
                 async with http:
-                    return await ask(Call(home.url, http, **call))
+                    if work is not None:
+                        await work(call)
+                    else:
+                        await self.gather(call, pieces)
 
-            text = _awaited(whole())
-        return text, transport.stats.snapshot()
+            _awaited(whole())
+
+    async def gather(self, call: Call, pieces: list[Any]) -> None:
+        """Add the pieces of an answer to a list."""
+        asked: Any = self.ask(call)
+        async for piece in asked:
+            pieces.append(piece)  # noqa: PERF401 # those before an error are in the list
 
 
 class Cases:
@@ -187,16 +235,35 @@ class Cases:
         """A caller that is cancelled leaves no connection open."""
         replica = self._add("late_headers")
 
-        async def work(call: Call) -> str:
+        async def work(call: Call) -> None:
             async with asyncio.TaskGroup() as group:
-                task = group.create_task(self._way.ask(call))
+                task = group.create_task(self._way.gather(call, []))
                 while len(replica.seen) < 2:
                     await asyncio.sleep(_POLL_S)
                 task.cancel()
-            return ""
 
         self._way.run(replica, work=work)
         assert all(seen.closed.wait(_CLOSED_S_MAX) for seen in replica.seen)
+
+    def same(self) -> None:
+        """Whatever the server answers, pieces and errors are those of the plain client, raced or not."""
+        way = self._way
+        answers = answers_of(way.dialect)
+        found = []
+        for ending in answers:
+            plans = (ending,), (ending,), (f"late:{ending}", ending)
+            plain, alone, raced = (self._site.add(*plan, answers=answers) for plan in plans)
+            expected = _anywhere(way.received(plain.url, None), plain.port)
+            for how, replica, config in (("alone", alone, NEVER), ("raced", raced, AT_ONCE)):
+                got = _anywhere(way.received(replica.url, config), replica.port)
+                found += [f"{ending}, {how}: {got}, not {expected}"] if got != expected else []
+            found += [f"{ending}, requests: {len(alone.seen)}"] if len(alone.seen) != len(plain.seen) else []
+        assert not found, "\n".join(found)
+
+
+def _anywhere(received: tuple[list[str], str], port: int) -> tuple[list[str], str]:
+    pieces, error = received
+    return pieces, re.sub(r"0x[0-9a-f]+", "0x", error.replace(str(port), "PORT"))
 
 
 CASES: Mapping[str, Callable[[Cases], None]] = {
@@ -212,6 +279,7 @@ CASES: Mapping[str, Callable[[Cases], None]] = {
     "keys": Cases.keys,
     "retries": Cases.retries,
     "cancelled": Cases.cancelled,
+    "any ending": Cases.same,
 }
 
 

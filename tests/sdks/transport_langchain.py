@@ -1,5 +1,6 @@
 """LangChain's `ChatOpenAI` over a hedging transport; see transport_cases.py."""
 
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from langchain_openai import ChatOpenAI
@@ -14,14 +15,20 @@ def model(call: Call) -> Any:
     return ChatOpenAI(model="m", base_url=call.url, api_key=call.key, max_retries=call.retries, **http)
 
 
-def chat(call: Call) -> str:
+def chat(call: Call) -> Iterator[Any]:
     """Stream a chat completion."""
-    return "".join(chunk.text for chunk in model(call).stream(PROMPT, extra_headers=call.headers))
+    yield from model(call).stream(PROMPT, extra_headers=call.headers)
 
 
-async def chat_async(call: Call) -> str:
+async def chat_async(call: Call) -> AsyncIterator[Any]:
     """Stream a chat completion."""
-    return "".join([chunk.text async for chunk in model(call).astream(PROMPT, extra_headers=call.headers)])
+    async for chunk in model(call).astream(PROMPT, extra_headers=call.headers):
+        yield chunk
 
 
-run(Way(chat, is_async=False), Way(chat_async, is_async=True))
+def text(chunk: Any) -> str:
+    """Return the text of a chunk."""
+    return str(chunk.text)
+
+
+run(Way(chat, is_async=False, text=text), Way(chat_async, is_async=True, text=text))

@@ -4,6 +4,7 @@ import os
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it requests prices from another host when it is imported
 
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import litellm
@@ -29,38 +30,47 @@ def reached(call: Call) -> dict[str, Any]:
     }
 
 
-def chat(call: Call) -> str:
+def chat(call: Call) -> Iterator[Any]:
     """Stream a chat completion."""
     litellm.client_session = call.http
     stream: Any = litellm.completion(**reached(call))
-    return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    yield from stream
 
 
-async def chat_async(call: Call) -> str:
+async def chat_async(call: Call) -> AsyncIterator[Any]:
     """Stream a chat completion."""
     litellm.aclient_session = call.http
     stream: Any = await litellm.acompletion(**reached(call))
-    return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+    async for chunk in stream:
+        yield chunk
 
 
-def message(call: Call) -> str:
+def message(call: Call) -> Iterator[Any]:
     """Stream a message from a provider that LiteLLM reaches without another SDK."""
     own = {"model": "anthropic/m", "api_base": call.url.removesuffix("/v1"), "max_tokens": 8}
     stream: Any = litellm.completion(**reached(call) | own, client=HTTPHandler(client=call.http))
-    return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    yield from stream
 
 
-async def message_async(call: Call) -> str:
+async def message_async(call: Call) -> AsyncIterator[Any]:
     """Stream a message from a provider that LiteLLM reaches without another SDK."""
     own = {"model": "anthropic/m", "api_base": call.url.removesuffix("/v1"), "max_tokens": 8}
     handler = AsyncHTTPHandler(transport=call.http._transport)
     stream: Any = await litellm.acompletion(**reached(call) | own, client=handler)
-    return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+    async for chunk in stream:
+        yield chunk
 
 
+def text(chunk: Any) -> str:
+    """Return the text of a chunk."""
+    return chunk.choices[0].delta.content or "" if chunk.choices else ""
+
+
+CHAT: Any = {"text": text, "library": "httpx"}
+MESSAGE: Any = {**CHAT, "dialect": "messages", "tries": 1}  # without retries of LiteLLM's own
 run(
-    Way(chat, is_async=False, library="httpx"),
-    Way(chat_async, is_async=True, library="httpx"),
-    Way(message, is_async=False, dialect="messages", library="httpx", tries=1),  # without retries of LiteLLM's own
-    Way(message_async, is_async=True, dialect="messages", library="httpx", tries=1),
+    Way(chat, is_async=False, **CHAT),
+    Way(chat_async, is_async=True, **CHAT),
+    Way(message, is_async=False, **MESSAGE),
+    Way(message_async, is_async=True, **MESSAGE),
 )
