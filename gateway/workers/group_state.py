@@ -59,7 +59,7 @@ def in_memory(state: GroupState) -> int:
 
 
 def _unnamed() -> int:
-    """Return a descriptor of an empty file in memory; builds of Python for old versions of glibc lack `memfd_create`."""
+    """Return a descriptor of an empty file in memory; builds of Python for an old glibc lack `memfd_create`."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("ttft-gateway-state")
     return os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR, 0o600)  # noqa: S108 # memory, and without a name

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections import Counter
@@ -277,7 +278,8 @@ def test_an_invalid_name_is_a_connect_error() -> None:
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
             client = CLIENTS["wire"](Origin("a" * 64 + ".example", 80), tasks)
-            assert str((await exchange(client)).error) == "cannot connect to the upstream: UnicodeError"
+            error = str((await exchange(client)).error)
+            assert re.fullmatch(r"cannot connect to the upstream: Unicode(Encode)?Error", error)  # of Python 3.14
             client.close()
 
     run_real(main())
