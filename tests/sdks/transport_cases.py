@@ -140,7 +140,7 @@ class Way:
         call = Call(url, http, **given)
         if not self.is_async:
             with http:
-                pieces.extend(self.ask(call))  # type: ignore[arg-type] # those before an error are in the list
+                pieces.extend(self.ask(call))  # type: ignore[arg-type] # also before an error
         else:
 
             async def whole() -> None:
@@ -156,7 +156,7 @@ class Way:
         """Add the pieces of an answer to a list."""
         asked: Any = self.ask(call)
         async for piece in asked:
-            pieces.append(piece)  # noqa: PERF401 # those before an error are in the list
+            pieces.append(piece)  # noqa: PERF401 # also before an error
 
 
 class Cases:
@@ -246,7 +246,7 @@ class Cases:
         assert all(seen.closed.wait(_CLOSED_S_MAX) for seen in replica.seen)
 
     def same(self) -> None:
-        """Whatever the server answers, pieces and errors are those of the plain client, raced or not."""
+        """Whatever the server answers, pieces and errors are the same as from the plain client, raced or not."""
         way = self._way
         answers = answers_of(way.dialect)
         found = []

@@ -1,4 +1,4 @@
-"""Endings of responses that an SDK reads: any of HTTP (`response_endings`), and those of its API. Data only."""
+"""Endings of responses that an SDK reads: any of HTTP (`response_endings`), and some of its API. Data only."""
 
 import json
 from collections.abc import Mapping
