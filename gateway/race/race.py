@@ -486,7 +486,7 @@ class Race:
             error = client_error(self._recovery.error)
             if self._recovery.obstacle:
                 error.message += f"; the answer was not carried on, because {self._recovery.obstacle}"
-        elif self._attempts.errors:
+        elif self._attempts.errors and plan.wait_s is None:
             error = final_error(self._attempts.errors, retry_helps=plan.retry_helps)
         self._fail(Trigger.NOTHING_LEFT, error)
 

@@ -197,7 +197,7 @@ class RetryPlan:
         step = step or self._second_round(attempts, now_s, rand)
         if step is not None:
             return step
-        waits_s = [pool.picker.wait_s(self._facts, tried, now_s) for pool in pools] if not attempts else []
+        waits_s = [] if _sent(attempts) else [pool.picker.wait_s(self._facts, tried, now_s) for pool in pools]
         return GiveUp(wait_s=min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
 
     def _second_opinion(self, pick: Pick, attempts: Sequence[Attempt], tried: Sequence[Replica]) -> SendTo | GiveUp:
@@ -268,8 +268,8 @@ class RetryPlan:
     def _wait_for_same(self, attempts: Sequence[Attempt], now_s: float, rand: Rand) -> WaitUntil | None:
         """Wait for a replica of this pool that may soon recover, before a fallback is used; None if there is none."""
         pool = self._model.pools[self._index]
-        if not attempts:  # all replicas are cooling down after responses to other requests
-            wait_s = pool.picker.wait_s(self._facts, (), now_s)
+        if not _sent(attempts):  # all replicas for the request are cooling down after responses to other requests
+            wait_s = pool.picker.wait_s(self._facts, [attempt.replica for attempt in attempts], now_s)
             return None if wait_s is None else self._wait(wait_s, now_s, rand)
         own = [attempt for attempt in _sent(attempts) if attempt.pool is pool]
         waits_s = [(wait_s, attempt.replica) for attempt in own if (wait_s := _wait_s(attempt)) is not None]

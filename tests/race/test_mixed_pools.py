@@ -7,6 +7,7 @@ from ttft_gateway.apis.base import Api
 from ttft_gateway.apis.errors import ConnectionCut, Unsupported
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.outcomes import Denial
+from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import BreakerState
 
 LATE, QUICK = answer(5.0), answer(0.02)
@@ -52,6 +53,19 @@ def test_a_request_that_nobody_can_put_into_words_is_the_callers_to_change() -> 
     error = run_race(Scripted(NO_WORDS), Scripted(NO_WORDS)).client.error
     assert error is not None
     assert (error.status, error.param, error.code) == (400, "n", "unsupported_parameter")
+
+
+@pytest.mark.parametrize(("cools_s", "status", "attempts"), [(60.0, 429, 1), (1.5, 200, 2)])
+def test_a_request_is_not_blamed_while_a_capable_replica_cools_down(cools_s: float, status: int, attempts: int) -> None:
+    """Where only a rate-limited replica supports a request, its wait counts: a short one is waited out."""
+
+    def limit(pools: list[Pool]) -> None:
+        pools[0].replicas[1].breaker.cool_down(cools_s)
+
+    told = run_race(Scripted(NO_WORDS), Scripted(QUICK), prepare=limit)
+    assert (told.report.status, len(told.report.attempts)) == (status, attempts)
+    if told.client.error is not None:
+        assert told.client.error.retry_after_s == pytest.approx(cools_s, abs=0.1)
 
 
 @pytest.mark.parametrize("is_capable_first", [True, False])
