@@ -9,7 +9,7 @@ import heapq
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -46,7 +46,7 @@ class Cost(NamedTuple):
     """The cost of a fleet.
 
     Attributes:
-        server_s: time of the server in its function for a batch.
+        server_s: time of the server in its function for a batch of all pools.
         batch_bytes: bytes of a batch, both ways.
         bytes_per_s: bytes of a gateway per second.
         batches_per_s: batches of a gateway per second.
@@ -95,7 +95,8 @@ class _Gateway:
     Attributes:
         now_s: time of its clock.
         sync: its exchange.
-        batches: number of batches.
+        batches: number of batches; with many pools, each is sent in parts.
+        calls: number of these parts.
         own_s: CPU time of the gateway for them.
     """
 
@@ -109,8 +110,8 @@ class _Gateway:
             )
             for pool in range(crowd.pools)
         ]
-        self.now_s, self.batches, self.own_s = 0.0, 0, 0.0
-        self.sync = Sync(self, lambda: self.now_s, lambda _delay_s, _call: Unused(), rand.random)
+        self.now_s, self.batches, self.calls, self.own_s = 0.0, 0, 0, 0.0
+        self.sync = Sync(self, lambda: self.now_s, _at_once, rand.random)
         self.sync.exchanges = exchanges_of([([pool], RetryBudget()) for pool in self._pools], {})
         self._traffic, self._name, self._client, self._rand = crowd.traffic, name, client, rand
         self._rows = ServerRows()
@@ -121,13 +122,14 @@ class _Gateway:
         """Serve the requests until a time, and send a batch, if anything is due."""
         self._serve(until_s)
         self.now_s = until_s
-        began_s = time.thread_time()
+        began_s, calls = time.thread_time(), self.calls
         self.sync.exchange()
+        self.batches += self.calls > calls
         self.own_s += time.thread_time() - began_s
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
-        """Send a batch, and read the reply."""
-        self.batches += 1
+        """Send a part of a batch, and read the reply."""
+        self.calls += 1
         pipe = self._client.pipeline(transaction=False)
         micros = round(1e6 * (_START_S + self.now_s))
         pipe.mset({"clock:s": micros // 1_000_000, "clock:us": micros % 1_000_000})
@@ -173,6 +175,12 @@ class Unused:
 
     def cancel(self) -> None:
         """Do nothing."""
+
+
+def _at_once(_delay_s: float, call: Callable[[], None]) -> Unused:
+    """Call a function that is due in a later turn of an event loop (a `call_later` of `Sync`)."""
+    call()
+    return Unused()
 
 
 def exchange_cost(folder: Path, crowd: Crowd) -> Cost:
