@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import redis as client
+import trustme
 from redis.crc import key_slot
 
 from gateway.share.address import read_address
@@ -13,16 +15,17 @@ from gateway.share.messages import BucketAnswer, BucketAsk, Reply
 from gateway.share.redis import Login, RedisEngine
 from redis_server import RedisServer, redis_server
 from running import run_real
+from tls_files import tls_options, trusting
 from unused_ports import unused_port
 
 FLEET, OTHER = "prod", "test"  # of which the cluster has the slots at different nodes in the end
 
 
-def _node(stack: contextlib.ExitStack, folder: Path) -> tuple[RedisServer, int]:
+def _node(stack: contextlib.ExitStack, folder: Path, *others: str) -> tuple[RedisServer, int]:
     """Return a node without slots, and the port for other nodes."""
     port = unused_port()
     options = ("--cluster-enabled", "yes", "--cluster-port", str(port), "--cluster-require-full-coverage", "no")
-    return stack.enter_context(redis_server(folder, *options)), port
+    return stack.enter_context(redis_server(folder, *options, *others)), port
 
 
 async def _agreed(*admins: client.Redis) -> None:
@@ -49,8 +52,10 @@ def _reshard(slot: int, source: client.Redis, target: client.Redis, port: int) -
 
 
 @contextlib.asynccontextmanager
-async def _engine(place: str, fleet: str) -> AsyncIterator[RedisEngine]:
-    engine = RedisEngine(read_address(place), Login(), fleet, "process", lambda: 0.0)
+async def _engine(
+    place: str, fleet: str, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context
+) -> AsyncIterator[RedisEngine]:
+    engine = RedisEngine(read_address(place), Login(), fleet, "process", lambda: 0.0, tls)
     async with asyncio.TaskGroup() as group:
         group.create_task(engine.run())
         try:
@@ -78,6 +83,11 @@ async def _left(engine: RedisEngine, amount: float = 0.0) -> float:
     return round(left)
 
 
+def _with_tls(admin: client.Redis, port: int) -> int:
+    """Return the number of connections to a port of a node."""
+    return sum(each["laddr"] == f"127.0.0.1:{port}" for each in admin.client_list())
+
+
 def test_a_fleet_is_found_at_the_node_that_has_its_slot(tmp_path: Path) -> None:
     """What is spent is still spent after the slot has moved; a killed node is an outage of its fleets only."""
 
@@ -100,3 +110,27 @@ def test_a_fleet_is_found_at_the_node_that_has_its_slot(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         (first, one), (second, two) = _node(stack, tmp_path / "one"), _node(stack, tmp_path / "two")
         run_real(main(first, second, (one, two)))
+
+
+def test_with_tls_the_other_node_is_reached_with_tls(tmp_path: Path) -> None:
+    """The node that does not have the slot names the port with TLS of the other one."""
+    authority = trustme.CA()
+    ports = [unused_port(), unused_port()]
+
+    async def main(first: RedisServer, second: RedisServer, bus: int) -> None:
+        with client.Redis(port=first.port) as one, client.Redis(port=second.port) as two:
+            one.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+            one.execute_command("CLUSTER", "MEET", "127.0.0.1", ports[1], bus)
+            await _agreed(one, two)
+            async with _engine(f"rediss://127.0.0.1:{ports[1]}", FLEET, trusting(authority)) as engine:
+                assert await _left(engine, 40) == 60
+                assert _with_tls(one, ports[0]) == 1
+            async with asyncio.timeout(30):
+                while any(_with_tls(each, port) for each, port in zip((one, two), ports, strict=True)):
+                    await asyncio.sleep(0.01)
+
+    with contextlib.ExitStack() as stack:
+        options = ("--tls-cluster", "yes", *tls_options(tmp_path, authority))
+        nodes = [_node(stack, tmp_path / str(port), "--tls-port", str(port), *options) for port in ports]
+        (first, _), (second, bus) = nodes
+        run_real(main(first, second, bus))

@@ -27,6 +27,7 @@ from gateway.share.redis import QUEUE_MAX, Login, RedisEngine
 from gateway.share.wire import CALL_MAX
 from redis_server import RedisServer, redis_server
 from running import run_real
+from tls_files import tls_options, trusting
 from unused_ports import unused_port
 
 EVERY_KIND: Sequence[Ask] = (
@@ -206,18 +207,6 @@ def test_a_user_needs_few_rights(tmp_path: Path) -> None:
 def test_tls_needs_the_right_authority(tmp_path: Path) -> None:
     """A server with a certificate of an own authority is trusted by those that name it only."""
     authority, other = trustme.CA(), trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    files = [str(tmp_path / name) for name in ("chain", "key", "ca")]
-    for file, blobs in zip(
-        files, (issued.cert_chain_pems, [issued.private_key_pem], [authority.cert_pem]), strict=True
-    ):
-        Path(file).write_bytes(b"".join(blob.bytes() for blob in blobs))
-    chain, key, ca = files
-
-    def trusting(trusted: trustme.CA) -> Callable[[], ssl.SSLContext]:
-        context = ssl.create_default_context()
-        trusted.configure_trust(context)
-        return lambda: context
 
     async def main(port: int) -> None:
         async with connected(f"rediss://127.0.0.1:{port}", tls=trusting(authority)) as engine:
@@ -227,9 +216,8 @@ def test_tls_needs_the_right_authority(tmp_path: Path) -> None:
         async with connecting(f"rediss://localhost:{port}", tls=trusting(authority)) as engine:
             await until(lambda: "CERTIFICATE_VERIFY_FAILED" in engine.fault)
 
-    options = ("--tls-cert-file", chain, "--tls-key-file", key, "--tls-ca-cert-file", ca, "--tls-auth-clients", "no")
     port = unused_port()
-    with redis_server(tmp_path, "--tls-port", str(port), *options):
+    with redis_server(tmp_path, "--tls-port", str(port), *tls_options(tmp_path, authority)):
         run_real(main(port))
 
 
