@@ -1,114 +1,184 @@
-"""CPU time of a request that is not hedged: the client library compared with bare httpx and bare aiohttp.
+"""CPU time of a request that is not hedged: the client library, and hedge-python, compared with bare httpx and aiohttp.
 
-    PYTHONPATH=.:tests:tests/support python tests/acceptance/client_cost.py --requests 300 --rounds 15
+    PYTHONPATH=.:tests/support python tests/acceptance/client_cost.py --python port/bin/python
 
-Each round measures both in turn over streams of a replica in another process; the cost is the median of the rounds'
-differences, printed with their quartiles. The policy learns and plans as usual, and no request is late. Units:
-microseconds of CPU time of this process. tests/client/test_cost.py holds the number of calls.
+Each round sends the same requests through the bare client and the hedging one, in turn: streams of a replica in another
+process, and GETs. The cost is the median of the rounds' differences, printed with their quartiles. No request is late.
+`--python` is an interpreter with hedge-python, httpx and aiohttp, which is measured in turn with this one; it hedges no
+POST, and has nothing for `httpx.Client`. Two minutes with the defaults. Units: microseconds of CPU time of the client's
+process. tests/client/test_cost.py holds the number of calls, `client_instructions.py` counts instructions.
 """
 
 import argparse
 import asyncio
+import importlib
 import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import httpx
 
-from checkout import ROOT
-from ttft_gateway import AsyncHedgingTransport, HedgeConfig, HedgingSession, HedgingTransport
-
+ROOT: Final = Path(__file__).resolve().parents[2]  # this file also runs in an environment without this project
+CLIENTS: Final = ("httpx async", "httpx", "aiohttp")
 _PROFILE: Final = '[{"ttft": "0ms", "gap": "0ms", "tokens": "4"}]'
-_BODY: Final = json.dumps(
-    {
-        "model": "m",
-        "messages": [{"role": "user", "content": "Write two sentences about the tail of a latency distribution."}],
-        "stream": True,
-    },
-    separators=(",", ":"),  # as SDKs send it
-).encode()
-_NEVER_LATE: Final = HedgeConfig(min_delay=3600.0)
+_MESSAGE: Final = "Write two sentences about the tail of a latency distribution."
+_FIELDS: Final = {"model": "m", "messages": [{"role": "user", "content": _MESSAGE}], "stream": True}
+_BODY: Final = json.dumps(_FIELDS, separators=(",", ":")).encode()  # as SDKs send it
 _HEADERS: Final = {"authorization": "Bearer k", "content-type": "application/json", "x-stainless-retry-count": "0"}
+_NEVER_S: Final = 3600.0  # delay of a backup
+_TIMEOUT_S: Final = 7200.0  # before a shorter one there is no time for a backup, so no timer
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout()
+_REQUESTS: Final = {"POST": ("/v1/chat/completions", _BODY), "GET": ("/v1/models", None)}
+Block = Callable[[int, str], float]
+"""Sends a number of requests with a method; returns the CPU time of one."""
 
 
-def _block(transport: httpx.BaseTransport, url: str) -> Callable[[int], float]:
-    client = httpx.Client(transport=transport, timeout=7200.0)
+def _own(client: str) -> Any:
+    library = importlib.import_module("ttft_gateway")
+    config = library.HedgeConfig(min_delay=_NEVER_S)
+    if client == "aiohttp":
+        return library.HedgingSession(config, timeout=_NO_TIMEOUT)
+    return (library.HedgingTransport if client == "httpx" else library.AsyncHedgingTransport)(config)
 
-    def run(requests: int) -> float:
+
+def _port(client: str) -> Any:
+    library = importlib.import_module("hedge.transport")
+    config = importlib.import_module("hedge").HedgeConfig(min_delay=_NEVER_S, warmup_delay=_NEVER_S)
+    if client == "aiohttp":
+        return library.HedgedAiohttpSession(config, timeout=_NO_TIMEOUT)
+    return library.HedgedHttpxTransport(config=config)
+
+
+def _sync(url: str, transport: Any) -> Block:
+    client = httpx.Client(transport=transport or httpx.HTTPTransport(), timeout=_TIMEOUT_S)
+
+    def run(requests: int, method: str) -> float:
+        path, body = _REQUESTS[method]
         start_s = time.process_time()
         for _ in range(requests):
-            client.post(url, content=_BODY, headers=_HEADERS)
+            client.request(method, url + path, headers=_HEADERS, content=body)
         return (time.process_time() - start_s) / requests * 1e6
 
     return run
 
 
-def _async_block(runner: asyncio.Runner, transport: httpx.AsyncBaseTransport, url: str) -> Callable[[int], float]:
-    client = httpx.AsyncClient(transport=transport, timeout=7200.0)
+def _async(url: str, transport: Any, runner: asyncio.Runner) -> Block:
+    client = httpx.AsyncClient(transport=transport or httpx.AsyncHTTPTransport(), timeout=_TIMEOUT_S)
 
-    async def work(requests: int) -> None:
-        for _ in range(requests):
-            await client.post(url, content=_BODY, headers=_HEADERS)
-
-    def run(requests: int) -> float:
+    async def work(requests: int, method: str) -> float:
+        path, body = _REQUESTS[method]
         start_s = time.process_time()
-        runner.run(work(requests))
+        for _ in range(requests):
+            await client.request(method, url + path, headers=_HEADERS, content=body)
         return (time.process_time() - start_s) / requests * 1e6
 
-    return run
+    return lambda requests, method: runner.run(work(requests, method))
 
 
-def _session_block(runner: asyncio.Runner, kind: Callable[[], Any], url: str) -> Callable[[int], float]:
-    async def work(requests: int) -> float:
-        async with kind() as session:
-            start_s = time.process_time()
-            for _ in range(requests):
-                async with session.post(url, data=_BODY, headers=_HEADERS) as response:
-                    await response.read()
-            return (time.process_time() - start_s) / requests * 1e6
+def _session(url: str, session: Any, runner: asyncio.Runner) -> Block:
+    async def work(requests: int, method: str) -> float:
+        path, body = _REQUESTS[method]
+        send = session.post if method == "POST" else session.get
+        start_s = time.process_time()
+        for _ in range(requests):
+            response = await send(url + path, headers=_HEADERS, data=body)
+            await response.read()
+        return (time.process_time() - start_s) / requests * 1e6
 
-    return lambda requests: runner.run(work(requests))
+    return lambda requests, method: runner.run(work(requests, method))
 
 
-def _compare(
-    name: str, bare: Callable[[int], float], raced: Callable[[int], float], requests: int, rounds: int
-) -> None:
-    times = [(bare(requests), raced(requests)) for _ in range(rounds + 1)][1:]  # the first one warms up
-    low, cost, high = statistics.quantiles((raced - bare for bare, raced in times), n=4)
-    bare_us = statistics.median(bare for bare, _ in times)
-    least = min(raced for _, raced in times) - min(bare for bare, _ in times)
-    shown = f"{cost:+.0f} us a request (quartiles {low:+.0f} and {high:+.0f}; of the quickest rounds {least:+.0f})"
-    sys.stdout.write(f"{name}: bare {bare_us:.0f}, hedging {shown}\n")
+@contextmanager
+def _blocks(client: str, url: str, make: Callable[[str], Any]) -> Iterator[tuple[Block, Block]]:
+    """Yield the bare client and the hedging one."""
+
+    async def sessions() -> tuple[Any, Any]:
+        return aiohttp.ClientSession(timeout=_NO_TIMEOUT), make(client)
+
+    with asyncio.Runner() as runner:
+        if client == "httpx":
+            yield _sync(url, None), _sync(url, make(client))
+        elif client == "httpx async":
+            yield _async(url, None, runner), _async(url, make(client), runner)
+        else:
+            bare, hedging = runner.run(sessions())
+            yield _session(url, bare, runner), _session(url, hedging, runner)
+            runner.run(bare.close())
+            runner.run(hedging.close())
+
+
+def _serve(library: str, client: str, url: str) -> None:
+    """Measure a round for each line on the standard input: number of requests and method."""
+    with _blocks(client, url, _own if library == "own" else _port) as (bare, hedging):
+        for number, line in enumerate(sys.stdin):
+            requests, method = line.split()
+            first, second = (bare, hedging) if number % 2 else (hedging, bare)
+            times = first(int(requests), method), second(int(requests), method)
+            sys.stdout.write(json.dumps(times if first is bare else times[::-1]) + "\n")
+            sys.stdout.flush()
+
+
+def _rounds(commands: list[list[str]], requests: int, rounds: int) -> Iterator[tuple[str, list[list[list[float]]]]]:
+    """Yield for each method the times of each command's rounds: bare, and hedging."""
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for command in commands
+        ]
+        for method in _REQUESTS:
+            found: list[list[list[float]]] = [[] for _ in processes]
+            for _ in range(rounds + 1):
+                for process, times in zip(processes, found, strict=True):
+                    assert process.stdin is not None
+                    assert process.stdout is not None
+                    process.stdin.write(f"{requests} {method}\n")
+                    process.stdin.flush()
+                    times.append(json.loads(process.stdout.readline()))
+            yield method, [times[1:] for times in found]  # the first one warms up
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def _shown(times: list[list[float]]) -> str:
+    low, cost, high = statistics.quantiles((hedging - bare for bare, hedging in times), n=4)
+    bare = statistics.median(bare for bare, _ in times)
+    return f"{cost:+.0f} us a request (quartiles {low:+.0f} and {high:+.0f}), bare {bare:.0f}"
 
 
 def main() -> None:
-    """Measure each client library and print the difference."""
+    """Measure each client library and print the differences."""
     parser = argparse.ArgumentParser(description="CPU time of a request that is not hedged.")
     parser.add_argument("--requests", type=int, default=300, help="requests of a round")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--python", help="interpreter with hedge-python")
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.serve is not None:
+        _serve(*args.serve)
+        return
     command = [sys.executable, "-m", "gateway.simulated.fleet", _PROFILE]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as replica:
         assert replica.stdout is not None
         [[port, _]] = json.loads(replica.stdout.readline())
-        url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        raced = HedgingTransport(_NEVER_LATE)
-        _compare("sync", _block(httpx.HTTPTransport(), url), _block(raced, url), args.requests, args.rounds)
-        with asyncio.Runner() as runner:
-            inner: Any = AsyncHedgingTransport(_NEVER_LATE, stats=raced.stats)
-            bare = _async_block(runner, httpx.AsyncHTTPTransport(), url)
-            _compare("async", bare, _async_block(runner, inner, url), args.requests, args.rounds)
-            bare = _session_block(runner, aiohttp.ClientSession, url)
-            session = partial(HedgingSession, _NEVER_LATE, stats=raced.stats)
-            _compare("aiohttp", bare, _session_block(runner, session, url), args.requests, args.rounds)
-        counts = raced.stats.snapshot()
-        sys.stdout.write(f"{counts.hedges} of {counts.requests} requests were hedged\n")
+        for client in CLIENTS:
+            end = ["--serve", "own", client, f"http://127.0.0.1:{port}"]
+            measured = {"ttft-gateway": [sys.executable, __file__, *end]}
+            if args.python and client != "httpx":
+                measured["hedge-python"] = [args.python, __file__, "--serve", "port", *end[2:]]
+            for method, found in _rounds([*measured.values()], args.requests, args.rounds):
+                for name, times in zip(measured, found, strict=True):
+                    sys.stdout.write(f"{client} {method}, {name}: {_shown(times)}\n")
+                    sys.stdout.flush()
         assert replica.stdin is not None
         replica.stdin.close()
 

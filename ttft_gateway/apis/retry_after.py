@@ -16,9 +16,10 @@ _EPOCH_S_MIN = 1e9  # a bare number from here on is a time (2001), not a wait (3
 _EPOCH_MS_MIN = 1e11  # a bare number from here on is a time in milliseconds (1973; in seconds: the year 5138)
 _TEXT_MAX = 64
 
-_number = re.compile(r"\d+(\.\d*)?|\.\d+").fullmatch
-_duration = re.compile(r"((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+").fullmatch
-_parts = re.compile(r"([\d.]+)(ns|us|µs|μs|ms|s|m|h)").findall
+# compiled at the first use, because the time to import counts
+_NUMBER = r"\d+(\.\d*)?|\.\d+"
+_DURATION = r"((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+"
+_PARTS = r"([\d.]+)(ns|us|µs|μs|ms|s|m|h)"
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -36,13 +37,13 @@ def wait_s(text: str, reference_s: float | None = None) -> float | None:
     text = text.strip()
     if len(text) > _TEXT_MAX:
         return None
-    if _number(text):
+    if re.fullmatch(_NUMBER, text):
         value = float(text)
         if value < _EPOCH_S_MIN:
             return _sane(value)
         return _until(value / 1000 if value >= _EPOCH_MS_MIN else value, reference_s)
-    if _duration(text):
-        return _sane(sum(float(number) * _UNIT_S[unit] for number, unit in _parts(text)))
+    if re.fullmatch(_DURATION, text):
+        return _sane(sum(float(number) * _UNIT_S[unit] for number, unit in re.findall(_PARTS, text)))
     return _until(epoch_s(text), reference_s)
 
 
@@ -62,7 +63,7 @@ def retry_after_s(headers: Headers) -> float | None:
     texts = {name: value.decode("latin-1") for name, value in headers}
     for name in (b"retry-after-ms", b"x-ms-retry-after-ms"):
         text = texts.get(name, "").strip()
-        if len(text) <= _TEXT_MAX and _number(text) and (wait := _sane(float(text) / 1000)) is not None:
+        if len(text) <= _TEXT_MAX and re.fullmatch(_NUMBER, text) and (wait := _sane(float(text) / 1000)) is not None:
             return wait
     return wait_s(texts.get(b"retry-after", ""), epoch_s(texts.get(b"date", "")))
 
