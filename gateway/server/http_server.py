@@ -11,6 +11,7 @@ import gc
 import math
 import resource
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from gateway.config.values import Address
 _BACKLOG = 4096
 _ARRIVED_S = 0.1  # at the end: for requests that have been sent and not read
 _CLOSED_FOR_FILES = 16  # waiting connections that are closed when no file is left for a new one
+_NOTSENT_LOWAT = 25  # in Linux; builds of Python for an old glibc have no name for it
 _UNSENT_BYTES_MAX = 128 * 1024  # per client, in the kernel; the default is megabytes if a client does not read
 _M_MMAP_THRESHOLD = -3  # malloc.h
 _MAPPED_BYTES_MIN = 256 * 1024  # blocks of this size get pages of their own: some 60 us for each MB
@@ -193,8 +195,9 @@ def listening(address: Address, found: Sequence[Any]) -> socket.socket:
 def set_options(sock: socket.socket) -> None:
     """Set the options that connections inherit from a listening socket."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES_MAX)
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", _NOTSENT_LOWAT if sys.platform == "linux" else None)
+    if option is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, option, _UNSENT_BYTES_MAX)
 
 
 def cannot_listen(address: Address, error: OSError) -> ListenError:
