@@ -4,20 +4,18 @@ Units: seconds of the loop's clock, tokens, bytes.
 """
 
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from ttft_gateway.apis.base import Api, Phase
+from ttft_gateway.estimation.fit import Triple
 from ttft_gateway.hedging.calibration import Expectation, Rescue
 from ttft_gateway.hedging.charges import Chargeable
 from ttft_gateway.hedging.outcomes import Denial
 from ttft_gateway.limits.budget import Ticket
 from ttft_gateway.limits.ledger import QuotaTicket
 from ttft_gateway.routing.replicas import Replica
-
-if TYPE_CHECKING:
-    from ttft_gateway.estimation.tokens import TextTokens  # which makes tables that a client library does not need
 
 ATTEMPTS_MAX: Final = 4
 """Largest number of upstream attempts of a request; an SDK's own retries multiply the number."""
@@ -50,7 +48,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
     prompt_tokens: float = 0.0
     prompt_bytes: int = 0
     prefixes: tuple[int, ...] = ()
-    text: "TextTokens | None" = None
+    text: Triple | None = None
     answer_tokens: int | None = None
     hedge_off: Denial | None = None
     deadline_s: float | None = None
