@@ -10,6 +10,7 @@ Units: samples, which are lines of the page; seconds of the loop's clock.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -70,7 +71,7 @@ class Page:
         self._lock = asyncio.Lock()
         self._names: Names | None = None
         self._chosen: Names | None = None  # without the replicas in trouble
-        self._chosen_s = 0.0
+        self._chosen_s = -math.inf
         self._troubled: list[Named] = []  # now, and then the last ones that were
         self._attempts: dict[Named, float] = {}  # at the last choice
         self._past: dict[tuple[str, Labels], dict[Labels, list[float]]] = {}  # counts of a series in other places
@@ -95,7 +96,9 @@ class Page:
         if self._chosen is None or now_s >= self._chosen_s + _CHOICE_S:
             attempts = await _attempts(scrape.instruments)
             recent = {named: count - self._attempts.get(named, 0.0) for named, count in attempts.items()}
-            self._chosen, self._attempts, self._chosen_s = _choice(known, recent, lines), attempts, now_s
+            self._chosen = _choice(known, recent, lines)
+            if known:  # else no worker has answered in time, and the next scrape chooses
+                self._attempts, self._chosen_s = attempts, now_s
         await asyncio.sleep(0)
         troubled = _troubled(scrape.pools)
         self._troubled = list(dict.fromkeys((*troubled, *self._troubled)))[:_TROUBLED_MAX]

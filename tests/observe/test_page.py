@@ -265,3 +265,16 @@ def test_every_metric_has_its_sum() -> None:
         fleet.use(_name(number), "b")
     bounded, full = run_virtual(fleet.scrapes())
     assert _sums(bounded) == _sums(full)
+
+
+def test_names_are_chosen_once_the_pools_are_known() -> None:
+    """A scrape in which no worker has answered in time leaves no page without names."""
+    fleet = _Fleet()
+    for number in range(MODELS):
+        fleet.use(_name(number), count=number + 1)
+
+    async def main() -> set[tuple[str, str]]:
+        await fleet.page.bounded((await fleet.metrics.scrape())._replace(pools=[]))
+        return _named((await fleet.scrapes())[0])
+
+    assert (_name(MODELS - 1), "a") in run_virtual(main())
