@@ -427,13 +427,22 @@ class HttpProtocol(asyncio.Protocol):
         if last is not None and not last.started:
             last.keep_alive = False
 
-    def shutdown(self) -> None:
-        """Close the connection now, or after the response under way."""
+    def shutdown(self, first_request_s: float = 0.0) -> None:
+        """Close the connection now, or after the response under way.
+
+        Args:
+            first_request_s: time from the connection's start that it has for its first request.
+        """
         last = self._last
-        if last is None or last.is_over:
-            self.transport.close()
-        else:
+        if last is not None and not last.is_over:
             last.keep_alive = False
+            return
+        since_s = self.head_since_s if last is None else None
+        left_s = 0.0 if since_s is None else since_s + first_request_s - self._loop.time()
+        if left_s > 0.0:
+            self._loop.call_later(left_s, self.shutdown)
+        else:
+            self.transport.close()
 
     def check(self, now_s: float) -> None:
         """Close a connection that is idle, late with its headers, or reads nothing; called every second."""

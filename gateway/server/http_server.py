@@ -95,13 +95,17 @@ class HttpServer:
         for connection in self.connections.all:
             connection.drain()
 
-    async def finish(self) -> None:
-        """Accept no more connections, close those that are idle, and return after the last response."""
+    async def finish(self, first_request_s: float = 0.0) -> None:
+        """Accept no more connections, close those that are idle, and return after the last response.
+
+        Args:
+            first_request_s: time that a new connection has for its first request.
+        """
         self.stop_listening()
         await self._connecting.settle()
         await asyncio.sleep(_ARRIVED_S)
         for connection in tuple(self.connections.all):
-            connection.shutdown()
+            connection.shutdown(first_request_s)
         await self.connections.none_left.wait()
 
     async def abort(self) -> None:

@@ -41,6 +41,7 @@ from gateway.server.redis_share import open_redis, wait_for_redis
 from gateway.server.reloads import Reread
 from gateway.server.sockets import Inherited
 
+FIRST_REQUEST_S = 5.0  # of a new connection, after listening has stopped: its client may be short of CPU
 READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: load balancers poll about every second
 DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish in time
 LAST_S = 0.3  # for the remaining connections when everything ends immediately
@@ -166,7 +167,7 @@ async def _drain(
 
 async def finish(gateway: Gateway, server: HttpServer, timeout_s: float) -> int:
     """Close idle connections, and wait for running requests; return the number of requests ended with an error."""
-    if await _finished(server, timeout_s):
+    if await _finished(server, timeout_s, FIRST_REQUEST_S):
         return 0
     cut = gateway.public.active
     gateway.public.end_streams()
@@ -174,11 +175,11 @@ async def finish(gateway: Gateway, server: HttpServer, timeout_s: float) -> int:
     return cut
 
 
-async def _finished(server: HttpServer, timeout_s: float) -> bool:
+async def _finished(server: HttpServer, timeout_s: float, first_request_s: float = 0.0) -> bool:
     """Wait for the last response; return False if it is not complete in time."""
     try:
         async with asyncio.timeout(timeout_s):
-            await server.finish()
+            await server.finish(first_request_s)
     except TimeoutError:
         return False
     return True

@@ -15,7 +15,7 @@ from gateway.api.http_protocol import (
     WaitingConnections,
 )
 from gateway.api.response import respond
-from pretended_client import ScriptedExchange, answering
+from pretended_client import PretendedTransport, ScriptedExchange, answering
 from running import run_real, run_virtual
 
 _HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -141,6 +141,32 @@ def test_a_connection_is_idle_only_while_nothing_is_asked() -> None:
 
     transport = run_virtual(main())
     assert transport.written.count(b"\r\n\r\nok") == 2
+
+
+@pytest.mark.parametrize("asks_after_s", [1.0, 4.0, None])
+def test_a_new_connection_has_time_for_its_first_request(asks_after_s: float | None) -> None:
+    """At the end of serving, a request of a client that has just connected is answered; then its connection ends."""
+
+    async def main() -> tuple[PretendedTransport, float]:
+        async with asyncio.TaskGroup() as tasks:
+            loop, waiting = asyncio.get_running_loop(), WaitingConnections()
+            protocol = HttpProtocol(OpenConnections(answering(_slow, tasks), waiting))
+            transport = PretendedTransport()
+            protocol.connection_made(transport)
+            waiting.draining, began_s = True, loop.time()
+            protocol.shutdown(5.0)
+            if asks_after_s is not None:
+                loop.call_later(asks_after_s, protocol.data_received, _GET % 1)
+            while not transport.closed:
+                await asyncio.sleep(0.1)
+            return transport, loop.time() - began_s
+
+    transport, lasted_s = run_virtual(main())
+    if asks_after_s is None:
+        assert (transport.written, round(lasted_s)) == ([], 5)
+    else:
+        assert b"".join(transport.written).endswith(b"\r\n\r\nok")
+        assert round(lasted_s) == asks_after_s + _SLOW_S
 
 
 def test_requests_in_advance_are_bounded() -> None:
