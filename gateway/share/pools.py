@@ -146,7 +146,7 @@ class SampleExchange:
         if state is None or state.key != key:
             self.state = state = SampleState(learning.predictor, key, Slice(learning.restored_age_s))
             state.first_window.take_new()
-            learning.take_new(now_s)
+            learning.take_new()
         return (state.slice.ask(key, self._take_new(state, now_s)),)
 
     def answered(self, answers: Sequence[Answer], now_s: float) -> None:
@@ -169,7 +169,7 @@ class SampleExchange:
     def _take_new(self, state: SampleState, now_s: float) -> dict[str, int]:
         learning = self.pool.learning
         learning.predictor.fold_new(now_s)
-        (events, censored), lengths = learning.take_new(now_s)
+        (events, censored), lengths = learning.take_new()
         first = learning.predictor.first_s
         for ttft_s in first[state.first_sent :]:
             state.first_window.add_event(ttft_s, now_s)

@@ -30,7 +30,7 @@ from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 contract()  # read the file while no loop is running
 
-_WARM = 120  # requests of each model before any is counted: plans and connections are there, and no fit is young
+_WARM = 40  # requests of each model before any is counted: plans, predictions and connections are there then
 _ASKED = 3  # models that are asked, of however many
 _TTFT_S, _GAP_S = 0.05, 0.001
 _PRODUCT = tuple(str(ROOT / package) + "/" for package in ("gateway", "providers"))

@@ -132,17 +132,6 @@ def test_coefficients_are_never_negative(samples: list[tuple[float, float, float
     assert min(predictor.coefficients) >= 0.0
 
 
-def test_a_fold_with_most_of_the_samples_counts_them_once() -> None:
-    """The first samples were a fifth slower: the next sixty, all in one fold, move law and level not both as far."""
-    for seed in range(10):
-        rng, predictor = np.random.default_rng(seed), Predictor()
-        for usual_s, samples in ((0.0090, 20), (0.0075, 60)):
-            for ttft_s in usual_s * np.exp(0.3 * rng.normal(size=samples)):
-                predictor.add("a", float(ttft_s), 0.0, 0.0, 0.1)
-            predictor.fold(0.1 if samples == 20 else 1.0)
-        assert predicted(predictor, "a", 0.0, 0.0, 1.0) == pytest.approx(0.0075, rel=0.13)
-
-
 def test_a_straggler_moves_the_level_little_and_the_fit_not_at_all() -> None:
     """A sample that is off by e^1.4 does not enter the fit, and moves the level by at most 0.03."""
     predictor = trained(600)

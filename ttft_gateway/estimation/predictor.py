@@ -35,7 +35,6 @@ _MEMORY_S: Final = 30.0
 _FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
 _REFIT: Final = 8  # new samples before the next fit; 500 count in it
-_YOUNG_SAMPLES: Final = 100  # fewer: one fold may make most of the fit, which then moves as far as the levels
 _REACH_TOKENS: Final = 4_000.0  # such a prompt is expected to double the base at most, until samples show more
 TTFT_MIN_S: Final = 1e-4  # so that logarithms and quotients are finite
 _PREDICTED_S_MAX: Final = 1e4  # a restored base above it is no TTFT
@@ -205,11 +204,6 @@ class Predictor:
         return [ttft_s for ttft_s, _, _ in self._first]
 
     @property
-    def is_young(self) -> bool:
-        """True while one fold may change all predictions."""
-        return self._samples < _YOUNG_SAMPLES
-
-    @property
     def has_fit(self) -> bool:
         """True if there were enough samples for a fit."""
         return self._samples >= _FIRST_SAMPLES
@@ -309,32 +303,10 @@ class Predictor:
             self._add_batch()
         self._raw.clear()
         if self._unfitted >= _REFIT:
-            self._refit()
+            self._coefficients = self._fit.solve_nonnegative(_REACH_TOKENS)
+            self._unfitted = 0
         self._due_s = self._folded_s + _FOLD_S
         self._set_law()
-
-    def _refit(self) -> None:
-        """Solve the fit.
-
-        A fold may make most of a young fit. Its samples have moved the levels already, so that the fit is scaled back:
-        predictions for the usual prompt stay.
-        """
-        before_s, is_young = self._usual_base_s, self._samples - self._unfitted < _YOUNG_SAMPLES
-        self._coefficients = self._fit.solve_nonnegative(_REACH_TOKENS)
-        self._unfitted = 0
-        if is_young:
-            self._scale(exp(_clipped(log(before_s / self._usual_base_s))))
-
-    def _scale(self, factor: float) -> None:
-        """Multiply the law by a factor."""
-        self._fit.scale(factor)
-        b, s, c = self._coefficients
-        self._coefficients = (factor * b, factor * s, factor * c)
-
-    @property
-    def _usual_base_s(self) -> float:
-        b, s, _ = self._coefficients
-        return max(TTFT_MIN_S, b + s * self.usual_tokens)
 
     def _restore_slowness(self, recorded: Mapping[str, SlownessState], now_s: float) -> None:
         """Go on with the tests, and avoid slow replicas as at their last attempts."""
@@ -450,7 +422,10 @@ class Predictor:
             return
         kept = _SLOW_KEPT if common > 0.0 else _QUICK_KEPT
         moved = (common - math.copysign(_USUAL, common)) * (1.0 - kept**samples)
-        self._scale(exp(moved))
+        factor = exp(moved)
+        self._fit.scale(factor)
+        b, s, c = self._coefficients
+        self._coefficients = (factor * b, factor * s, factor * c)
         for replica in self._levels:
             self._levels[replica] -= moved
 

@@ -129,14 +129,6 @@ class Window:
             self._roll(now_s)
         self._censored.add(x)
 
-    def add_all(self, events: Sequence[float], censored: Sequence[float], now_s: float) -> None:
-        """Add waits that ended, and waits that were given up, as of now."""
-        if now_s >= self._due_s:
-            self._roll(now_s)
-        for tally, samples in ((self._events, events), (self._censored, censored)):
-            tally.raw += samples
-            tally.fold()
-
     def take_new(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return the samples added since the last call, by bin: events and censored ones; none at the first call."""
         return self._events.take_new(), self._censored.take_new()

@@ -6,12 +6,12 @@ the times at which a plan is renewed. The pool decides which attempts add which 
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import msgspec
 
-from ttft_gateway.estimation.predictor import TTFT_MIN_S, Law, Predictor, PredictorState
-from ttft_gateway.estimation.window import SAMPLE_MIN, Window, WindowState
+from ttft_gateway.estimation.predictor import Predictor, PredictorState
+from ttft_gateway.estimation.window import Window, WindowState
 from ttft_gateway.hedging.calibration import Calibration, Expectation, Guard, Rescue
 from ttft_gateway.hedging.parameters import HedgeParameters
 from ttft_gateway.hedging.plan import FirstEvent, Plan, Policy, Survival, plan_adaptive, plan_fixed
@@ -23,8 +23,6 @@ _ANSWER_TOKENS: Final = 500.0  # a typical chat answer's p90, until there are an
 _ANSWERS_RENEW_S: Final = 5.0
 _SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; 3 % is reserved for their variance
 _HEDGE_DECAY: Final = 0.999  # of the counts with each first hedge
-_NEAR: Final = 10  # samples before and after one that show what was usual at its time
-_YOUNG_MAX: Final = 400  # samples that are kept while the predictor is young
 _SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool is slow, and earns credits more slowly,
 _SLOW_EARNING_MIN: Final = 1 / 3  # but a large budget at least at this rate
 Counts = Mapping[int, int]
@@ -55,16 +53,6 @@ class ReplicaWindows(msgspec.Struct, frozen=True):
 
     ttft: WindowState | None
     ttfb: WindowState | None
-
-
-class _Sample(NamedTuple):
-    """A wait for a first token; `is_event` is False if it was given up."""
-
-    replica: str
-    waited_s: float
-    uncached: float
-    pending: float
-    is_event: bool
 
 
 class SecondHedges:
@@ -117,9 +105,6 @@ class Learning:
         self._answers_due_s = -math.inf
         self._contents = 0  # first contents so far
         self._samples = 0  # ratios since the last plan
-        # The samples of `ratios` while the predictor is young; None afterwards, and for policies without predictions.
-        self._young: list[_Sample] | None = [] if self._policy is _ADAPTIVE else None
-        self._young_law: Law | None = None  # the law that the last plan had, at least
         self._early_renewal = math.inf  # new ratios that renew the plan before its time: they double the window
         self.restored_age_s: float | None = None
         self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive plan under ""
@@ -130,7 +115,6 @@ class Learning:
         self.predictor, self.ratios, self.second_hedges = old.predictor, old.ratios, old.second_hedges
         self.answer_tokens, self._answers, self._contents = old.answer_tokens, old._answers, old._contents
         self.restored_age_s = old.restored_age_s
-        self._young, self._young_law = old._young if self._policy is _ADAPTIVE else None, old._young_law
         self.calibration, self.rescues = old.calibration, old.rescues
         self.ttft |= {name: old.ttft[name] for name in stay}
         self.ttfb |= {name: old.ttfb[name] for name in stay}
@@ -147,7 +131,6 @@ class Learning:
         self.ttft = {name: self._window() for name in self.ttft}
         self.calibration, self.rescues = Calibration(), Guard()
         self._contents = self._samples = 0
-        self._young = [] if self._policy is _ADAPTIVE else None
         self._early_renewal = math.inf
         self._plans.clear()
         self._due_s.clear()
@@ -191,7 +174,7 @@ class Learning:
             predictor.forget(name)
         ratios, answers = window(state.ratios), window(state.answers)
         each = {name: (window(recorded.ttft), window(recorded.ttfb)) for name, recorded in windows.items()}
-        self.predictor, self.ratios, self._answers, self._young = predictor, ratios, answers, None
+        self.predictor, self.ratios, self._answers = predictor, ratios, answers
         self.ttft |= {name: ttft for name, (ttft, _) in each.items()}
         self.ttfb |= {name: ttfb for name, (_, ttfb) in each.items()}
         self.answer_tokens = answers.quantile(0.9, now_s) or _ANSWER_TOKENS
@@ -210,70 +193,22 @@ class Learning:
             return 1.0
         return max(_SLOW_LEVEL / level, _SLOW_EARNING_MIN * (1.0 - self._thrift))
 
-    def add_content(
-        self,
-        replica: str,
-        ttft_s: float,
-        predicted_s: float | None,
-        now_s: float,
-        uncached: float = 0.0,
-        pending: float = 0.0,
-    ) -> None:
-        """Add a first token that arrived after `ttft_s`, with the prediction and its tokens."""
+    def add_content(self, replica: str, ttft_s: float, predicted_s: float | None, now_s: float) -> None:
+        """Add a first token that arrived after `ttft_s`."""
         self._contents += 1
         if self._records_ttft:
             self.ttft[replica].add_event(ttft_s, now_s)
         if predicted_s is not None:
             self._samples += 1
             self.ratios.add_event(ttft_s / predicted_s, now_s)
-            if self._young is not None:
-                self._add_young(_Sample(replica, ttft_s, uncached, pending, True), now_s)
 
-    def add_given_up(
-        self,
-        replica: str,
-        waited_s: float,
-        predicted_s: float | None,
-        now_s: float,
-        uncached: float = 0.0,
-        pending: float = 0.0,
-    ) -> None:
+    def add_given_up(self, replica: str, waited_s: float, predicted_s: float | None, now_s: float) -> None:
         """Add an attempt that was cancelled or timed out before first content."""
         if self._records_ttft:
             self.ttft[replica].add_censored(waited_s, now_s)
         if predicted_s is not None:
             self._samples += 1
             self.ratios.add_censored(waited_s / predicted_s, now_s)
-            if self._young is not None:
-                self._add_young(_Sample(replica, waited_s, uncached, pending, False), now_s)
-
-    def _add_young(self, sample: _Sample, now_s: float) -> None:
-        assert self._young is not None
-        self._young.append(sample)
-        if len(self._young) >= _YOUNG_MAX:
-            self._relate(now_s)
-            self._young = None
-
-    def _relate(self, now_s: float) -> None:
-        """Make the ratios of the first samples again, by the present law and by what was usual at their time.
-
-        The predictions of that time were guesses, and a server may be slow until its caches are warm: its first answers
-        are no stragglers.
-        """
-        self._young_law = law = self.predictor.law(now_s)
-        if not self._young or law is None:
-            return
-        (b, s, c), levels = law
-        waits = [
-            waited_s / max(TTFT_MIN_S, levels.get(replica, 1.0) * (b + s * uncached + c * pending))
-            for replica, waited_s, uncached, pending, _ in self._young
-        ]
-        found: tuple[list[float], list[float]] = [], []
-        for place, wait in enumerate(waits):
-            near = sorted(waits[max(0, place - _NEAR) : place + _NEAR + 1])
-            found[self._young[place].is_event].append(wait / max(SAMPLE_MIN, near[len(near) // 2]))
-        self.ratios = self._window()
-        self.ratios.add_all(found[True], found[False], now_s)
 
     def put(self, ratios: tuple[Counts, Counts], answers: Counts, contents: int, now_s: float) -> None:
         """Add what other gateways have learned.
@@ -285,20 +220,14 @@ class Learning:
         """
         self._contents += contents
         if any(ratios):
-            if self._young is not None:
-                self._relate(now_s)
-                self._young = None
             self.ratios.put(*ratios, now_s)
             self._samples += sum(ratios[0].values()) + sum(ratios[1].values())
         if answers:
             self._answers.put(answers, {}, now_s)
             self._renew_answers(now_s)
 
-    def take_new(self, now_s: float) -> tuple[tuple[Counts, Counts], Counts]:
+    def take_new(self) -> tuple[tuple[Counts, Counts], Counts]:
         """Return the ratios and the answers since the last call, by bin; see `put`."""
-        if self._young is not None:  # what others have is not changed afterwards
-            self._relate(now_s)
-            self._young = None
         return self.ratios.take_new(), self._answers.take_new()[0]
 
     def add_hedge(self, expected: Expectation | Rescue | None, ran_s: float, *, won: bool) -> None:
@@ -339,11 +268,7 @@ class Learning:
         if policy is _STATIC:
             return plan_fixed(policy, self._settings.static_delay_s)
         key = "" if policy is _ADAPTIVE else replica
-        if (
-            now_s >= self._due_s.get(key, -math.inf)
-            or self._samples >= self._early_renewal
-            or (self._young is not None and self.predictor.law(now_s) is not self._young_law)
-        ):
+        if now_s >= self._due_s.get(key, -math.inf) or self._samples >= self._early_renewal:
             plan = self._adaptive(now_s) if policy is Policy.ADAPTIVE else self._quantile(replica, now_s)
             self._plans[key] = plan
             if plan is not None:  # the first plan is made as soon as possible
@@ -363,12 +288,7 @@ class Learning:
         last = self._plans.get("")
         sample_count = self.ratios.count(now_s)
         if not sample_count or (last is not None and self._samples < _RENEW_SHARE * sample_count):
-            self._young_law = self.predictor.law(now_s)
             return last
-        if self._young is not None:
-            self._relate(now_s)
-            if not self.predictor.is_young:
-                self._young = None
         self._samples, self._early_renewal = 0, sample_count
         budget, hedges = self._settings.budget, self._settings.max_hedges
         if budget <= 0:

@@ -545,8 +545,7 @@ class Pool:
             name = attempt.replica.name
             if not forecast.cold:
                 learning.predictor.add(name, ttft_s, forecast.uncached, forecast.pending, now_s)
-            predicted_s = None if forecast.cold else forecast.ttft_s
-            learning.add_content(name, ttft_s, predicted_s, now_s, forecast.uncached, forecast.pending)
+            learning.add_content(name, ttft_s, None if forecast.cold else forecast.ttft_s, now_s)
             if self.bills is not None:
                 self.bills.add_content(name, ttft_s, forecast.uncached, now_s)
 
@@ -581,8 +580,7 @@ class Pool:
             load.stalls.given_up(forecast.number, now_s)
             if not forecast.cold:
                 self.learning.predictor.add_late(name, waited_s, forecast.uncached, forecast.pending, now_s)
-            predicted_s = None if forecast.cold else forecast.ttft_s
-            self.learning.add_given_up(name, waited_s, predicted_s, now_s, forecast.uncached, forecast.pending)
+            self.learning.add_given_up(name, waited_s, None if forecast.cold else forecast.ttft_s, now_s)
             if self.bills is not None:
                 self.bills.add_given_up(name, waited_s, forecast.uncached, now_s)
         else:
