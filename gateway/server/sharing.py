@@ -66,7 +66,9 @@ class Sharing:
         self._asker = Asker(engine, self._fleet, loop, runtime.rand, self._on_away, self._on_back, self._on_error)
         self._asker.ticks.append(self.limits.tick)
         self._switches = SwitchExchange(self._apply)
-        self.sync = Sync(engine, loop.time, loop.call_later, runtime.rand, on_error=self._on_error)
+        self.sync = Sync(
+            engine, loop.time, loop.call_later, runtime.rand, engine.batch_exchanges, on_error=self._on_error
+        )
 
     def use(self, models: Iterable[Model], ledgers: Mapping[str, Ledger]) -> None:
         """Exchange these models and quotas from now on, after a start or a reload."""

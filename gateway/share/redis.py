@@ -74,6 +74,7 @@ class RedisEngine:
 
     kind = "redis"
     carries_switches = True
+    batch_exchanges = 240  # the server takes a fixed time for each batch
 
     def __init__(
         self,

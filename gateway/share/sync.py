@@ -1,11 +1,12 @@
-"""Exchanges state between gateways at regular times: one batch of asks for up to 30 pools, and one timer.
+"""Exchanges state between gateways at regular times: one batch of asks for many pools, and one timer.
 
 Nothing here waits, and no request does: the state of the others is put where routing and learning read it. An exchange
 decides what it asks and what it does without answers; a bug in one of them costs the others nothing. The period grows
 with the number of gateways and the bytes of their batches, so that they use at most about half of a core of the engine,
 and each gateway at most about 30 kB/s, unless loads would become too old. It also grows with the time to a reply: if
-the engine is slower than expected, all gateways ask less often. With more pools there are several batches, with a turn
-of the event loop between two: a thousand pools in one would hold the loop for 20 ms.
+the engine is slower than expected, all gateways ask less often. Many pools are asked and answered over several turns
+of the event loop, and in several batches: a thousand in one turn would hold the loop for 50 ms. A batch is larger for
+Redis, which takes a fixed time for each, than for the supervisor of a host.
 
 Units: seconds of the clock that the caller passes.
 """
@@ -30,7 +31,7 @@ _JITTER: Final = 0.1  # of the period, so that gateways do not ask at the same t
 _SWITCHES_S: Final = 0.4  # between two asks for switches, so that a switch reaches all gateways within a second
 _STORED_S: Final = 7 * 86_400.0  # time until the engine drops a switch
 _OWN_MAX: Final = 1_024  # names
-BATCH_EXCHANGES: Final = 60  # in a batch: loads and samples of 30 pools, about 1 ms
+_TURN_EXCHANGES: Final = 60  # loads and samples of 30 busy pools, 1 to 2 ms
 
 
 class Exchange(Protocol):
@@ -54,6 +55,24 @@ class Timer(Protocol):
         """Do not call."""
 
 
+class _Round:
+    """One exchange of all pools.
+
+    Attributes:
+        collected: number of exchanges that have been asked for their asks.
+        batch: exchanges and asks that are not sent yet.
+        sent: number of batches.
+        open: numbers of the batches that have no reply yet, or one that is being taken in.
+    """
+
+    def __init__(self, exchanges: Sequence[Exchange], period_s: float) -> None:
+        self.exchanges = exchanges
+        self.period_s = period_s
+        self.collected = self.sent = 0
+        self.batch: list[tuple[Exchange, Sequence[Ask]]] = []
+        self.open: set[int] = set()
+
+
 class Sync:
     """The timer and the batches of one gateway.
 
@@ -61,6 +80,7 @@ class Sync:
         now: returns the time.
         call_later: calls a function after a time.
         rand: returns uniform random numbers in [0, 1).
+        batch_exchanges: number of exchanges that fill a batch.
         period_s: shortest time between two batches.
         on_error: called with an exception of an exchange, which is skipped once; None to raise it.
 
@@ -76,6 +96,7 @@ class Sync:
         now: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
         rand: Callable[[], float],
+        batch_exchanges: int,
         period_s: float = PERIOD_S,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
@@ -87,10 +108,11 @@ class Sync:
         self._call_later = call_later
         self._rand = rand
         self._period_s = period_s
+        self._batch_exchanges = batch_exchanges
         self._on_error = on_error
         self._timer: Timer | None = None
         self._asked_s = float("-inf")
-        self._open: set[int] = set()  # numbers of the last batches that have no reply yet
+        self._round: _Round | None = None  # the last one
         self._batches = 1  # of the last exchange
         self._bytes = 0.0  # mean of the last batches
         self._reply_times_s: deque[float] = deque(maxlen=_REPLIES)
@@ -113,59 +135,70 @@ class Sync:
 
     def stop(self) -> None:
         """End the exchange; the engine stays open."""
-        self._open = set()
+        self._round = None
         if self._timer is not None:
             self._timer.cancel()
 
     def exchange(self) -> None:
-        """Send one batch, or several of which each is sent in a turn of its own; nothing while a reply is awaited."""
-        now_s = self._now()
-        if self._open and now_s < self._asked_s + LOST_S:
+        """Send one batch, or several with many pools; nothing while a reply is awaited or taken in."""
+        now_s, last = self._now(), self._round
+        if last is not None and last.open and now_s < self._asked_s + LOST_S:
             return
-        self._asked_s, self._open = now_s, set()
-        self._send(list(self.exchanges), 0, 0, self.period_s, self._open)
+        self._asked_s, self._round = now_s, _Round(list(self.exchanges), self.period_s)
+        self._step(self._round)
 
-    def _send(self, exchanges: Sequence[Exchange], begin: int, sent: int, period_s: float, waiting: set[int]) -> None:
-        """Send the batch of some exchanges, and later of the next ones, unless the exchange has begun again.
-
-        Args:
-            sent: number of batches before this one.
-            waiting: numbers of the batches that have no reply yet.
-        """
-        if self._open is not waiting:
+    def _step(self, this: "_Round") -> None:
+        """Collect the asks of some exchanges, send them if they fill a batch, and go on in the next turn."""
+        if self._round is not this:
             return
-        now_s, end = self._now(), begin + BATCH_EXCHANGES
-        batch = [(exchange, self._asks(exchange, now_s, period_s)) for exchange in exchanges[begin:end]]
+        now_s, end = self._now(), this.collected + _TURN_EXCHANGES
+        this.batch += [(each, self._asks(each, now_s, this.period_s)) for each in this.exchanges[this.collected : end]]
+        this.collected = end
+        is_last = end >= len(this.exchanges)
+        if is_last or len(this.batch) >= self._batch_exchanges:
+            self._send(this)
+        if is_last:
+            self._batches = max(1, this.sent)
+        else:
+            self._call_later(0.0, lambda: self._step(this))
+
+    def _send(self, this: "_Round") -> None:
+        batch, this.batch = this.batch, []
         asks = [ask for _, own_asks in batch for ask in own_asks]
+        if not asks:
+            return
+        number, sent_s = this.sent, self._now()
+        this.sent += 1
+        this.open.add(number)
 
         def answered(reply: Reply | None) -> None:
-            if self._open is waiting and begin in waiting:
-                waiting.remove(begin)
-                self._reply_times_s.append(self._now() - now_s)
-                if reply is not None and len(reply.answers) == len(asks):
-                    self._put(batch, reply)
+            if self._round is not this or number not in this.open:
+                return
+            self._reply_times_s.append(self._now() - sent_s)
+            if reply is None or len(reply.answers) != len(asks):
+                this.open.remove(number)
+                return
+            self.processes, self.answered_s = max(1, reply.processes), self._now()
+            self._bytes += _BATCH_WEIGHT * (reply.size_bytes - self._bytes)
+            answers = iter(reply.answers)
+            self._put(this, number, [(each, [next(answers) for _ in own_asks]) for each, own_asks in batch])
 
-        if asks:
-            waiting.add(begin)
-            sent += 1
-            self._engine.ask(asks, answered)
-        if end < len(exchanges):
-            self._call_later(0.0, lambda: self._send(exchanges, end, sent, period_s, waiting))
-        else:
-            self._batches = max(1, sent)
+        self._engine.ask(asks, answered)
 
-    def _put(self, batch: Sequence[tuple[Exchange, Sequence[Ask]]], reply: Reply) -> None:
-        self.processes, self.answered_s, start = max(1, reply.processes), self._now(), 0
-        self._bytes += _BATCH_WEIGHT * (reply.size_bytes - self._bytes)
-        for exchange, asks in batch:
-            end = start + len(asks)
-            answers = reply.answers[start:end]
-            if asks and not any(isinstance(answer, Lost) for answer in answers):
+    def _put(self, this: "_Round", number: int, answered: Sequence[tuple[Exchange, Sequence[Answer]]]) -> None:
+        """Pass the answers on to some exchanges, and go on in the next turn; then the batch is over."""
+        if self._round is not this:
+            return
+        for exchange, answers in answered[:_TURN_EXCHANGES]:
+            if answers and not any(isinstance(answer, Lost) for answer in answers):
                 try:
                     exchange.answered(answers, self.answered_s)
                 except Exception as error:
                     self._failed(error)
-            start = end
+        if rest := answered[_TURN_EXCHANGES:]:
+            self._call_later(0.0, lambda: self._put(this, number, rest))
+        else:
+            this.open.remove(number)
 
     def _asks(self, exchange: Exchange, now_s: float, period_s: float) -> Sequence[Ask]:
         try:

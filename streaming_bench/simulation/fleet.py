@@ -130,7 +130,7 @@ class Gateways:
         if fleet.share_s is None:
             return None
         engine = _HubEngine(loop, hub, name, fleet.delay_s)
-        return Sync(engine, loop.time, loop.call_later, self._rng.random, fleet.share_s)
+        return Sync(engine, loop.time, loop.call_later, self._rng.random, 60, fleet.share_s)
 
 
 class _HubEngine:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from defaults import default_hedging
 from gateway.share.messages import Answered, Ask
 from gateway.share.pools import exchanges_of
-from gateway.share.redis import LIBRARY
+from gateway.share.redis import LIBRARY, RedisEngine
 from gateway.share.server_rows import ServerRows
 from gateway.share.sync import Sync
 from gateway.share.wire import pack, unpack
@@ -111,7 +111,7 @@ class _Gateway:
             for pool in range(crowd.pools)
         ]
         self.now_s, self.batches, self.calls, self.own_s = 0.0, 0, 0, 0.0
-        self.sync = Sync(self, lambda: self.now_s, _at_once, rand.random)
+        self.sync = Sync(self, lambda: self.now_s, _at_once, rand.random, RedisEngine.batch_exchanges)
         self.sync.exchanges = exchanges_of([([pool], RetryBudget()) for pool in self._pools], {})
         self._traffic, self._name, self._client, self._rand = crowd.traffic, name, client, rand
         self._rows = ServerRows()

@@ -114,6 +114,7 @@ class Engine:
     fault = ""
     is_rejected = False
     carries_switches = True
+    batch_exchanges = 240
 
     def __init__(self, hub: SwitchingHub, process: str) -> None:
         self._hub = hub

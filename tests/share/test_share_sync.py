@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import groupby
 
 import pytest
 
 from gateway.share.messages import Answer, Answered, Ask, Reply, SwitchesAsk
-from gateway.share.sync import BATCH_EXCHANGES, BATCH_S, BYTE_S, CORE_SHARE, Sync
+from gateway.share.sync import BATCH_S, BYTE_S, CORE_SHARE, Sync
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from switching_hub import SwitchingHub
+
+BATCH_EXCHANGES = 120  # two turns
 
 
 class Scripted:
@@ -57,7 +60,7 @@ def run(engine: Scripted, lasts_s: float, part: Part | None = None) -> list[floa
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5)
+        sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5, BATCH_EXCHANGES)
         sync.exchanges = [part or Part()]
         sync.start()
         await asyncio.sleep(lasts_s)
@@ -134,7 +137,7 @@ def test_many_exchanges_go_in_several_batches() -> None:
 
     async def main() -> list[int]:
         loop = asyncio.get_running_loop()
-        sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5)
+        sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5, BATCH_EXCHANGES)
         sync.exchanges = parts
         sync.start()
         await asyncio.sleep(0.05)
@@ -151,15 +154,49 @@ def test_many_exchanges_go_in_several_batches() -> None:
     assert all(part.got for part in parts)
 
 
+def test_a_batch_is_made_and_taken_in_over_several_turns() -> None:
+    """In one turn of the loop, at most sixty exchanges ask or are answered, whatever the size of a batch."""
+    log: list[str] = []
+
+    class Logged(Part):
+        def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
+            log.append("asked")
+            return super().asks(now_s, period_s)
+
+        def answered(self, answers: Sequence[Answer], now_s: float) -> None:
+            log.append("answered")
+            super().answered(answers, now_s)
+
+    async def main() -> list[int]:
+        loop, engine = asyncio.get_running_loop(), Scripted()
+        engine.delay_s = 0.0
+        sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5, BATCH_EXCHANGES)
+        sync.exchanges = parts = [Logged() for _ in range(3 * BATCH_EXCHANGES)]
+        sync.start()
+        for _ in range(40):
+            log.append("turn")
+            await asyncio.sleep(0)
+        sync.stop()
+        assert [len(batch[1]) for batch in engine.batches] == [BATCH_EXCHANGES] * 3
+        return [len(part.got) for part in parts]
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(main()) == [1] * 3 * BATCH_EXCHANGES
+    each = [list(group) for is_turn, group in groupby(log, "turn".__eq__) if not is_turn]
+    assert {(turn.count("asked") <= 60, turn.count("answered") <= 60) for turn in each} == {(True, True)}
+
+
 def test_an_exchange_that_ends_sends_no_further_batch() -> None:
     """`stop` between two batches is the end."""
     engine = Scripted()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5)
+        sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5, BATCH_EXCHANGES)
         sync.exchanges = [Part() for _ in range(2 * BATCH_EXCHANGES + 5)]
         sync.start()
+        while not engine.batches:
+            await asyncio.sleep(0)
         sync.stop()
         await asyncio.sleep(1.0)
 

@@ -86,6 +86,7 @@ class HostedEngine:
 
     kind = "hub"
     carries_switches = False
+    batch_exchanges = 60
     fault = ""
     is_rejected = False
 
