@@ -84,6 +84,20 @@ def test_a_short_program_can_hedge_its_first_late_requests() -> None:
         assert hedged[0] <= sum(bench.request(0.2, 0.005) for _ in range(20)) <= hedged[1]
 
 
+def test_the_first_answer_of_an_address_is_not_learned() -> None:
+    """It waits for a connection and for code that runs for the first time, and predicts no other answer."""
+    bench = Bench()
+    predicted_s = []
+    for first_s in (0.6, 0.1, 0.1, 0.1, 0.1):
+        bench.request(first_s)
+        race = bench.hedger.race(chat())
+        forecast = race.begin().forecast
+        race.close()
+        predicted_s.append(forecast and forecast.ttft_s)
+    assert predicted_s[0] is None
+    assert {round(each, 3) for each in predicted_s if each} == {0.1}
+
+
 def test_the_percentile_policy_waits_for_its_percentile() -> None:
     """With `percentile`, a backup is sent after this quantile of recent times."""
     bench = Bench(HedgeConfig(policy="percentile", percentile=0.8, budget_percent=100.0))

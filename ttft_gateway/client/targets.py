@@ -3,6 +3,7 @@
 Facts about providers are the gateway's (`ttft_gateway.apis.catalog`), found by host name.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -228,7 +229,12 @@ def populate(asked: Asked, config: HedgeConfig, parameters: HedgeParameters, tar
             unique = f"{label} #{number}"
             replicas.append(_replica(unique, kind_of(origin), origin, config, is_llm=is_llm))
             found[unique] = None, label
-    return Population(Pool(name, replicas, parameters), found)
+    pool = Pool(name, replicas, parameters)
+    for load in pool.loads.of.values():
+        load.cold_until_s = (
+            math.inf
+        )  # its first answer waits for a connection, and for code that runs for the first time
+    return Population(pool, found)
 
 
 def teach(pool: Pool, times: Sequence[tuple[str, float, float]]) -> None:
