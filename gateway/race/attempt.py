@@ -23,9 +23,7 @@ from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
 PREAMBLE_BYTES_MAX = 256 * 1024  # besides what repeats the request
-_REPEATED = (
-    8  # times the request's bytes: Responses repeat instructions and tools in up to three events, and may escape
-)
+_REPEATED = 8  # times the request's bytes: Responses repeat instructions in up to three events, and may escape
 _LONG_GAP_S = 0.5  # between two events; shorter ones need no guard
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
 _REQUEST_ID_HEADERS = frozenset({b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id"})
