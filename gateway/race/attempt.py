@@ -23,6 +23,7 @@ from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
 PREAMBLE_BYTES_MAX = 256 * 1024  # besides what repeats the request
+_REPEATED_BYTES_MAX = 16 * 1024 * 1024  # of it
 _REPEATED = 8  # times the request's bytes: Responses repeat instructions in up to three events, and may escape
 _LONG_GAP_S = 0.5  # between two events; shorter ones need no guard
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
@@ -176,7 +177,7 @@ class Attempt:
 
     def open(self, call: Call) -> None:
         """Send the request."""
-        self._held_bytes_max = PREAMBLE_BYTES_MAX + _REPEATED * len(call.body)
+        self._held_bytes_max = PREAMBLE_BYTES_MAX + min(_REPEATED * len(call.body), _REPEATED_BYTES_MAX)
         self._stream = self.replica.endpoint.open(call, self)
 
     def forward(self, write: Callable[[bytes], None], sent_events: SentEvents | None = None) -> None:
