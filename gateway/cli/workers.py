@@ -22,9 +22,9 @@ from gateway.server.hot_restart import Predecessor
 from gateway.server.http_server import name_of
 from gateway.server.process import Addresses
 from gateway.server.reloads import Reread
+from gateway.server.sockets import next_owner
 
 _CGROUPS = Path("/sys/fs/cgroup")
-_OUTLIVES_S = 15.0  # after the top process was killed: the next gateway has then started, also on a busy host
 
 
 def serve_with_workers(
@@ -62,14 +62,15 @@ def serve_with_workers(
     admin = None if settings.admin_listen is None else bind(settings.admin_listen, before.inherited)
     before.inherited.close_rest()
     address, lock, board = name_of(public), lock_file(), Board(count)
-    outlives_s = _OUTLIVES_S if before.inherited.are_held else 0.0  # a new socket must be free for the next gateway
+    # a socket of this gateway must be free for the next one
+    has_next = next_owner(public.dup()) if before.inherited.are_held else None
 
     def supervisor(control: socket.socket, state: int | None) -> int:
         gc.disable()  # until the process is ready
         member = Member(None, count, shared_memory_reader(), lock)
         before = None if state is None else read_state(state)
         try:
-            given = Given(member, address, admin, control, board, before, outlives_s)
+            given = Given(member, address, admin, control, board, before, has_next)
             return run_until_end(supervise(settings, given, on_ready, meanwhile, reread), lock)
         except StartFailed as error:
             fail(str(error))
@@ -78,7 +79,7 @@ def serve_with_workers(
     def worker(number: int, control: socket.socket) -> int:
         gc.disable()
         member = Member(number, count, shared_memory_reader(), lock)
-        return run_until_end(work(Forked(member, public, control, board, outlives_s)), lock)
+        return run_until_end(work(Forked(member, public, control, board, has_next)), lock)
 
     gc.enable()
     code = Top(

@@ -48,16 +48,18 @@ class Predecessor:
         self.inherited = inherited or Inherited()
 
     def report_ready(self) -> None:
-        """Let the old process drain; end this one if the old process has ended, and with it its replacement."""
-        if self._sock is None:
-            return
-        try:
-            with self._sock:
-                self._sock.send(b"r")
-        except OSError:
-            logging.getLogger(__name__).warning("the process that this one was to replace has ended; this one ends")
-            os.kill(os.getpid(), signal.SIGTERM)
-        self._sock = None
+        """Let the old processes drain; end this one if the process that it was to replace has ended before."""
+        if self._sock is not None:
+            try:
+                with self._sock:
+                    self._sock.send(b"r")
+            except OSError:
+                logging.getLogger(__name__).warning("the process that this one was to replace has ended; this one ends")
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            finally:
+                self._sock = None
+        self.inherited.own()
 
 
 def predecessor(environ: MutableMapping[str, str]) -> Predecessor:

@@ -1,12 +1,16 @@
 """The listening sockets of a process: those that it inherits, or new ones.
 
 A service manager passes sockets as sd_listen_fds(3) describes (socket activation). A process that is replaced passes
-its sockets to the next one (hot_restart.py). An inherited socket is used for the address that it has. No units.
+its sockets to the next one (hot_restart.py). An inherited socket is used for the address that it has.
+
+Every process with a socket of a service manager sees the owner of the socket, fcntl(2) F_SETOWN: the gateway that was
+ready last. Processes that have lost their main process accept until there is another owner. No units.
 """
 
+import fcntl
 import os
 import socket
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Final
 
 from gateway.config.values import Address
@@ -35,6 +39,7 @@ class Inherited:
         self, sockets: Sequence[socket.socket] = (), *, is_strict: bool = False, are_held: bool = False
     ) -> None:
         self._sockets = list(sockets)
+        self._used: list[socket.socket] = []
         self._is_strict = is_strict
         self.are_held = are_held
 
@@ -52,9 +57,16 @@ class Inherited:
             own = sock.getsockname()
             if own[0] == host and port in (0, own[1]):
                 self._sockets.remove(sock)
+                self._used.append(sock)
                 set_options(sock)
                 return sock
         return listening(address, found)
+
+    def own(self) -> None:
+        """Become the owner of the sockets in use; this process is ready."""
+        for sock in self._used:
+            if sock.fileno() >= 0:  # else the process has begun to stop
+                fcntl.fcntl(sock, fcntl.F_SETOWN, os.getpid())
 
     def close_rest(self) -> None:
         """Close the sockets that no address uses.
@@ -69,6 +81,12 @@ class Inherited:
         if names and self._is_strict:
             text = f"the service manager passes a socket at {names[0]}, which is neither `listen` nor `admin_listen`"
             raise InheritError(f"{text}; write the same address in both")
+
+
+def next_owner(sock: socket.socket) -> Callable[[], bool]:
+    """Return a function that returns True once a socket has another owner than this process."""
+    own = os.getpid()
+    return lambda: fcntl.fcntl(sock, fcntl.F_GETOWN) not in (0, own)  # 0: the owner has ended, or there was none
 
 
 def from_manager(environ: MutableMapping[str, str]) -> Inherited:

@@ -17,11 +17,14 @@ Units: seconds, bytes.
 import asyncio
 import itertools
 import logging
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Final, Generic, Literal, TypeVar, cast
 
 import msgspec
+
+from gateway.server.hot_restart import READY_S_MAX
 
 FRAME_BYTES_MAX: Final = 64_000_000  # the last message of a worker with thousands of models
 ANSWER_BYTES_MAX: Final = 256_000_000  # of all parts; the counts of 10,000 models have 20 MB
@@ -31,6 +34,7 @@ SLICE_BYTES: Final = 4_000  # of frames that are handled in one turn of the loop
 _LENGTH_BYTES: Final = 4
 _PACKET_BYTES_MAX: Final = 4096
 _DESCRIPTORS_MAX: Final = 1  # with a packet
+_LOOK_S: Final = 0.1  # between two looks for the next gateway
 
 Reply = Callable[[bytes | None], object]
 """Receives the answer of a call; None if there is none: the deadline is over, the method failed, the channel ended."""
@@ -346,8 +350,8 @@ class Control(Generic[_M]):
         sock: connected to the top process.
         kind: class of the messages.
         on_message: receives each message, with the descriptors that came with it.
-        on_end: called when the top process has ended.
-        outlives_s: time from the end of the top process to that call.
+        on_end: called after the end of the top process, with SIGUSR2 if the next gateway is ready, else with None.
+        has_next: returns True once the next gateway is ready, for which that call waits, for a time; None for no wait.
     """
 
     def __init__(
@@ -355,11 +359,11 @@ class Control(Generic[_M]):
         sock: socket.socket,
         kind: type[_M],
         on_message: Callable[[_M, list[int]], object],
-        on_end: Callable[[], object],
-        outlives_s: float,
+        on_end: Callable[[signal.Signals | None], object],
+        has_next: Callable[[], bool] | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._outlives_s = outlives_s
+        self._has_next = has_next
         self._ending: asyncio.TimerHandle | None = None
         self._sock = sock
         self._decode = msgspec.msgpack.Decoder(kind).decode
@@ -396,6 +400,14 @@ class Control(Generic[_M]):
             content, descriptors = b"", []
         if not content:
             self._loop.remove_reader(self._sock.fileno())
-            self._ending = self._loop.call_later(self._outlives_s, self._on_end)
+            self.outlive(self._loop.time() + READY_S_MAX)
             return
         self._on_message(self._decode(content), descriptors)
+
+    def outlive(self, until_s: float) -> None:
+        """Go on without the top process until the next gateway is ready, or is late."""
+        is_replaced = self._has_next is not None and self._has_next()
+        if is_replaced or self._has_next is None or self._loop.time() >= until_s:
+            self._on_end(signal.SIGUSR2 if is_replaced else None)
+        else:
+            self._ending = self._loop.call_later(_LOOK_S, self.outlive, until_s)

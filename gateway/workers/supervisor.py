@@ -75,7 +75,7 @@ class Given(NamedTuple):
         control: socket to the top process.
         board: beats and connections of all processes.
         state: state of the supervisor before this one; None for the first one.
-        outlives_s: time for which the gateway serves without the top process.
+        has_next: see `Control`.
     """
 
     member: Member
@@ -84,7 +84,7 @@ class Given(NamedTuple):
     control: socket.socket
     board: Board
     state: GroupState | None
-    outlives_s: float
+    has_next: Callable[[], bool] | None
 
 
 async def supervise(
@@ -159,9 +159,7 @@ class Supervisor:
             self._observers.dropped,
         )
         runtime = Runtime(self._loop, emit, random.Random().random, TimerQueue(self._loop))
-        self._control = Control(
-            given.control, ToSupervisor, self._on_message, lambda: self._put_signal(None), given.outlives_s
-        )
+        self._control = Control(given.control, ToSupervisor, self._on_message, self._put_signal, given.has_next)
         self._state = StateKeeper(self._control, self._read_state)
         self._switches = GroupSwitches(self._group, self._model_names, emit, self._state.changed)
         self._tokens = GroupTokens(self._group, tasks, runtime, self._state.changed)

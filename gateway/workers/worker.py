@@ -2,8 +2,8 @@
 
 Its settings, its learned state and all commands come through a channel from the supervisor; signals belong to the top
 process. A worker serves on when the supervisor disappears, and gets a channel to the next one from the top process.
-When the top process disappears, the worker drains and ends; it accepts for a while before if a service manager, which
-then starts the next gateway, holds the listening socket, too. Units: seconds.
+When the top process disappears, the worker drains and ends; if a service manager holds the listening socket, too, the
+worker accepts before until the next gateway is ready. Units: seconds.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from gateway.server.http_server import (
 )
 from gateway.server.learned_state import Restored
 from gateway.server.model_parts import Tune
-from gateway.server.process import ExitReport, end, finish, sweep
+from gateway.server.process import READINESS_LEAD_S, ExitReport, end, finish, sweep
 from gateway.server.redis_share import open_redis, wait_for_redis
 from gateway.server.reloads import reload_fault
 from gateway.server.topology import Topology
@@ -77,14 +77,14 @@ class Forked(NamedTuple):
         listen: listening socket of the public address.
         control: socket to the top process.
         board: beats and connections of all processes.
-        outlives_s: time for which the worker accepts without the top process.
+        has_next: see `Control`.
     """
 
     member: Member
     listen: socket.socket
     control: socket.socket
     board: Board
-    outlives_s: float
+    has_next: Callable[[], bool] | None
 
 
 async def work(forked: Forked, tune: Tune | None = None) -> ExitReport:
@@ -135,6 +135,14 @@ class _Commands:
         self.draining.set()
         self.finishing.set()
 
+    def on_top_end(self, replaced: signal.Signals | None) -> None:
+        """Drain without the top process; if a new gateway has the addresses, as in a hot restart."""
+        if replaced is None:
+            self.drain_alone()
+            return
+        self._replaced()
+        asyncio.get_running_loop().call_later(READINESS_LEAD_S, self.finishing.set)
+
     def handlers(self) -> dict[str, Handler]:
         """Return the methods for the supervisor."""
         return {
@@ -173,7 +181,7 @@ class _Link:
         self._ended = asyncio.Event()
         self._ended.set()
         self._connecting = asyncio.Lock()
-        self._control = Control(forked.control, ToWorker, self._on_message, commands.drain_alone, forked.outlives_s)
+        self._control = Control(forked.control, ToWorker, self._on_message, commands.on_top_end, forked.has_next)
         self._control.start()
 
     async def begin(self) -> Begin | None:

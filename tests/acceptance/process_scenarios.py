@@ -20,13 +20,14 @@ from typing import Final, NamedTuple
 import simulated_sockets
 from checkout import ROOT
 from passed_sockets import passing
-from spawned import request, until
+from spawned import children, is_running, request, until
 from worker_site import ended
 
 STREAMS: Final = 40
 STOPPED_S: Final = 45.0
 RESTARTS: Final = 10
 RELOADS: Final = 8
+LATE_START_S: Final = 20.0  # of the next gateway, as on a busy machine
 _CONNECTS_PER_S: Final = 40
 _KEPT: Final = 12  # connections that are kept
 _KEPT_PER_S: Final = 10  # requests on each
@@ -81,6 +82,7 @@ class Manager:
         file: configuration.
         main: main process of the gateway.
         ready: number of times that a process was ready.
+        delay_s: time from the end of a process to the next start.
     """
 
     def __init__(self, folder: Path, workers: int, url: str) -> None:
@@ -98,6 +100,7 @@ class Manager:
         self.log = folder / "log"
         self.main = 0
         self.ready = 0
+        self.delay_s = 0.0
 
     async def keep(self) -> None:
         """Start the gateway, and again whenever its main process has ended; runs until it is cancelled."""
@@ -108,6 +111,7 @@ class Manager:
                 self.main = process.pid
                 while is_running(self.main):
                     await asyncio.sleep(0.02)
+                await asyncio.sleep(self.delay_s)
         finally:
             asyncio.get_running_loop().remove_reader(self._notified)
 
@@ -150,20 +154,6 @@ class Manager:
     async def supervisor(self) -> int:
         """Return the process id of the supervisor."""
         return (children(self.main) - set(await self.workers())).pop()
-
-
-def children(process: int) -> set[int]:
-    """Return the process ids of the children of a process."""
-    return set(map(int, Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()))
-
-
-def is_running(process: int) -> bool:
-    """Return True unless a process has ended; one that nothing waits for has, too."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(encoding="ascii")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 class _Load:
@@ -263,8 +253,8 @@ async def _on_worker(manager: Manager, load: _Load, number: signal.Signals) -> i
     return STREAMS
 
 
-async def _on_main(manager: Manager) -> int:
-    before = manager.ready
+async def _on_main(manager: Manager, delay_s: float = 0.0) -> int:
+    before, manager.delay_s = manager.ready, delay_s
     os.kill(manager.main, signal.SIGKILL)
     await _until_ready(manager, before)
     return 0
@@ -304,6 +294,7 @@ SCENARIOS: Final[Mapping[str, Hit]] = {
     "worker SIGKILL": lambda manager, load: _on_worker(manager, load, signal.SIGKILL),
     "worker SIGSTOP": lambda manager, load: _on_worker(manager, load, signal.SIGSTOP),
     "top SIGKILL, socket activation": lambda manager, _: _on_main(manager),
+    "top SIGKILL, late start": lambda manager, _: _on_main(manager, LATE_START_S),
     "hot restart": lambda manager, _: _restarts(manager),
     "reload": lambda manager, _: _reloads(manager),
 }

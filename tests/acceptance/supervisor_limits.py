@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import simulated_sockets
 from gateway.simulated.server import SimulatedServer
-from process_scenarios import children
+from spawned import children
 from worker_site import Site, site_before
 
 LIMIT: Final = 120  # a minute

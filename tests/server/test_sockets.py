@@ -10,7 +10,7 @@ import pytest
 from gateway.config.values import Address
 from gateway.server.hot_restart import predecessor
 from gateway.server.http_server import ListenError
-from gateway.server.sockets import Inherited, InheritError, from_manager, opened
+from gateway.server.sockets import Inherited, InheritError, from_manager, next_owner, opened
 
 
 @contextlib.contextmanager
@@ -52,6 +52,23 @@ def test_a_socket_of_the_manager_without_an_address_is_an_error() -> None:
         Inherited([sock.dup()]).close_rest()
         with pytest.raises(InheritError, match=f"a socket at {host}:{port}, which is neither `listen` nor"):
             Inherited([sock.dup()], is_strict=True).close_rest()
+
+
+def test_every_process_with_a_socket_sees_which_gateway_was_ready_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner is seen at copies of a socket, without a message; its own gateway and none are no next one."""
+    with listener() as sock:
+        has_next = next_owner(sock)
+        inherited = Inherited([sock.dup()])
+        inherited.own()  # owns none of the sockets, as none is in use
+        seen = [has_next()]
+        with bound(inherited, sock.getsockname()[1]):
+            inherited.own()
+            seen.append(has_next())
+            monkeypatch.setattr(os, "getpid", os.getppid)
+            inherited.own()
+            seen.append(has_next())
+        inherited.own()  # a closed socket is no error
+    assert seen == [False, False, True]
 
 
 def test_variables_for_another_process_are_ignored() -> None:

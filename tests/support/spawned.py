@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import simulated_sockets
@@ -130,6 +131,20 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             if await holds():
                 return
             await asyncio.sleep(0.02)
+
+
+def children(process: int) -> set[int]:
+    """Return the process ids of the children of a process; Linux."""
+    return set(map(int, Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()))
+
+
+def is_running(process: int) -> bool:
+    """Return True unless a process has ended; one that nothing waits for has, too; Linux."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 @contextlib.contextmanager

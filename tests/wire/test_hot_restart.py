@@ -16,7 +16,7 @@ import simulated_sockets
 from gateway.cli.parser import ExitCode
 from passed_sockets import passing
 from running import run_real
-from spawned import WAIT_S, request, stream, until
+from spawned import WAIT_S, children, is_running, request, stream, until
 from unused_ports import unused_port
 from worker_site import ended
 
@@ -166,19 +166,26 @@ def test_a_new_process_that_cannot_start_changes_nothing(workers: int, tmp_path:
 
 @linux
 def test_workers_accept_until_the_next_gateway(tmp_path: Path) -> None:
-    """After SIGKILL of the top process new connections are served before the service manager starts another one."""
+    """After SIGKILL of the top process new connections are served until another one is ready, and by that one then."""
+    others = set[int]()
+
+    async def ended_all() -> bool:
+        return not any(map(is_running, others))
 
     async def main() -> None:
         async with simulated_sockets.serving(0, ttft="1ms", tokens=2) as replica:
             file = written(tmp_path, replica.url, 2, ports)
             async with manager.running(file) as process:
                 assert await manager.state() == "READY=1"
+                others.update(children(process.pid))
                 process.kill()
                 assert await process.wait() == -signal.SIGKILL
                 for _ in range(4):
                     assert await ended(*await stream(ports[0]))
+                assert all(map(is_running, others))
                 async with manager.running(file):
                     assert await manager.state() == "READY=1"
+                    await until(ended_all)
                     assert await ended(*await stream(ports[0]))
 
     with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:

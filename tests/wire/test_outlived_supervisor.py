@@ -11,15 +11,10 @@ import pytest
 
 from gateway.cli.parser import ExitCode
 from running import run_real
-from spawned import stream, until
+from spawned import children, stream, until
 from worker_site import Site, ended, site
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="several workers need Linux")
-
-
-def children(process: int) -> set[int]:
-    """Return the process ids of the children of a process."""
-    return set(map(int, Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()))
 
 
 def lives(process: int) -> bool:

@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 import pytest
 
+from gateway.server.hot_restart import READY_S_MAX
 from gateway.workers import channel as channel_module
 from gateway.workers.channel import Channel, Control, Handler, connect
 from gateway.workers.messages import ToWorker
-from running import run_real
+from running import run_real, run_virtual
 
 
 async def channel_over(
@@ -163,23 +165,42 @@ def test_an_invalid_frame_ends_the_channel() -> None:
     run_real(main())
 
 
-@pytest.mark.parametrize(("outlives_s", "calls"), [(0.0, 1), (3600.0, 0)])
-def test_a_process_outlives_the_top_process_for_a_time(outlives_s: float, calls: int) -> None:
-    """The end of the top process is reported after that time, and not after `close`."""
+@pytest.mark.parametrize(
+    ("ready_s", "closed_s", "expected"),
+    [
+        (None, 600.0, (0.0, None)),
+        (0.0, 600.0, (0.0, signal.SIGUSR2)),
+        (60.0, 600.0, (60.0, signal.SIGUSR2)),
+        (300.0, 600.0, (READY_S_MAX, None)),
+        (60.0, 30.0, None),
+    ],
+)
+def test_a_process_goes_on_until_the_next_gateway_is_ready(
+    ready_s: float | None, closed_s: float, expected: tuple[float, signal.Signals | None] | None
+) -> None:
+    """The call after the end of the top process waits for a late start, at most two minutes; none comes after `close`.
 
-    async def main() -> None:
-        called = list[int]()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        control = Control(theirs, ToWorker, lambda *_: None, lambda: called.append(1), outlives_s)
-        control.start()
-        ours.close()
-        while control._ending is None or (calls and not called):
-            await asyncio.sleep(0)
-        assert len(called) == calls
+    Args:
+        ready_s: time at which the next gateway is ready; None if no service manager holds the sockets.
+        expected: time and argument of the call; None for no call.
+    """
+
+    async def main() -> list[tuple[float, signal.Signals | None]]:
+        loop = asyncio.get_running_loop()
+        begin_s, called = loop.time(), list[tuple[float, signal.Signals | None]]()
+        has_next = None if ready_s is None else lambda: loop.time() >= begin_s + ready_s
+        with socket.socket() as closed:
+            control = Control(
+                closed, ToWorker, lambda *_: None, lambda given: called.append((loop.time() - begin_s, given)), has_next
+            )
+        control.outlive(begin_s + READY_S_MAX)
+        await asyncio.sleep(closed_s)
         control.close()
-        assert calls or control._ending.cancelled()
+        await asyncio.sleep(600.0)
+        return called
 
-    run_real(main())
+    found = [(round(at_s), given) for at_s, given in run_virtual(main())]
+    assert found == ([] if expected is None else [expected])
 
 
 def test_an_answer_in_parts_arrives_whole_and_in_turns() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from typing import cast
 
 import pytest
@@ -12,6 +13,8 @@ from gateway.workers.group_state import StateKeeper, in_memory, read_state
 from gateway.workers.messages import GroupState, ToSupervisor, ToTop
 from gateway.workers.packing import Packer
 from running import run_virtual
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="several workers need Linux")
 
 SETTINGS = Packer().of(from_replicas("m", ["http://127.0.0.1:9"]))
 STATE = GroupState(SETTINGS, {"m": False}, [("m", "a")], [], [b"counts"], 3)
