@@ -66,13 +66,17 @@ class _Budget:
         has_earned = max(self.earned - earned, -fallen) > tolerated
         return is_spent, has_earned or fallen > _FADED_SHARE * abs(before)
 
-    def put(self, credit: Credit, processes: int, now_s: float) -> None:
-        """Replace the credits of the others; they have earned evenly since the last row, or in a few seconds."""
+    def put(self, credit: Credit, processes: int, now_s: float, *, are_same: bool) -> None:
+        """Replace the credits of the others; they have earned evenly since the last row, or in a few seconds.
+
+        Args:
+            are_same: False if there are more or fewer others than in the last row: what they have earned is not new.
+        """
         if self.seen is None:
             self.others = 0.0
         else:
             elapsed_s = now_s - self.put_s
-            earned = max(0.0, credit.accrual - self.seen)  # less than before: a gateway has gone
+            earned = max(0.0, credit.accrual - self.seen) if are_same else 0.0
             earned_s = elapsed_s if self.is_gap else min(elapsed_s, _LATE_S)
             part = (1.0 - self._rest(earned_s)) * self.of.accrual_s / earned_s if earned_s > 0.0 else 1.0
             self.others = self.others * self._rest(elapsed_s) + earned * part
@@ -106,6 +110,7 @@ class CreditRow:
         self.may_wait = False
         self._budgets = [_Budget(each) for each in budgets]
         self._due_s = -math.inf
+        self._processes = 0  # at the last row of the others
 
     def begin(self) -> None:
         """Begin the row again: the others do not have it any more."""
@@ -140,7 +145,7 @@ class CreditRow:
 
     def put(self, row: Row, processes: int, now_s: float) -> str:
         """Replace the credits of the others; return the reason if none count, because a value is out of range."""
-        fault = ""
+        are_same, self._processes, fault = processes == self._processes, processes, ""
         try:
             found = [_credit(row[place : place + 2], max(1, processes - 1)) for place in range(0, len(row) - 1, 2)]
         except ValueError as error:
@@ -149,7 +154,7 @@ class CreditRow:
             if credit is None:
                 each.drop(processes, now_s, is_gap=False)
             else:
-                each.put(credit, processes, now_s)
+                each.put(credit, processes, now_s, are_same=are_same)
         return fault
 
     def drop(self, now_s: float) -> None:

@@ -8,6 +8,10 @@ other.
 A replica's failures count together, but one gateway's failures never suffice: its network may be broken. One probe is
 enough for all gateways, so it is leased.
 
+Contents, steps and tallies are counts since a start. The difference of two sums is what has happened in between only
+if they are sums of the same gateways. When the number of gateways changes, and after a pause of this one, no difference
+is used: what a gateway has counted before it joins or returns is not new.
+
 The budgets of the pool go out and come in with the loads (credit_rows.py). The credits that all gateways have not spent
 are there for each: a gateway with few requests would never earn a whole hedge. Between two exchanges several gateways
 may spend the same credits; the debt is repaid before any other hedge, so that the share of hedges holds.
@@ -22,7 +26,7 @@ from operator import sub
 from typing import Final
 
 from gateway.share.credit_rows import CREDITS, CreditRow
-from gateway.share.messages import Answer, Ask, BucketAnswer, BucketAsk, GaugeAnswer, GaugeAsk, keep_silent
+from gateway.share.messages import SILENT_S, Answer, Ask, BucketAnswer, BucketAsk, GaugeAnswer, GaugeAsk, keep_silent
 from gateway.share.rows import (
     CONTENTS,
     FAILURES,
@@ -84,6 +88,7 @@ class LoadExchange:
         self._received: Mapping[str, Row] = {}  # sums over the others in the last answer, and their version
         self._version = 0
         self._put_rows: Mapping[str, Row] | None = None  # last sums that were put; None if none are
+        self._summed, self._summed_s = 0, -math.inf  # number of gateways at the last answer, and its time
         self._still: Sequence[int] | None = None  # counts of a pool in which nothing has changed and nothing waits
         self._levels_s = -math.inf  # time of the last levels
         self._own: dict[str, Row] = {}  # last reported rows
@@ -135,7 +140,7 @@ class LoadExchange:
             self._version = gauge.version
             self._received = self._received if gauge.others is None else gauge.others
             if is_fresh and self._still is not None and self._is_put(gauge.processes):
-                self._put_s, self._is_quiet = now_s, self._is_same
+                self._put_s, self._summed_s, self._is_quiet = now_s, now_s, self._is_same
             elif is_fresh:
                 self.put(self._received, gauge.processes, now_s)
         for name, probe in zip(self._asked, probes, strict=True):
@@ -212,10 +217,12 @@ class LoadExchange:
         """
         loads, processes = self.pool.loads, max(1, processes)
         others, old, is_same = max(1, processes - 1), self._put_rows or {}, loads.processes == processes
+        are_comparable = processes == self._summed and now_s < self._summed_s + SILENT_S
         if not is_same:
             self._credits.divide()
         loads.processes = processes
         self._put_s, self._put_rows = now_s, rows
+        self._summed, self._summed_s = processes, now_s
         if not is_same or rows.get(CREDITS) != old.get(CREDITS):
             self._put_credits(rows.get(CREDITS, ()), processes, now_s)
         changed: dict[str, Row] = {}
@@ -226,6 +233,8 @@ class LoadExchange:
             if row == last and not any(row[FAILURES : OVERDUE + 1]):
                 continue
             self._others[replica.name] = changed[replica.name] = row
+            if not are_comparable:
+                _begin_counts(load, row)
             _put_load(replica, load, row)
             _put_health(loads, replica, load, row, now_s)
         self._is_quiet = self._is_same and not changed
@@ -332,6 +341,13 @@ def _trouble(replica: Replica, load: ReplicaLoad, now_s: float) -> Row:
         min(OVERDUE_MS_MAX, round(1000 * overdue_s)) if is_overdue else 0,
         int(is_overdue),
     )
+
+
+def _begin_counts(load: ReplicaLoad, row: Row) -> None:
+    """Take the counts of a row for known."""
+    others = load.others
+    others.contents, others.tally = row[CONTENTS], row[TALLY]
+    others.steps, others.step_samples = row[STEPS], row[STEP_SAMPLES]
 
 
 def _put_load(replica: Replica, load: ReplicaLoad, row: Row) -> None:

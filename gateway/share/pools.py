@@ -14,6 +14,7 @@ that the provider counts. A cool-down after a 429 holds for all gateways. Leased
 Units: seconds of the loop's clock, requests, tokens.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, convert
 
 from gateway.share.loads import LoadExchange
-from gateway.share.messages import Answer, Ask, GaugeAnswer, GaugeAsk, SliceAnswer, keep_silent
+from gateway.share.messages import SILENT_S, Answer, Ask, GaugeAnswer, GaugeAsk, SliceAnswer, keep_silent
 from gateway.share.rows import USAGE, Row, checked
 from gateway.share.slices import SAMPLES_PERIOD_S, Slice
 from gateway.share.sync import Exchange
@@ -44,6 +45,7 @@ _SUM_MAX: Final = 2**50
 _BEGIN_SAMPLES: Final = 20  # first TTFTs of all gateways
 _USAGE_FORM: Final = "quota1"  # of the row; another meaning of a place is another form
 _NO_USAGE: Final = (0,) * 5
+_FORGOTTEN_S: Final = SILENT_S - 1.0  # without an answer, after which the others may have no row of this gateway
 _IDLE_S: Final = 60.0  # without a request, the usage of a quota is not exchanged
 
 _Bins = dict[BinIndex, BinCount]
@@ -211,20 +213,23 @@ class UsageExchange:
         self._key = f"{_USAGE_FORM} {name}"
         self._drop = drop
         self.ledger = ledger
-        self._base: Spend | None = None  # own usage at the start of the exchange
+        self._base: Spend | None = None  # own usage at the start of the exchange, or since the others have none of it
         self._used: tuple[Spend, float] = (ledger.spent(), 0.0)  # last own usage, and the time of its change
+        self._answered_s = -math.inf
+        self._summed = 0  # number of gateways at the last answer
         self._seen: Row | None = None  # last sums of the others
         self._seen_s = 0.0
 
     def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
-        """Return the usage of this gateway since the start of the exchange."""
-        spent = self.ledger.spent()
-        if spent != self._used[0] or self._base is None:
+        """Return the usage of this gateway since it was last unknown to the others; the first row is 0."""
+        before, spent = self._used[0], self.ledger.spent()
+        if spent != before or self._base is None:
             self._used = (spent, now_s)
-        self._base = self._base or spent
         if now_s >= self._used[1] + _IDLE_S:
             self._seen = None  # usage by others is then counted from 0 again
             return ()
+        if self._base is None or now_s >= self._answered_s + _FORGOTTEN_S:
+            self._base = spent = before
         own, cooling_s = spent.minus(self._base), self.ledger.cooling_s(now_s)
         row = (own.requests, own.prompt, own.answer, round(1000 * cooling_s), int(cooling_s > 0))
         return (GaugeAsk(self._key, {"": row}),)
@@ -233,21 +238,23 @@ class UsageExchange:
         """Count the usage of the others since the last answer, and cool down with them."""
         for answer in answers:
             if isinstance(answer, GaugeAnswer):
+                self._answered_s = now_s
                 row = (answer.others or {}).get("", _NO_USAGE)
                 try:
-                    self._put(checked(row, USAGE, max(1, answer.processes - 1)), now_s)
+                    self._put(checked(row, USAGE, max(1, answer.processes - 1)), answer.processes, now_s)
                 except ValueError as error:
                     self._drop(f"the usage of {self._name}", str(error))
                     self._seen = None  # usage by others is then counted from 0 again
 
-    def _put(self, row: Row, now_s: float) -> None:
-        is_first = self._seen is None
-        seen, since_s = row if self._seen is None else self._seen, self._seen_s
+    def _put(self, row: Row, processes: int, now_s: float) -> None:
+        seen, since_s = self._seen or (*row[:4], 0), self._seen_s
+        are_same_summed, self._summed = processes == self._summed, processes
         self._seen, self._seen_s = row, now_s
         requests, prompt, answer = (new - old for new, old in zip(row[:3], seen[:3], strict=True))
-        if requests >= 0 and (requests or prompt or answer):  # fewer requests: a gateway has gone
+        # Fewer requests: some were given back. Of other gateways than before, it is not known what is new.
+        if are_same_summed and requests >= 0 and (requests or prompt or answer):
             self.ledger.spent_elsewhere(Spend(prompt, answer, requests), now_s, since_s)
-        if row[4] > (0 if is_first else seen[4]):
+        if row[4] > seen[4]:
             self.ledger.limited_elsewhere(row[3] / row[4] / 1000, now_s)
 
 

@@ -4,26 +4,12 @@ import pytest
 
 from gateway.share.loads import LoadExchange
 from gateway.share.messages import GaugeAnswer
-from pooled import Seen, send
+from pooled import answer, fail, send
 from together import Together
 from ttft_gateway.hedging.contract import RequestFacts
-from ttft_gateway.hedging.outcomes import Outcome
-from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import BreakerState
 
 FACTS = RequestFacts(prompt_tokens=1_000.0)
-
-
-def fail(pool: Pool, index: int, now_s: float) -> None:
-    """An attempt that fails immediately."""
-    pool.on_end(send(pool, index, now_s), Outcome.FAILED, now_s, None)
-
-
-def answer(pool: Pool, attempt: Seen, now_s: float) -> None:
-    """The whole answer of an attempt."""
-    pool.on_content(attempt, now_s)
-    attempt.content_s = attempt.first_token_s = now_s
-    pool.on_end(attempt, Outcome.FINISHED, now_s, None)
 
 
 def states(together: Together, index: int = 0) -> list[BreakerState]:

@@ -2,34 +2,9 @@
 
 import pytest
 
-from gateway.share.hub import ShareHub
-from gateway.share.pools import UsageExchange
+from together import Mirrors
 from ttft_gateway.apis.base import RateLimit, Resource
-from ttft_gateway.limits.bucket import Limit, Spend
-from ttft_gateway.limits.ledger import Ledger
-
-PERIOD_S = 0.1
-
-
-class Mirrors:
-    """The mirrors of one quota of 600 requests a minute."""
-
-    def __init__(self, count: int, *, configured: bool = True) -> None:
-        limits = [Limit(Resource.REQUESTS, 600.0)] if configured else []
-        self.ledgers = [Ledger(limits) for _ in range(count)]
-        self.quotas = [UsageExchange("q", ledger) for ledger in self.ledgers]
-        self.hub = ShareHub()
-
-    def exchange(self, now_s: float) -> None:
-        """Let each ask twice, so that each has what all had."""
-        for _ in range(2):
-            for number, quota in enumerate(self.quotas):
-                if asks := quota.asks(now_s, PERIOD_S):
-                    quota.answered(self.hub.answer(now_s, str(number), asks).answers, now_s)
-
-    def left(self, now_s: float) -> list[float]:
-        """What each mirror has left."""
-        return [ledger.state(now_s)[0].left for ledger in self.ledgers]
+from ttft_gateway.limits.bucket import Spend
 
 
 def test_usage_adds_up() -> None:

@@ -7,6 +7,7 @@ from defaults import default_hedging
 from scripted import Scripted
 from ttft_gateway.apis.base import Phase, Usage
 from ttft_gateway.hedging.contract import Forecast, RequestFacts, StreamWatch
+from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
@@ -64,3 +65,15 @@ def send(pool: Pool, index: int, now_s: float = 0.0, facts: RequestFacts = _FACT
     attempt = Seen(pool.replicas[index], now_s)
     pool.on_sent(attempt, facts, None, is_first=True)
     return attempt
+
+
+def fail(pool: Pool, index: int, now_s: float) -> None:
+    """An attempt that fails immediately."""
+    pool.on_end(send(pool, index, now_s), Outcome.FAILED, now_s, None)
+
+
+def answer(pool: Pool, attempt: Seen, now_s: float) -> None:
+    """The whole answer of an attempt."""
+    pool.on_content(attempt, now_s)
+    attempt.content_s = attempt.first_token_s = now_s
+    pool.on_end(attempt, Outcome.FINISHED, now_s, None)

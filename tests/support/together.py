@@ -1,12 +1,15 @@
-"""Pools of several gateways, and the engine between them, without timers."""
+"""Pools and quotas of several gateways, and the engine between them, without timers."""
 
 from collections.abc import Sequence
 
 from gateway.share.hub import ShareHub
-from gateway.share.pools import exchanges_of
+from gateway.share.pools import UsageExchange, exchanges_of
 from gateway.share.sync import Exchange
 from pooled import pool
+from ttft_gateway.apis.base import Resource
+from ttft_gateway.limits.bucket import Limit
 from ttft_gateway.limits.budget import RetryBudget
+from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.pool import Pool
 
 PERIOD_S = 0.1
@@ -64,3 +67,25 @@ class Together:
         """Exchange until each gateway has what all had at the start."""
         for round_ in range(rounds):
             self.exchange(now_s + round_ * PERIOD_S)
+
+
+class Mirrors:
+    """The mirrors of one quota of 600 requests a minute."""
+
+    def __init__(self, count: int, *, configured: bool = True) -> None:
+        limits = [Limit(Resource.REQUESTS, 600.0)] if configured else []
+        self.ledgers = [Ledger(limits) for _ in range(count)]
+        self.quotas = [UsageExchange("q", ledger) for ledger in self.ledgers]
+        self.hub = ShareHub()
+
+    def exchange(self, now_s: float, processes: Sequence[int] | None = None) -> None:
+        """Let each, or some, ask twice, so that each has what all had."""
+        for _ in range(2):
+            for number in range(len(self.quotas)) if processes is None else processes:
+                quota = self.quotas[number]
+                if asks := quota.asks(now_s, PERIOD_S):
+                    quota.answered(self.hub.answer(now_s, str(number), asks).answers, now_s)
+
+    def left(self, now_s: float) -> list[float]:
+        """What each mirror has left."""
+        return [ledger.state(now_s)[0].left for ledger in self.ledgers]
