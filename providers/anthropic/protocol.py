@@ -102,10 +102,11 @@ class MessageAssembler:
         """The message as JSON.
 
         Raises:
-            ValueError: the stream had no message, or a tool's input is not light JSON.
+            ValueError: the stream had no message, or the input of a called tool is not light JSON.
         """
         if not self._message:
             raise ValueError("the stream has no message_start")
+        is_cut = self._message.get("stop_reason") not in (None, "tool_use")
         for index, texts in self._pieces.items():
             block = self._blocks[index]
             for key, pieces in texts.items():
@@ -113,7 +114,7 @@ class MessageAssembler:
                 if key != "input":
                     block[key] = str(block.get(key) or "") + text
                 elif text:
-                    block["input"] = _input_of(text.encode("utf-8", "surrogatepass"))
+                    block["input"] = _input_of(text.encode("utf-8", "surrogatepass"), is_cut=is_cut)
                 else:
                     block.setdefault("input", {})
         self._pieces.clear()
@@ -153,19 +154,24 @@ class MessageAssembler:
         self._pieces.setdefault(index, {}).setdefault(key, []).append(str(piece or ""))
 
 
-def _input_of(text: bytes) -> object:
+def _input_of(text: bytes, *, is_cut: bool) -> object:
     """Return a tool's input unchanged if it is JSON, else as decoded by Python's more tolerant json module.
 
+    Args:
+        text: the input.
+        is_cut: the answer ended for another reason than the call of a tool, such as `max_tokens`. An input that ends
+            too early is then empty, because a part could look like the whole.
+
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither, and the tool was called.
     """
     try:
         _skip(text)
     except (msgspec.DecodeError, RecursionError):
         value = loads(text) if is_light(text) else None
-        if value is None:
+        if value is None and not is_cut:
             raise ValueError("a tool's input is not JSON") from None
-        return value
+        return {} if value is None else value
     if text.strip() == b"null":
         raise ValueError("a tool's input is not JSON")
     return msgspec.Raw(text)

@@ -133,7 +133,20 @@ def test_streams_become_messages() -> None:
     }
 
 
-@pytest.mark.parametrize("events", [[], [PING], [start(), *tool(0, "t", "f", '{"a":')]])
+_CUT = tool(0, "t", "f", '{"a": "b')
+
+
+@pytest.mark.parametrize("reason", ["max_tokens", "refusal", "model_context_window_exceeded"])
+def test_an_answer_that_ends_in_the_input_of_a_tool_is_an_answer(reason: str) -> None:
+    """Its block has no input: the API sends such a message, too, and it was paid for."""
+    assembler = AnthropicMessages().assembler(CALL)
+    for each in [start(), *tool(0, "t", "f", '{"a": 1}'), *tool(1, "u", "g", '{"a": "b'), *end(reason)]:
+        assembler.add(each)
+    message = json.loads(assembler.body())
+    assert ([block["input"] for block in message["content"]], message["stop_reason"]) == ([{"a": 1}, {}], reason)
+
+
+@pytest.mark.parametrize("events", [[], [PING], [start(), *_CUT], [start(), *_CUT, *end("tool_use")]])
 def test_what_makes_no_message(events: list[bytes]) -> None:
     """Events that make no message are not made into one."""
     assembler = AnthropicMessages().assembler(CALL)
