@@ -123,7 +123,7 @@ class RetryPlan:
     def next(
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
     ) -> SendTo | WaitUntil | GiveUp:
-        """Plan one more attempt; the first one is not charged to the retry budget.
+        """Plan one more attempt; the first one, and one with another request mode, are not charged to the retry budget.
 
         Args:
             pick: asks a pool for a replica.
@@ -140,12 +140,14 @@ class RetryPlan:
         limit = attempt_limit(attempts, self._facts, now_s) if attempts else None
         if isinstance(limit, WaitUntil):
             limit = self._limit_of_burst(limit, attempts)
+        mode_retries = self._mode_retries
         step = limit or self._choose(pick, attempts, errors, now_s, rand)
         if isinstance(step, GiveUp):
             return step._replace(retry_helps=self._may_be_over(attempts, now_s))
         if isinstance(step, SendTo):
             is_unclear = bool(errors) and classify(errors[-1]).outcome is Outcome.UNCLEAR_4XX
-            if attempts and _sent(attempts) and not self._model.retries.take(now_s, unclear=is_unclear):
+            is_charged = self._mode_retries == mode_retries and attempts and _sent(attempts)
+            if is_charged and not self._model.retries.take(now_s, unclear=is_unclear):
                 return GiveUp(retry_helps=True)
             if step.pool is not self._model.pools[self._index]:
                 self._index = self._model.pools.index(step.pool)

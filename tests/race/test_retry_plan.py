@@ -96,6 +96,16 @@ def test_a_replica_that_minds_how_it_is_asked_is_asked_in_another_way() -> None:
     assert [attempt.replica for attempt in slow.report.attempts] == ["a", "a", "b"]
 
 
+def test_another_request_mode_is_not_charged_to_the_retry_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that has rejected the mode is asked again even if the retry before has spent the budget."""
+    left = [True]
+    monkeypatch.setattr(RetryBudget, "take", lambda _self, _now_s, **_: bool(left) and left.pop())
+    refused: list[Step] = [(0.01, RequestModeRejected(BadStatus("no streams here", status=400, param="stream")))]
+    told = run_race(Scripted(status(0.01, 503)), Scripted(refused, refused, GOOD), hedge=OFF)
+    assert [attempt.replica for attempt in told.report.attempts] == ["a", "b", "b", "b"]
+    assert (told.client.got, left) == (COMPLETE, [])
+
+
 def test_a_pool_with_open_breakers_is_passed_over() -> None:
     """While a fallback works no attempt goes to a pool that is down, and later the pool is used again."""
 
