@@ -48,11 +48,13 @@ _LINGER_S = 1.0  # wait for the body's last chunk after the closing event, befor
 _TRAILING_S = 3.0  # wait for token counts and the closing event after the last finish_reason
 _ERROR_BODY_S = 3.0  # wait for the body of an error status, because the request is then tried elsewhere
 _FIRST_EVENTS: Final = range(4)  # role, the beginning of the reasoning, and an event with text
+_ANSWERS: Final = frozenset({200, 201, 202, 203})  # some servers answer a POST with 201, some proxies with 203
 _CONTENT, _ERROR, _DONE = FrameKind.CONTENT, FrameKind.ERROR, FrameKind.DONE
 _DECISIVE: Final = FIRST_CONTENT | {_ERROR}
 _QUOTED_MAX: Final = 40  # characters of a header's value
-_SLICE_EVENTS_MAX: Final = 1_000  # in `MANY_BYTES`; more are read in smaller slices, because each takes 3 us
-_DENSE_BYTES: Final = 2 * 1024
+_FEW_BYTES: Final = 4 * 1024  # of a read that is never divided: 4,096 blank lines take 10 ms
+_DENSE_BYTES: Final = 2 * 1024  # of a slice of bytes with many line ends
+_LINE_BYTES_MIN: Final = 8  # mean length of a line below which there are many; events of content have at least 20
 _RUN_BYTES: Final = 2 * 1024  # above which a run is looked for after an incomplete event
 _LARGE_EVENT: Final = 64 * 1024  # bytes above which the values of an event are counted
 _EVENT_VALUES: Final = 100_000  # of a large event
@@ -98,6 +100,7 @@ class ResponseStream:
         "_content_seen",
         "_context",
         "_headers",
+        "_is_answer",
         "_is_due",
         "_is_unseen",
         "_late_end",
@@ -131,6 +134,7 @@ class ResponseStream:
         self._body = b""  # the beginning of an error's body
         self._answer: WholeAnswer | None = None  # the body of an answer that is not read as events
         self._status = 0
+        self._is_answer = False  # the status is no error
         self._paused = False
         self._is_unseen = False  # the first byte of the body will show its form; some servers declare another one
         self._content_seen = False  # content or a refusal was pushed
@@ -173,9 +177,10 @@ class ResponseStream:
         sink = self._sink
         if sink is None:
             return
+        self._is_answer = status in _ANSWERS
         self._status = status
         fields = dict(headers)
-        if status != 200:
+        if not self._is_answer:
             self._headers = headers
             self._wait_for_rest(_ERROR_BODY_S)
         elif b"content-encoding" in fields and (compression := _compression(headers)):
@@ -198,7 +203,7 @@ class ResponseStream:
             a|finish|b|        "a", finish and "b" one by one
             é|                 read: text outside ASCII is in no run
         """
-        if len(data) > MANY_BYTES or self._unread is not None:
+        if (len(data) > _FEW_BYTES and (len(data) > MANY_BYTES or _is_dense(data))) or self._unread is not None:
             self._take_turn(data)
             return
         sink, run, burst = self._sink, self._run, self._context.burst
@@ -243,7 +248,7 @@ class ResponseStream:
         """End the stream after its body, or after an answer to which nothing is missing."""
         if self._linger is not None:
             self._stop_lingering()
-        if self._status != 200 and self._status:
+        if self._status and not self._is_answer:
             self._end(self._status_error())
         elif self._is_unseen:
             self._end(broken(error))
@@ -265,6 +270,8 @@ class ResponseStream:
             self._splitter = Splitter(self._context.bounds.event_bytes_max)
             self._reader = self._protocol.reader(self._call)
             self._answer = None  # white space
+            if data[0] != start:
+                return data.lstrip(_BLANK)  # a byte order mark would be part of the name of the first field
         return data
 
     def _take_turn(self, data: bytes) -> None:
@@ -303,12 +310,13 @@ class ResponseStream:
         """Read slices until this time; the bytes after them wait for the next turn."""
         at = 0
         while at < len(data):
-            is_dense = data.count(b"\n\n", at, at + MANY_BYTES) > _SLICE_EVENTS_MAX
-            end = at + (_DENSE_BYTES if is_dense else MANY_BYTES)
-            self.on_body(data[at:end])
+            piece = data[at : at + MANY_BYTES]
+            if _is_dense(piece):
+                piece = piece[:_DENSE_BYTES]
+            self.on_body(piece)
             if self._sink is None:
                 return
-            at = end
+            at += len(piece)
             if loop.time() >= until_s:
                 break
         self._unread = bytearray(data[at:])
@@ -447,7 +455,7 @@ class ResponseStream:
 
     def _gather(self, data: bytes) -> None:
         """Collect a body that is read as a whole: an error's beginning, or an answer up to its bound."""
-        if self._status == 200:
+        if self._is_answer:
             if self._answer is None:
                 self._answer = WholeAnswer(self._context.bounds.body_bytes_max)
             self._answer.add(data)
@@ -528,6 +536,11 @@ def take_run(run: ContentRun, data: bytes) -> tuple[bytes, bytes, int]:
     if equal != events or b"" in texts or not plain_text(b"".join(texts)):
         return b"", data, 0
     return events, data[size:], len(texts)
+
+
+def _is_dense(data: bytes) -> bool:
+    """Return True for bytes that may be many events, such as blank lines: their lines are short."""
+    return (data.count(b"\n") + data.count(b"\r")) * _LINE_BYTES_MIN > len(data)
 
 
 def _compression(headers: Headers) -> bytes:

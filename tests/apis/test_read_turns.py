@@ -100,6 +100,26 @@ def test_a_turn_reads_one_slice_and_waits(monkeypatch: pytest.MonkeyPatch) -> No
     run_virtual(main())
 
 
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CR LF", "CR"])
+def test_many_blank_lines_in_one_read_take_turns(line_end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that is not large is divided, too, if it may be thousands of events."""
+    monkeypatch.setattr(providers.response_stream, "TURN_S", 0.0)
+    lines = line_end * (16 * 1024 // len(line_end))
+
+    async def main() -> None:
+        play = _Play()
+        play.response.on_body(event(b'"role":"assistant"'))
+        play.response.on_body(lines)
+        assert 0 < len(play.sink.frames) <= 2 * 1024 + 1
+        await _until(lambda: "resume" in play.said)
+        assert play.bytes.count(line_end) >= len(lines) // len(line_end) - 1  # a CR may wait for its LF
+        play.response.on_body(event(b'"content":"a"') * 100)
+        assert play.said == ["pause", "resume"]  # a read of tokens takes no turn
+        play.stream.abort()
+
+    run_virtual(main())
+
+
 def test_a_slow_client_stops_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that its client has paused reads nothing until it is resumed."""
     monkeypatch.setattr(providers.response_stream, "TURN_S", 0.0)

@@ -41,6 +41,54 @@ def test_a_burst_of_content_is_one_push_with_all_its_bytes() -> None:
     assert isinstance(recorded.ends[0], ConnectionCut)
 
 
+@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n\n"], ids=["none", "mark", "lines"])
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_byte_order_mark_is_not_forwarded(before: bytes, size: int) -> None:
+    """SDKs would read it as part of the first field's name and skip the event."""
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+    body = before + event
+
+    async def main() -> None:
+        _, sink, recorded, stream = _open(OpenAIChat())
+        sink.on_response(200, SSE)
+        for at in range(0, len(body), size):
+            sink.on_body(body[at : at + size])
+        assert [frame.raw for frame in recorded.frames] == [event]
+        stream.abort()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 203])
+def test_an_answer_may_have_any_status_of_success(status: int) -> None:
+    """SDKs read an answer with 201, the default of some servers' frameworks, or 203; so does the gateway."""
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+
+    async def main() -> None:
+        _, sink, recorded, _ = _open(OpenAIChat())
+        sink.on_response(status, SSE)
+        sink.on_body(event)
+        sink.on_close(None)
+        assert ([frame.raw for frame in recorded.frames], recorded.ends) == ([event], [None])
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("status", [204, 205, 206, 302, 600])
+def test_no_other_status_is_an_answer(status: int) -> None:
+    """A status that announces no body, a part of one, or none of the known ones, is an error with the status."""
+
+    async def main() -> None:
+        _, sink, recorded, _ = _open(OpenAIChat())
+        sink.on_response(status, SSE)
+        sink.on_close(None)
+        (error,) = recorded.ends
+        assert isinstance(error, BadStatus)
+        assert error.status == status
+
+    run_virtual(main())
+
+
 _DELTA = b'data: {"id":"c","choices":[{"index":0,"delta":{%b},"finish_reason":null}]}\n\n'
 _OUTPUTS = {
     _DELTA % delta: phase

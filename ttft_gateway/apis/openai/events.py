@@ -300,6 +300,8 @@ class ChunkReader:
 
     def _read_fields(self, event: bytes) -> Frame:
         """Classify an event that is not one line of the expected JSON."""
+        if event.isspace():  # a blank line
+            return Frame(FrameKind.COMMENT, event)
         data, raw = data_of(event), forwardable(event)
         failed = _error_event(event)
         if failed is not None:
