@@ -61,7 +61,7 @@ from worker_scenarios import broken_by, killed, spread, usage
 _SILENCE_S = 240.0
 _CALLS = 20
 _LATE_S = 1.2
-_GAP_S_MAX = 15.5  # half a second for a busy machine
+_GAP_S_MAX = 25.0  # a keep-alive is sent after 15 s, and a missing one makes 30 s; a busy machine is some seconds late
 
 
 class Line(NamedTuple):
@@ -290,7 +290,7 @@ def silence() -> Iterator[Line]:
         whole = "whole" if seen.whole else seen.failure[-300:] or "not whole"
         measured = f"{whole}; calls {seen.calls}, connections {seen.connections}, longest gap {seen.gap_s:.2f}"
         fine = seen.whole and seen.calls == seen.connections == 1 and seen.gap_s <= _GAP_S_MAX
-        yield Line(what, "1 call, gap <= 15", measured, fine)
+        yield Line(what, f"1 call, gap <= {_GAP_S_MAX:g}", measured, fine)
 
 
 def redis() -> Iterator[Line]:
@@ -369,6 +369,9 @@ def faults() -> Iterator[Line]:
     seen = Results()
     for seed in range(1, 4):
         seen.add(run_real(faulty(list(FAULTS), 400, seed=seed)))
+        for name, raw in seen.examples.items():  # the log is all that a nightly run keeps
+            sys.stderr.write(f"{name}, seed {seed}: {raw!r}\n")
+        seen.examples.clear()
     for name, counts in (seen.by(0) | seen.by(1)).items():
         yield _judged(name, counts)
     yield _judged("all answers", sum(seen.by(0).values(), Counter[str]()))

@@ -38,6 +38,7 @@ _DONE = b"data: [DONE]\n\n"
 _CHUNK_BYTES = 16_000  # of a long answer
 _PATTERN = b"".join(_EVENT % (b"@@@@@@", b"%01000d" % index, b"null") for index in range(_EVENTS))
 _PATTERN += _EVENT % (b"@@@@@@", b"", b'"stop"') + _DONE
+ANSWER_BYTES = len(_PATTERN)
 _STAMP = re.compile(rb'"content":"([\d.]+)"')
 
 

@@ -16,7 +16,7 @@ from gateway.events import RequestEnded
 from gateway_fixture import Site, serving, until
 from raw_http import ASK, CHAT, connect
 from running import run_real
-from unread_scenarios import UNREAD_BYTES_MAX, UNREAD_HELD_BYTES_MAX, unread
+from unread_scenarios import ANSWER_BYTES, UNREAD_BYTES_MAX, UNREAD_HELD_BYTES_MAX, unread
 
 _BODY = json.dumps({**ASK, "stream": False}).encode()
 _POST = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n".encode()
@@ -218,10 +218,9 @@ def test_who_sends_too_slowly_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_who_does_not_read_stops_the_upstream() -> None:
     """What a client does not take is not taken from its replica either, beyond a bound; it can go on, and others do."""
-    seen = run_real(unread(5, leaving=2, stall_s=2.0))  # buffers of the kernel fill for up to 1.5 s
-    assert seen.moving == 0
+    seen = run_real(unread(5, leaving=2, stall_s=2.0))
     assert len(seen.taken_bytes) == 7
-    assert max(seen.taken_bytes) <= UNREAD_BYTES_MAX
+    assert max(seen.taken_bytes) <= UNREAD_BYTES_MAX < ANSWER_BYTES  # whenever the buffers of the kernel are full
     assert seen.held_bytes <= UNREAD_HELD_BYTES_MAX
     assert (seen.missing, seen.whole, seen.cancelled) == (0, 5, 2)
 
