@@ -41,6 +41,7 @@ from gateway.server.tracing import Tracing
 from gateway.share.fleet import Fleet, WhenAway
 from gateway.share.messages import NamedEngine
 from gateway.version import VERSION
+from ttft_gateway.estimation.window import bin_values
 from ttft_gateway.limits.rates import LOCAL
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Gateway:
         member: Member = ALONE,
         engine: NamedEngine | None = None,
     ) -> None:
+        bin_values()  # so that the first plan of a pool imports nothing
         loop = asyncio.get_running_loop()
         self._tasks = tasks
         self._next_traceback_s = 0.0

@@ -26,7 +26,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 
@@ -87,7 +87,7 @@ def check_arguments(config: object, stats: object, budget: object) -> None:
             raise TypeError(f"{name} is {type(value).__name__}; use {kind.__name__}()")
 
 
-class Failure(NamedTuple):
+class Failure(msgspec.Struct, frozen=True):
     """The end of an attempt without an answer.
 
     Attributes:
@@ -192,7 +192,7 @@ class Hedger:
         parent = asked.parent
         if parent is not None and parent in self._populations:
             self._populations.move_to_end(parent)
-            return self._populations[parent]._replace(young=YoungEndpoint(asked))
+            return msgspec.structs.replace(self._populations[parent], young=YoungEndpoint(asked))
         population = populate(asked, self.config, self._parameters, self.targets)
         population.pool.budget = self.credits = self.budget.credits(self.rand)
         if parent is not None:
@@ -289,7 +289,7 @@ class ClientRace:
         key: bytes | None,
     ) -> None:
         self.hedger = hedger
-        self._pool, self._targets, self._young = population
+        self._pool, self._targets, self._young = population.pool, population.targets, population.young
         self._facts = facts
         self._key = key
 

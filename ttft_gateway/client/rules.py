@@ -11,7 +11,9 @@ is the whole one, without the query, or begins with scheme and host.
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ttft_gateway.client.config import First, HedgeConfig
 
@@ -31,7 +33,7 @@ _RULE: Final = r"(\*|[A-Z]+) (\*\S*|(?:https?://[^/\s]+)?/\S*)"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Addressed(NamedTuple):
+class Addressed(msgspec.Struct, frozen=True):
     """The result of the rules for a method at an address.
 
     Attributes:

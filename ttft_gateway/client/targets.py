@@ -6,8 +6,8 @@ Facts about providers are the gateway's (`ttft_gateway.apis.catalog`), found by 
 import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,12 +23,6 @@ from ttft_gateway.routing.replicas import Replica
 if TYPE_CHECKING:
     from ttft_gateway.client.tokens import TargetToken
 
-_HOSTS: Final[Mapping[str, str]] = {
-    host: name
-    for name, kind in CATALOG.items()
-    for host in (*kind.hosts, urlsplit(kind.base_url or "").hostname)
-    if host is not None
-}
 _KINDS_MAX: Final = 256  # URLs that are remembered
 PORTS: Final = {"http": 80, "https": 443}
 _NO_ENDPOINT: Final = cast(Endpoint, None)  # a transport sends, not the replica
@@ -145,10 +139,21 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         return self.name or urlsplit(self.base_url).netloc
 
 
+@cache
+def _hosts() -> Mapping[str, str]:
+    """Return the kinds of servers by the ends of their hosts' names."""
+    return {
+        host: name
+        for name, kind in CATALOG.items()
+        for host in (*kind.hosts, urlsplit(kind.base_url or "").hostname)
+        if host is not None
+    }
+
+
 def kind_name(url: str) -> str:
     """Return the name of the kind of the server at a URL; if its host is unknown, of a compatible server."""
     host = urlsplit(url).hostname or ""
-    found = (kind for end, kind in _HOSTS.items() if fnmatchcase(host, end) or fnmatchcase(host, f"*.{end}"))
+    found = (kind for end, kind in _hosts().items() if fnmatchcase(host, end) or fnmatchcase(host, f"*.{end}"))
     return next(found, "compatible")
 
 
@@ -195,7 +200,7 @@ class YoungEndpoint:
         self.times: list[tuple[str, float, float]] = []
 
 
-class Population(NamedTuple):
+class Population(msgspec.Struct, frozen=True):
     """A set of requests with comparable times.
 
     Attributes:

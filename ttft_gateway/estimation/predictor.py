@@ -8,7 +8,6 @@ Units: seconds; tokens; a level is a factor, stored as its logarithm.
 """
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from math import exp, log
@@ -193,7 +192,7 @@ class Predictor:
     def start_at_median(self, replica: str) -> None:
         """Give a new replica the median level of the other replicas: all of them may be slow."""
         if self._levels:
-            self._levels[replica] = statistics.median(self._levels.values())
+            self._levels[replica] = _median(self._levels.values())
             self._set_law()
 
     # state shared with other gateways
@@ -322,7 +321,7 @@ class Predictor:
     def _set_law(self) -> None:
         self._scales = dict(zip(self._levels, map(exp, self._levels.values()), strict=True))
         self._law = (self._coefficients, self._scales) if self._samples else None
-        self.level_median = statistics.median(self._scales.values()) if self._scales else 1.0
+        self.level_median = _median(self._scales.values()) if self._scales else 1.0
 
     def _add_first(self) -> None:
         """Process the first samples: b is their median; the 20th starts the fit, without outliers."""
@@ -332,7 +331,7 @@ class Predictor:
             return
         b = _first_base(self._first)
         self._coefficients = (b, 0.0, 0.0)
-        self.usual_tokens = statistics.median(u for _, u, _ in self._first)
+        self.usual_tokens = _median(u for _, u, _ in self._first)
         if self._samples >= _FIRST_SAMPLES:
             self._begin_fit(b)
 
@@ -463,14 +462,21 @@ class Predictor:
             (self.doubted.add if own.is_doubted else self.doubted.discard)(replica)
 
 
+def _median(values: Iterable[float]) -> float:
+    """Return the median of one value or more, as `statistics.median`: to import that module takes longer."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
 def _first_base(samples: list[Triple]) -> float:
-    return max(TTFT_MIN_S, statistics.median(ttft_s for ttft_s, _, _ in samples))
+    return max(TTFT_MIN_S, _median(ttft_s for ttft_s, _, _ in samples))
 
 
 def _usual_tokens(state: PredictorState) -> float:
     """Return about the median of a recorded state's prompts: of a fit only a mean is known."""
     if state.first:
-        return statistics.median(u for _, u, _ in state.first)
+        return _median(u for _, u, _ in state.first)
     all_, by_tokens = state.fit.matrix[:2]
     return by_tokens / all_ if all_ else 0.0
 
@@ -525,7 +531,7 @@ def _level_move(residuals: list[float], level: float, moves: float) -> float:
         moves: the moves of the level by its last samples.
     """
     if len(residuals) >= _BATCH_MEDIAN_MIN:
-        return _BATCH_MEDIAN_STEP * statistics.median(residuals)
+        return _BATCH_MEDIAN_STEP * _median(residuals)
     moved, quickest = 0.0, -LEVEL_CLIP if level < LEVEL_CLIP else -level
     if moves < -_MOVING and quickest > -_RESIDUAL_MAX:
         quickest = -_RESIDUAL_MAX

@@ -14,28 +14,33 @@ from array import array
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from math import ceil, log
 from typing import Annotated, Final
 
 import msgspec
-from ddsketch.mapping import LogarithmicMapping
 
 RELATIVE_ACCURACY: Final = 0.01
 SAMPLE_MIN: Final = 1e-4
 SAMPLE_MAX: Final = 1e4
 REACH_S: Final = 60.0  # age at which samples expire
 
-_MAPPING: Final = LogarithmicMapping(RELATIVE_ACCURACY)
 _LN2: Final = math.log(2)
-_PER_DOUBLING: Final = _LN2 / math.log1p(2 * RELATIVE_ACCURACY / (1 - RELATIVE_ACCURACY))  # bins, in _MAPPING
-_KEY_MIN: Final = _MAPPING.key(SAMPLE_MIN)
-_KEY_MAX: Final = _MAPPING.key(SAMPLE_MAX)
-_VALUES: Final = array("d", map(_MAPPING.value, range(_KEY_MIN, _KEY_MAX + 1)))
+_PER_DOUBLING: Final = _LN2 / math.log1p(2 * RELATIVE_ACCURACY / (1 - RELATIVE_ACCURACY))  # bins, in ddsketch's mapping
+
+
+def _key(x: float) -> int:
+    """Return the number of a sample's bin, as `LogarithmicMapping.key`."""
+    return ceil(log(x) / _LN2 * _PER_DOUBLING)
+
+
+_KEY_MIN: Final = _key(SAMPLE_MIN)
+_BINS: Final = _key(SAMPLE_MAX) - _KEY_MIN + 1
 _COUNT_MAX: Final = 2**24  # in a recorded or received bin
 _RAW_MAX: Final = 256  # samples of a kind buffered before they are added to bins: 8 kB at most
 
-BinIndex = Annotated[int, msgspec.Meta(ge=0, lt=len(_VALUES))]
+BinIndex = Annotated[int, msgspec.Meta(ge=0, lt=_BINS)]
 BinCount = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
 
 
@@ -53,6 +58,15 @@ class WindowState(msgspec.Struct, frozen=True):
     bins: Annotated[list[BinIndex], msgspec.Meta(min_length=1)]
     events: list[BinCount]
     censored: list[BinCount]
+
+
+@cache
+def bin_values() -> "array[float]":
+    """Return the representative of each bin; the first call imports ddsketch, which a new client does not need."""
+    from ddsketch.mapping import LogarithmicMapping
+
+    mapping = LogarithmicMapping(RELATIVE_ACCURACY)
+    return array("d", map(mapping.value, range(_KEY_MIN, _KEY_MIN + _BINS)))
 
 
 class Bins(msgspec.Struct, frozen=True, eq=False):
@@ -160,14 +174,14 @@ class Window:
             return None
         filled = sorted(events.bins)
         cumulated = list(accumulate(events.bins[index] for index in filled))
-        return _VALUES[filled[bisect_right(cumulated, q * (cumulated[-1] - 1))]]
+        return bin_values()[filled[bisect_right(cumulated, q * (cumulated[-1] - 1))]]
 
     def bins(self, now_s: float) -> Bins:
         """Return the window as one histogram, for survival estimates."""
         filled = self._filled(now_s)
         events, censored = self._events.bins, self._censored.bins
         return Bins(
-            [_VALUES[index] for index in filled],
+            list(map(bin_values().__getitem__, filled)),
             [events.get(index, 0) for index in filled],
             [censored.get(index, 0) for index in filled],
         )
@@ -220,21 +234,21 @@ class _Slice:
 
 def _edge(x: float) -> int:
     """Return the index of the bin of a sample beyond the outermost bins; NaN is in the first one."""
-    return len(_VALUES) - 1 if x >= SAMPLE_MAX else 0
+    return _BINS - 1 if x >= SAMPLE_MAX else 0
 
 
 def median_of(counts: Mapping[int, int]) -> float:
     """Return the median of samples by bin, of which there is at least one."""
     filled = sorted(counts)
     cumulated = list(accumulate(counts[index] for index in filled))
-    return _VALUES[filled[bisect_right(cumulated, (cumulated[-1] - 1) / 2)]]
+    return bin_values()[filled[bisect_right(cumulated, (cumulated[-1] - 1) / 2)]]
 
 
 class _Tally:
     """The samples of one kind.
 
     Attributes:
-        bins: number of samples in each nonempty bin, by its index in _VALUES; without buffered samples.
+        bins: number of samples in each nonempty bin, by its index in `bin_values`; without buffered samples.
         raw: samples that are still buffered.
     """
 
@@ -269,7 +283,7 @@ class _Tally:
         if not raw:
             return
         indices = [
-            ceil(log(x) / _LN2 * _PER_DOUBLING) - _KEY_MIN  # as _MAPPING.key, without its calls
+            ceil(log(x) / _LN2 * _PER_DOUBLING) - _KEY_MIN  # as _key, without its calls
             if SAMPLE_MIN < x < SAMPLE_MAX
             else _edge(x)
             for x in raw

@@ -7,7 +7,7 @@ saved 0, a won hedge the remaining wait of the primary by the survival curve (do
 Units: seconds; `coin` is a request's uniform random number in [0, 1).
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -65,7 +65,7 @@ class Rescue(msgspec.Struct, frozen=True):
         return is_late and ran_s <= _USUAL_RUN * self.backup_s
 
 
-class Correction(NamedTuple):
+class Correction(msgspec.Struct, frozen=True, gc=False):
     """Corrections of the gate's arithmetic.
 
     Attributes:

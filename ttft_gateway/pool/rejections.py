@@ -10,7 +10,7 @@ Units: seconds of the loop's clock.
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ _KEYS_MAX: Final = 3  # callers that a dead key costs a retry
 _ANSWERING_S: Final = 10.0  # since its last first content; such a replica may have narrower limits than another one
 
 
-class _Rejected(NamedTuple):
+class _Rejected(msgspec.Struct, frozen=True, eq=False):
     """A request that a replica has rejected.
 
     Attributes:
