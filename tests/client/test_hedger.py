@@ -77,11 +77,45 @@ def test_hedges_stay_within_the_budget_of_the_measured_traffic() -> None:
 
 
 def test_a_short_program_can_hedge_its_first_late_requests() -> None:
-    """Each of the first requests that is answered in time lends what it earns, up to twelve backups."""
-    for in_time, hedged in ((0, (1, 3)), (25, (3, 8)), (300, (11, 21))):
+    """The first requests that are answered in time lend what they earn, up to twelve backups in all."""
+    for in_time, hedged in ((0, (0, 3)), (4, (1, 3)), (25, (3, 8)), (300, (11, 21))):
         bench = Bench(HedgeConfig(warmup_delay=0.01))
         assert not any(bench.request(0.005, 0.005) for _ in range(in_time))
         assert hedged[0] <= sum(bench.request(0.2, 0.005) for _ in range(20)) <= hedged[1]
+
+
+@pytest.mark.parametrize(
+    ("config", "usual_s", "delay_s"),
+    [
+        (HedgeConfig(), 0.1, 0.3),
+        (HedgeConfig(), 3.0, 4.5),
+        (HedgeConfig(min_delay=0.5), 0.1, 0.5),
+        (HedgeConfig(warmup_delay=1.0), 0.1, 1.0),
+        (HedgeConfig(warmup_delay=0.05), 0.1, 0.15),
+        (HedgeConfig(warmup_delay=0.05, min_delay=0.2), 0.1, 0.2),
+        (HedgeConfig(warmup_delay=0.05, budget_percent=100.0), 0.1, 0.05),
+    ],
+)
+def test_the_first_delays_are_not_among_the_usual_times(config: HedgeConfig, usual_s: float, delay_s: float) -> None:
+    """Once some times are known, a backup of a usual answer would spend the credits of the next straggler."""
+    bench = Bench(config)
+    for _ in range(4):
+        bench.request(usual_s)
+    race = bench.hedger.race(chat())
+    race.begin()
+    race.close()
+    assert race.delay_s == pytest.approx(delay_s)
+
+
+def test_a_short_delay_after_the_start_is_that_of_the_plan() -> None:
+    """A learned delay that is as short as the one of the start is not made longer."""
+    bench = Bench(HedgeConfig(policy="percentile", percentile=0.5, warmup_delay=0.01, min_delay=0.5))
+    for _ in range(60):
+        bench.request(0.4)
+    race = bench.hedger.race(chat())
+    race.begin()
+    race.close()
+    assert race.delay_s == 0.5
 
 
 def test_the_first_answer_of_an_address_is_not_learned() -> None:

@@ -40,7 +40,7 @@ class HedgeConfig(msgspec.Struct, frozen=True):
         window: age in seconds at which a measured time is forgotten, if a hundred newer ones are known.
         warmup_requests: number of first events before the learned delay is used.
         warmup_delay: time in seconds before a backup until then; None: 2, from the fourth request on three times the
-            predicted time, at most 2.
+            predicted time, at most 2. Below a budget of 100 %, it is at least 1.5 times the predicted time.
         key: requests with comparable times.
         safe: requests that may be sent twice, in addition to HEAD, OPTIONS, streams of LLM APIs, and GET without a
             subscription to events: rules such as "POST /search/*" with the event that ends their race.

@@ -40,7 +40,6 @@ from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Population, Target, YoungEndpoint, check, populate, stores_answers, teach
 from ttft_gateway.hedging.contract import Denied, Forecast, RequestFacts, StreamWatch
 from ttft_gateway.hedging.outcomes import Denial, Outcome
-from ttft_gateway.hedging.parameters import DEFAULTS
 from ttft_gateway.limits.bucket import Spend
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.pool import Pool
@@ -54,6 +53,8 @@ _KEYS_MAX: Final = 256  # idempotency keys of hedged requests that are remembere
 _LIMIT: Final = b"limit"  # in the name of each header with a rate limit; most servers send none
 _COLD_FACTOR: Final = 3.0  # of the predicted time: a backup before there is a plan
 _COLD_SAMPLES: Final = 3  # first events before that; the first one includes the handshake
+_USUAL_FACTOR: Final = 1.5  # of the predicted time: a backup before it is mostly for a usual answer
+_ALL_PERCENT: Final = 100.0  # a budget that pays for a backup of each request
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two decisions
 
 
@@ -109,7 +110,7 @@ class Hedger:
     Attributes:
         lock: lock of the budget, held while a pool is used.
         rules: rules for requests that are no calls of an LLM API.
-        cold_s: delay of a backup before there is a plan, if it may be shorter; infinite: the settings have the delay.
+        cold_s: delay of a backup before there is a plan, unless the first times of the server show a better one.
         credits: credits of the budget; set with the first population.
         use_tokens: locks the replicas without a token (`tokens.py`); None if no target has a credential.
 
@@ -139,8 +140,8 @@ class Hedger:
         self.clock = clock
         self.rand = rand
         self.rules = Rules(config)
-        self.cold_s = math.inf if config.warmup_delay is not None else DEFAULTS.cold_start_delay_s
         self._parameters = parameters(config, self.budget.percent)
+        self.cold_s = max(self._parameters.cold_start_delay_s, config.min_delay)
         check(self.targets)
         self.use_tokens: Callable[[Pool, Mapping[str, tuple[Target | None, str]], float], None] | None = None
         if any(target.token is not None for target in self.targets):
@@ -467,13 +468,21 @@ class ClientRace:
     # inside; the lock is held
 
     def _cold_s(self, attempt: ClientAttempt) -> float:
-        """Return the delay of a backup before there is a plan: by the first times of the server, if there are some."""
-        hedger, forecast = self.hedger, attempt.forecast
-        if forecast is None or forecast.ttft_s is None:
-            return hedger.cold_s
-        if sum(load.contents for load in self._pool.loads.of.values()) < _COLD_SAMPLES:
-            return hedger.cold_s
-        return max(hedger.config.min_delay, min(hedger.cold_s, _COLD_FACTOR * forecast.ttft_s))
+        """Return the delay of a backup before there is a plan: by the first times of the server, if there are some.
+
+        A delay among its usual times would spend the budget on usual answers, and the next straggler would get none.
+        """
+        hedger, pool, forecast = self.hedger, self._pool, attempt.forecast
+        config, delay_s = hedger.config, hedger.cold_s
+        if forecast is None or forecast.ttft_s is None or pool.learning.last_plan(attempt.replica.name) is not None:
+            return delay_s
+        if sum(load.contents for load in pool.loads.of.values()) < _COLD_SAMPLES:
+            return delay_s
+        if config.warmup_delay is None:
+            delay_s = max(config.min_delay, min(delay_s, _COLD_FACTOR * forecast.ttft_s))
+        if hedger.budget.percent < _ALL_PERCENT:
+            delay_s = max(delay_s, _USUAL_FACTOR * forecast.ttft_s)
+        return delay_s
 
     def _learn_limits(self, attempt: ClientAttempt, limits: Sequence[RateLimit], now_s: float) -> None:
         """Learn the rate limits of a response; the first ones make the ledger of the replica's quota."""
