@@ -5,7 +5,6 @@ no dependency of this project. Units: milliseconds.
 """
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -19,6 +18,8 @@ import numpy as np
 from streaming_bench.errors import BenchError
 from streaming_bench.processes import ROOT
 from streaming_bench.progress import Progress
+from streaming_bench.report.stats import Estimate, geometric_mean, ratio_of_sums
+from streaming_bench.report.tables import with_interval
 from streaming_bench.research.published.side_by_side import ReproducedRow
 from streaming_bench.research.published.sources import FRAMEWORKS
 from streaming_bench.simulation.summary import QUANTILES
@@ -131,23 +132,24 @@ class Verdict:
     """The figures of `ttft_gateway` next to the figures of the port.
 
     Attributes:
-        p99_ratio: ratio of the means of p99.
-        p99_ratio_paired: geometric mean of the seeds' ratios of p99.
+        p99_ratio: ratio of the means of p99, with its interval over the seeds.
+        p99_ratio_paired: geometric mean of the seeds' ratios of p99, with its interval.
         extra: means of the requests added, ours and the port's.
         better: seeds with a p99 at most 1 % above the port's.
     """
 
-    p99_ratio: float
-    p99_ratio_paired: float
+    p99_ratio: Estimate
+    p99_ratio_paired: Estimate
     extra: tuple[float, float]
     better: int
 
     def line(self, seeds: int) -> str:
         """Return the verdict as a line of text."""
         own, port = (f"{100 * extra:.2f}%" for extra in self.extra)
+        means, paired = (with_interval(each, "x") for each in (self.p99_ratio, self.p99_ratio_paired))
         return (
-            f"p99 of {OWN} / {PORT}: {self.p99_ratio:.2f} of the means, {self.p99_ratio_paired:.2f} geometric mean "
-            f"of the seeds' ratios, at most 1.01 on {self.better} of {seeds} seeds; requests + {own} and {port}"
+            f"p99 of {OWN} / {PORT}: {means} of the means, {paired} geometric mean of the seeds' ratios, "
+            f"at most 1.01 on {self.better} of {seeds} seeds; requests + {own} and {port}"
         )
 
 
@@ -157,12 +159,15 @@ def verdict(runs: Mapping[LibraryRow, Sequence[Figures]]) -> Verdict | None:
     if PORT not in by_library:
         return None
     own, port = by_library[OWN], by_library[PORT]
-    ratios = [a["p99"] / b["p99"] for a, b in zip(own, port, strict=True)]
-    (own_ms, own_extra), (port_ms, port_extra) = (
-        [float(np.mean([one[key] for one in figures])) for key in ("p99", "extra")] for figures in (own, port)
+    own_ms, port_ms = ([one["p99"] for one in figures] for figures in (own, port))
+    own_extra, port_extra = (float(np.mean([one["extra"] for one in figures])) for figures in (own, port))
+    ratios = [a / b for a, b in zip(own_ms, port_ms, strict=True)]
+    return Verdict(
+        ratio_of_sums(own_ms, port_ms),
+        geometric_mean(ratios),
+        (own_extra, port_extra),
+        sum(ratio <= 1.01 for ratio in ratios),
     )
-    paired = math.exp(float(np.mean(np.log(ratios))))
-    return Verdict(own_ms / port_ms, paired, (own_extra, port_extra), sum(ratio <= 1.01 for ratio in ratios))
 
 
 def _is_installed(client: str) -> bool:

@@ -117,16 +117,18 @@ def measured() -> dict[python_port.LibraryRow, list[python_port.Figures]]:
 
 
 def test_the_verdict_compares_the_adaptive_rows() -> None:
-    """The ratio of the means, the geometric mean of the ratios, and the added requests of both libraries."""
+    """The ratio of the means, the geometric mean of the ratios, their intervals, and the added requests of both."""
     rows = {row.library: row for row in python_port.ROWS if row.policy == "adaptive"}
     own, port = (
-        [{"p99": p99, "extra": extra} for p99 in values] for values, extra in (((10, 40), 0.1), ((20, 20), 0.2))
+        [{"p99": p99, "extra": extra} for p99 in values]
+        for values, extra in (((10, 40, 10, 40), 0.1), ((20, 20, 20, 20), 0.2))
     )
     found = python_port.verdict({rows[python_port.OWN]: own, rows[python_port.PORT]: port})
     assert found is not None
-    assert (found.p99_ratio, found.p99_ratio_paired) == pytest.approx((1.25, 1.0))
-    assert (found.extra, found.better) == ((0.1, 0.2), 1)
-    assert "1.25 of the means" in found.line(2)
+    assert found.p99_ratio == pytest.approx((1.25, -0.13, 2.63), abs=0.01)
+    assert found.p99_ratio_paired == pytest.approx((1.0, 0.28, 3.57), abs=0.01)
+    assert (found.extra, found.better) == ((0.1, 0.2), 2)
+    assert "1.00x [0.28, 3.57] geometric mean" in found.line(4)
 
 
 @pytest.mark.parametrize(
