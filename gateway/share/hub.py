@@ -10,7 +10,7 @@ Units: seconds of the engine's clock.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import sub
 from typing import Final, Generic, Protocol, TypeVar
@@ -134,12 +134,22 @@ class _Slots:
 
 @dataclass(slots=True)
 class _Gauge:
-    """The rows of each process, and their sums."""
+    """The rows of each process, and their sums.
 
-    values: dict[str, GaugeAsk] = field(default_factory=dict)
-    seen_s: dict[str, float] = field(default_factory=dict)  # longest silent first
+    Attributes:
+        rows: rows by process.
+        seen_s: time of the last ask by process, longest silent first.
+        sums: sums by name.
+        counts: number of processes that have a row of the name.
+        versions: version with the last change of each sum.
+        version: number of the last change of any row.
+    """
+
+    rows: dict[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
+    seen_s: dict[str, float] = field(default_factory=dict)
     sums: dict[str, list[int]] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)  # of the processes that have a row of the name
+    counts: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
     version: int = 0
 
 
@@ -173,9 +183,7 @@ class ShareHub:
             slots.held.pop(process, None)
             slots.lacking.pop(process, None)
         for gauge in self._gauges.values():
-            if process in gauge.values:
-                gauge.version += 1
-                _remove(gauge, process)
+            _replace(gauge, process, None, gauge.version + 1)
 
     def _see(self, process: str, now_s: float) -> None:
         paused_s = now_s - self._asked_s
@@ -261,24 +269,25 @@ class ShareHub:
 
     def _gauge(self, now_s: float, process: str, ask: GaugeAsk) -> GaugeAnswer:
         gauge = self._gauges.use(ask.key) or self._gauges.add(ask.key, _Gauge())
-        silent = _silent(gauge.seen_s, now_s)
-        for each in silent:
-            _remove(gauge, each)
-        old = gauge.values.get(process)
-        if silent or old is None or old.rows != ask.rows:
-            gauge.version = max(gauge.version + 1, int(1e6 * now_s))
-            _remove(gauge, process)
-            _put(gauge, process, ask)
-        else:
-            del gauge.seen_s[process]
-        if process in gauge.values:
+        version = max(gauge.version + 1, int(1e6 * now_s))
+        for each in _silent(gauge.seen_s, now_s):
+            _replace(gauge, each, None, version)
+        _replace(gauge, process, ask.rows if _fits(gauge, ask.rows) else None, version)
+        own = gauge.rows.get(process, {})
+        gauge.seen_s.pop(process, None)
+        if process in gauge.rows:
             gauge.seen_s[process] = now_s
         if ask.since == gauge.version:
-            return GaugeAnswer(len(gauge.values), None, gauge.version)
-        own = gauge.values[process].rows if process in gauge.values else {}
-        sums = gauge.sums
-        others = {name: rest for name in ask.rows if name in sums and any(rest := _without(sums[name], own.get(name)))}
-        return GaugeAnswer(len(gauge.values), others, gauge.version)
+            return GaugeAnswer(len(gauge.rows), None, gauge.version)
+        since = ask.since if ask.since < gauge.version else 0  # a later one is from before a loss
+        others: dict[str, list[int]] = {}
+        for name, changed in gauge.versions.items():
+            if changed > since and name in ask.rows:
+                rest = _without(gauge.sums[name], own.get(name))
+                is_empty = not any(rest)
+                if since or not is_empty:
+                    others[name] = [] if is_empty else rest
+        return GaugeAnswer(len(gauge.rows), others, gauge.version, since > 0)
 
     def _slice(self, now_s: float, ask: SliceAsk) -> SliceAnswer:
         bins = self._slices.use(ask.key)
@@ -332,28 +341,39 @@ def _silent(seen_s: dict[str, float], now_s: float, silent_s: float = SILENT_S) 
     return silent
 
 
-def _remove(gauge: _Gauge, process: str) -> None:
-    """Remove a process's rows from a gauge, and names that no process has."""
-    ask = gauge.values.pop(process, None)
-    if ask is None:
-        return
-    gauge.seen_s.pop(process, None)
-    for name, row in ask.rows.items():
-        gauge.counts[name] -= 1
-        if gauge.counts[name]:
-            _add(gauge.sums[name], row, -1)
-        else:
-            del gauge.sums[name], gauge.counts[name]
+def _fits(gauge: _Gauge, rows: Mapping[str, Sequence[int]]) -> bool:
+    """Return True unless there are too many rows, or too long ones."""
+    are_few = len(gauge.sums) + len(rows) <= NAMES_MAX or len(gauge.sums.keys() | rows.keys()) <= NAMES_MAX
+    return are_few and max(map(len, rows.values()), default=0) <= ROW_MAX
 
 
-def _put(gauge: _Gauge, process: str, ask: GaugeAsk) -> None:
-    """Add a process's rows to a gauge that has none of it, unless there are too many."""
-    if len(ask.rows) + len(gauge.sums) > NAMES_MAX or any(len(row) > ROW_MAX for row in ask.rows.values()):
+def _replace(gauge: _Gauge, process: str, rows: Mapping[str, Sequence[int]] | None, version: int) -> None:
+    """Replace a process's rows, None for no part in the gauge; what changes has the version."""
+    old = gauge.rows.get(process)
+    if old == rows:
         return
-    gauge.values[process] = ask
-    for name, row in ask.rows.items():
-        gauge.counts[name] = gauge.counts.get(name, 0) + 1
-        _add(gauge.sums.setdefault(name, []), row, 1)
+    before, after = old or {}, rows or {}
+    for name, row in after.items():
+        if (last := before.get(name)) != row:
+            _change(gauge, name, last, row, version)
+    for name in before.keys() - after.keys():
+        _change(gauge, name, before[name], None, version)
+    gauge.version = version
+    if rows is None:
+        del gauge.rows[process], gauge.seen_s[process]
+    else:
+        gauge.rows[process] = rows
+
+
+def _change(gauge: _Gauge, name: str, old: Sequence[int] | None, new: Sequence[int] | None, version: int) -> None:
+    """Replace the row of one process in a sum; None for no row."""
+    sums = gauge.sums.setdefault(name, [])
+    _add(sums, old or (), -1)
+    _add(sums, new or (), 1)
+    gauge.versions[name] = version
+    gauge.counts[name] = gauge.counts.get(name, 0) + (new is not None) - (old is not None)
+    if not gauge.counts[name]:
+        del gauge.sums[name], gauge.counts[name], gauge.versions[name]
 
 
 def _without(sums: list[int], row: Sequence[int] | None) -> list[int]:

@@ -138,7 +138,7 @@ class LoadExchange:
         is_fresh = now_s <= self._asked_s + _UNKNOWN_S - self._period_s  # they are used until the next answer
         if isinstance(gauge, GaugeAnswer):
             self._version = gauge.version
-            self._received = self._received if gauge.others is None else gauge.others
+            self._received = gauge.sums(self._received)
             if is_fresh and self._still is not None and self._is_put(gauge.processes):
                 self._put_s, self._summed_s, self._is_quiet = now_s, now_s, self._is_same
             elif is_fresh:

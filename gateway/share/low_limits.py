@@ -57,6 +57,7 @@ class LowLimits:
         self._levels: dict[int, int] = {}  # by row, as last reported
         self._rows: Mapping[str, Row] = dict.fromkeys(_NAMES, _EMPTY)
         self._others: dict[int, int] = {}
+        self._sums: Mapping[str, Row] = {}  # over the others, in the last answer, and their version
         self._version = 0
         self._due_s = self._known_s = -math.inf
 
@@ -99,8 +100,8 @@ class LowLimits:
             return
         self._known_s, self._version = now_s, answer.version
         if answer.others is not None:
-            self._others = {}
-            for name, row in answer.others.items():
+            self._sums, self._others = answer.sums(self._sums), {}
+            for name, row in self._sums.items():
                 try:
                     counts = checked(row, LIMIT_USE[: len(row)], max(1, answer.processes - 1))
                 except ValueError as error:

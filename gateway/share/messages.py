@@ -162,11 +162,19 @@ class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
         others: sums over the rows of the other processes, by name; only rows that are not all 0. None if nothing has
             changed since the version that was asked with.
         version: number that changes with every change of the rows of any process.
+        is_part: True if `others` has only the sums that have changed since; a row is empty if it is all 0 now.
     """
 
     processes: Processes
     others: Annotated[dict[Name, Annotated[list[Integer], Meta(max_length=ROW_MAX)]], Meta(max_length=NAMES_MAX)] | None
     version: Number = 0
+    is_part: bool = False
+
+    def sums(self, before: Mapping[str, Sequence[int]]) -> Mapping[str, Sequence[int]]:
+        """Return all sums; `before` has the sums at the version that was asked with."""
+        if self.others is None:
+            return before
+        return {name: row for name, row in {**before, **self.others}.items() if row} if self.is_part else self.others
 
 
 class SliceAsk(Struct, tag="slice", array_like=True, frozen=True):

@@ -337,6 +337,31 @@ def test_processes_and_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert processes.ask("a", SliceAsk("s", {}), SliceAnswer).bins[500] == {"x": 1, "y": 1}
 
 
+def test_a_host_gets_the_sums_that_have_changed() -> None:
+    """An empty row stands for zeros; also of a name that the process did not have, and of a process that has gone."""
+    processes = Processes(ShareHub)
+
+    def ask(process: str, since: int, **rows: tuple[int, ...]) -> GaugeAnswer:
+        return processes.ask(process, GaugeAsk("pool", rows, since), GaugeAnswer)
+
+    ask("b", 0, r1=(1, 1), r2=(2, 2), r3=(3, 3))
+    first = ask("a", 0, r1=(0, 0), r2=(0, 0))
+    assert (first.others, first.is_part) == ({"r1": [1, 1], "r2": [2, 2]}, False)
+    ask("b", 0, r1=(1, 1), r2=(4, 2), r3=(5, 3))
+    second = ask("a", first.version, r1=(0, 0), r2=(0, 0))
+    assert (second.others, second.is_part) == ({"r2": [4, 2]}, True)
+    assert second.sums(first.others or {}) == {"r1": [1, 1], "r2": [4, 2]}
+    third = ask("a", second.version, r1=(0, 0), r2=(0, 0), r3=(1, 1))
+    assert third.others == {"r3": [5, 3]}
+    ask("b", 0, r1=(0, 0), r3=(5, 3))
+    fourth = ask("a", third.version, r1=(0, 0), r2=(0, 0), r3=(1, 1))
+    assert fourth.others == {"r1": [], "r2": []}
+    assert fourth.sums({"r1": [1, 1], "r2": [4, 2], "r3": [5, 3]}) == {"r3": [5, 3]}
+    assert isinstance(processes.hub, ShareHub)
+    processes.hub.gone("b")
+    assert ask("a", fourth.version, r1=(0, 0), r3=(1, 1)).others == {"r1": [], "r3": []}
+
+
 def test_epochs_differ() -> None:
     """A bucket that is born again in the same millisecond has another epoch."""
     hub, epochs = ShareHub(), set[int]()
