@@ -7,6 +7,7 @@ Units: seconds of the loop's clock.
 import asyncio
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final, Protocol, get_args
 
 from gateway.observe.instruments import Instruments
@@ -19,7 +20,7 @@ from gateway.share.asker import Asker, AskResult
 from gateway.share.fleet import ASK_S_MAX
 from gateway.share.leases import Leases
 from gateway.share.messages import NamedEngine
-from gateway.share.pools import exchanges_of
+from gateway.share.pools import Former
 from gateway.share.sync import Exchange, Reach, SwitchExchange, Sync
 from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.learned import Drop
@@ -66,19 +67,27 @@ class Sharing:
         self._asker = Asker(engine, self._fleet, loop, runtime.rand, self._on_away, self._on_back, self._on_error)
         self._asker.ticks.append(self.limits.tick)
         self._switches = SwitchExchange(self._apply)
+        self._quotas: list[Exchange] = []
+        self._of_models: dict[str, tuple[Model, list[Exchange]]] = {}  # by name
         self.sync = Sync(
             engine, loop.time, loop.call_later, runtime.rand, engine.batch_exchanges, on_error=self._on_error
         )
 
     def use(self, models: Iterable[Model], ledgers: Mapping[str, Ledger]) -> None:
         """Exchange these models and quotas from now on, after a start or a reload."""
-        pools = [(model.pools, model.retries) for model in models]
+        self._quotas = Former(self._quotas).of_quotas(ledgers, self._drop)
+        before, self._of_models, new = self._of_models, {}, []
+        for model in models:
+            if (known := before.get(model.name)) is not None and known[0] is model:
+                self._of_models[model.name] = before.pop(model.name)
+            else:
+                new.append(model)
+        former = Former([each for _, exchanges in before.values() for each in exchanges])
+        for model in new:
+            self._of_models[model.name] = model, former.of_model(model.pools, model.retries, self._drop)
         switches: list[Exchange] = [self._switches] if self.carries_switches else []
-        self.sync.exchanges = [
-            *switches,
-            self.limits.low,
-            *exchanges_of(pools, ledgers, self.sync.exchanges, self._drop),
-        ]
+        of_models = chain.from_iterable(exchanges for _, exchanges in self._of_models.values())
+        self.sync.exchanges = [*switches, self.limits.low, *self._quotas, *of_models]
 
     async def start(self, follow_switch: FollowSwitch) -> None:
         """Ask for the first time, begin to exchange, and return after the reply, at most 100 ms later."""

@@ -296,7 +296,7 @@ class NamedEngine(Engine, Protocol):
         drop: receives what is dropped of replies; replaced by the owner of the process.
         is_rejected: True while the engine answers, and rejects the login or the rights of this process.
         carries_switches: False for the hub: the supervisor itself switches all its workers.
-        batch_exchanges: number of exchanges that fill a batch; a pool has two, for loads and samples.
+        batch_exchanges: number of exchanges with asks that fill a batch; a pool has two, for loads and samples.
     """
 
     kind: str

@@ -63,27 +63,41 @@ def exchanges_of(
     Args:
         models: pools and retries of each model.
         ledgers: ledgers by quota.
-        old: exchanges of the previous models and quotas; an exchange goes on if its pool or quota is still in use.
+        old: exchanges of the previous models and quotas.
         drop: receives what other gateways have sent and is out of range.
     """
-    quotas = {each.ledger: each for each in old if isinstance(each, UsageExchange)}
-    loads = {each.pool: each for each in old if isinstance(each, LoadExchange)}
-    samples = {each.pool: each for each in old if isinstance(each, SampleExchange)}
-    states = {id(each.state.predictor): each.state for each in samples.values() if each.state is not None}
-    slices = {each.name: each.slice for each in old if isinstance(each, WayExchange)}
-    found: list[Exchange] = [
-        quotas.get(ledger) or UsageExchange(name, ledger, drop) for name, ledger in ledgers.items()
-    ]
-    for pools, retries in models:
+    former = Former(old)
+    of_models = (each for pools, retries in models for each in former.of_model(pools, retries, drop))
+    return [*former.of_quotas(ledgers, drop), *of_models]
+
+
+class Former:
+    """Exchanges of models and quotas before a reload, which go on if their pool or quota is still in use."""
+
+    def __init__(self, old: Sequence[Exchange]) -> None:
+        self._quotas = {each.ledger: each for each in old if isinstance(each, UsageExchange)}
+        self._loads = {each.pool: each for each in old if isinstance(each, LoadExchange)}
+        self._samples = {each.pool: each for each in old if isinstance(each, SampleExchange)}
+        samples = self._samples.values()
+        self._states = {id(each.state.predictor): each.state for each in samples if each.state is not None}
+        self._slices = {each.name: each.slice for each in old if isinstance(each, WayExchange)}
+
+    def of_quotas(self, ledgers: Mapping[str, Ledger], drop: Drop = keep_silent) -> list[Exchange]:
+        """Return the exchanges of quotas."""
+        return [self._quotas.get(ledger) or UsageExchange(name, ledger, drop) for name, ledger in ledgers.items()]
+
+    def of_model(self, pools: Sequence[Pool], retries: RetryBudget, drop: Drop = keep_silent) -> list[Exchange]:
+        """Return the exchanges of a model."""
+        found: list[Exchange] = []
         for number, pool in enumerate(pools):
-            if (load := loads.get(pool)) is not None and pool in samples:
-                found += [load, samples[pool]]
+            if (load := self._loads.get(pool)) is not None and pool in self._samples:
+                found += [load, self._samples[pool]]
             else:
                 load = load or LoadExchange(pool, None if number else retries, drop)
-                found += [load, SampleExchange(pool, load, drop, states.get(id(pool.learning.predictor)))]
+                found += [load, SampleExchange(pool, load, drop, self._states.get(id(pool.learning.predictor)))]
             if pool.bills is not None:
-                found.append(WayExchange(pool, pool.bills, load, drop, slices.get(pool.name)))
-    return found
+                found.append(WayExchange(pool, pool.bills, load, drop, self._slices.get(pool.name)))
+        return found
 
 
 @dataclass(eq=False)

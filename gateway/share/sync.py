@@ -31,7 +31,8 @@ _JITTER: Final = 0.1  # of the period, so that gateways do not ask at the same t
 _SWITCHES_S: Final = 0.4  # between two asks for switches, so that a switch reaches all gateways within a second
 _STORED_S: Final = 7 * 86_400.0  # time until the engine drops a switch
 _OWN_MAX: Final = 1_024  # names
-_TURN_EXCHANGES: Final = 60  # loads and samples of 30 busy pools, 1 to 2 ms
+TURN_EXCHANGES: Final = 20  # that ask or are answered, 0.5 to 1 ms
+_STILL: Final = 0.2  # of the time of such an exchange, if it asks nothing
 
 
 class Exchange(Protocol):
@@ -48,6 +49,9 @@ class Exchange(Protocol):
         """Take in the answers to the last asks; there is no call if one of them is lost or damaged."""
 
 
+_Answered = tuple[Exchange, Sequence[Answer]]
+
+
 class Timer(Protocol):
     """A timer that can be cancelled."""
 
@@ -60,9 +64,11 @@ class _Round:
 
     Attributes:
         collected: number of exchanges that have been asked for their asks.
-        batch: exchanges and asks that are not sent yet.
+        batch: exchanges and their asks that are not sent yet.
         sent: number of batches.
         open: numbers of the batches that have no reply yet, or one that is being taken in.
+        replies: numbers and answers of the batches that are being taken in, the earliest first.
+        is_busy: True from one turn to the next one.
     """
 
     def __init__(self, exchanges: Sequence[Exchange], period_s: float) -> None:
@@ -71,6 +77,8 @@ class _Round:
         self.collected = self.sent = 0
         self.batch: list[tuple[Exchange, Sequence[Ask]]] = []
         self.open: set[int] = set()
+        self.replies: deque[tuple[int, list[_Answered]]] = deque()
+        self.is_busy = False
 
 
 class Sync:
@@ -142,25 +150,34 @@ class Sync:
     def exchange(self) -> None:
         """Send one batch, or several with many pools; nothing while a reply is awaited or taken in."""
         now_s, last = self._now(), self._round
-        if last is not None and last.open and now_s < self._asked_s + LOST_S:
+        if last is not None and (last.is_busy or (last.open and now_s < self._asked_s + LOST_S)):
             return
-        self._asked_s, self._round = now_s, _Round(list(self.exchanges), self.period_s)
-        self._step(self._round)
+        self._round = _Round(list(self.exchanges), self.period_s)
+        self._turn(self._round)
 
-    def _step(self, this: "_Round") -> None:
-        """Collect the asks of some exchanges, send them if they fill a batch, and go on in the next turn."""
+    def _turn(self, this: "_Round") -> None:
+        """Pass answers on to some exchanges, or collect the asks of some, and go on in the next turn."""
         if self._round is not this:
             return
-        now_s, end = self._now(), this.collected + _TURN_EXCHANGES
-        this.batch += [(each, self._asks(each, now_s, this.period_s)) for each in this.exchanges[this.collected : end]]
-        this.collected = end
-        is_last = end >= len(this.exchanges)
-        if is_last or len(this.batch) >= self._batch_exchanges:
-            self._send(this)
-        if is_last:
+        is_last = self._put(this) if this.replies else self._collect(this)
+        this.is_busy = not is_last or bool(this.replies) or this.collected < len(this.exchanges)
+        if this.is_busy:
+            self._call_later(0.0, lambda: self._turn(this))
+
+    def _collect(self, this: "_Round") -> bool:
+        """Collect the asks of some exchanges, and send each full batch; return False after a full turn."""
+        left, now_s, end = float(TURN_EXCHANGES), self._now(), len(this.exchanges)
+        while left > 0 and this.collected < end:
+            exchange = this.exchanges[this.collected]
+            this.collected += 1
+            if asks := self._asks(exchange, now_s, this.period_s):
+                this.batch.append((exchange, asks))
+            left -= 1.0 if asks else _STILL
+            if len(this.batch) >= self._batch_exchanges or this.collected == end:
+                self._send(this)
+        if this.collected == end:
             self._batches = max(1, this.sent)
-        else:
-            self._call_later(0.0, lambda: self._step(this))
+        return left > 0
 
     def _send(self, this: "_Round") -> None:
         batch, this.batch = this.batch, []
@@ -168,6 +185,7 @@ class Sync:
         if not asks:
             return
         number, sent_s = this.sent, self._now()
+        self._asked_s = sent_s
         this.sent += 1
         this.open.add(number)
 
@@ -181,24 +199,27 @@ class Sync:
             self.processes, self.answered_s = max(1, reply.processes), self._now()
             self._bytes += _BATCH_WEIGHT * (reply.size_bytes - self._bytes)
             answers = iter(reply.answers)
-            self._put(this, number, [(each, [next(answers) for _ in own_asks]) for each, own_asks in batch])
+            this.replies.append((number, [(each, [next(answers) for _ in own_asks]) for each, own_asks in batch]))
+            if not this.is_busy:
+                self._turn(this)
 
         self._engine.ask(asks, answered)
 
-    def _put(self, this: "_Round", number: int, answered: Sequence[tuple[Exchange, Sequence[Answer]]]) -> None:
-        """Pass the answers on to some exchanges, and go on in the next turn; then the batch is over."""
-        if self._round is not this:
-            return
-        for exchange, answers in answered[:_TURN_EXCHANGES]:
-            if answers and not any(isinstance(answer, Lost) for answer in answers):
+    def _put(self, this: "_Round") -> bool:
+        """Pass the answers of a batch on to some exchanges; then the batch is over; return False after a full turn."""
+        number, answered = this.replies[0]
+        for exchange, answers in answered[:TURN_EXCHANGES]:
+            if not any(isinstance(answer, Lost) for answer in answers):
                 try:
                     exchange.answered(answers, self.answered_s)
                 except Exception as error:
                     self._failed(error)
-        if rest := answered[_TURN_EXCHANGES:]:
-            self._call_later(0.0, lambda: self._put(this, number, rest))
+        if rest := answered[TURN_EXCHANGES:]:
+            this.replies[0] = number, rest
         else:
+            this.replies.popleft()
             this.open.remove(number)
+        return len(answered) < TURN_EXCHANGES
 
     def _asks(self, exchange: Exchange, now_s: float, period_s: float) -> Sequence[Ask]:
         try:

@@ -171,6 +171,22 @@ async def started(hub: SwitchingHub, *names: str) -> list[Process]:
     return processes
 
 
+def test_a_reload_keeps_the_exchanges_of_what_stays() -> None:
+    """Exchanges of a model that stays, and of a pool that stays in another model object, go on; others end."""
+
+    async def main() -> None:
+        process = Process(SwitchingHub(), "a")
+        kept, moved = (Model(name, [pool(None, None)], default_timeouts()) for name in ("kept", "moved"))
+        process.shared.use([kept, moved, Model("gone", [pool(None, None)], default_timeouts())], {})
+        before = list(process.shared.sync.exchanges)
+        process.shared.use([kept, Model("moved", moved.pools, default_timeouts())], {})
+        after = process.shared.sync.exchanges
+        assert len(before) == len(after) + 2
+        assert set(map(id, after)) <= set(map(id, before))
+
+    run_virtual(main())
+
+
 def test_processes_share_loads_and_switches() -> None:
     """Within a second; a process that starts later has the switches, too."""
 

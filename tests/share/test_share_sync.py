@@ -7,11 +7,11 @@ from itertools import groupby
 import pytest
 
 from gateway.share.messages import Answer, Answered, Ask, Reply, SwitchesAsk
-from gateway.share.sync import BATCH_S, BYTE_S, CORE_SHARE, Sync
+from gateway.share.sync import BATCH_S, BYTE_S, CORE_SHARE, TURN_EXCHANGES, Sync
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from switching_hub import SwitchingHub
 
-BATCH_EXCHANGES = 120  # two turns
+BATCH_EXCHANGES = 4 * TURN_EXCHANGES
 
 
 class Scripted:
@@ -155,7 +155,7 @@ def test_many_exchanges_go_in_several_batches() -> None:
 
 
 def test_a_batch_is_made_and_taken_in_over_several_turns() -> None:
-    """In one turn of the loop, at most sixty exchanges ask or are answered, whatever the size of a batch."""
+    """In one turn of the loop, few exchanges ask or are answered, also if several replies arrive together."""
     log: list[str] = []
 
     class Logged(Part):
@@ -173,7 +173,7 @@ def test_a_batch_is_made_and_taken_in_over_several_turns() -> None:
         sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5, BATCH_EXCHANGES)
         sync.exchanges = parts = [Logged() for _ in range(3 * BATCH_EXCHANGES)]
         sync.start()
-        for _ in range(40):
+        for _ in range(60):
             log.append("turn")
             await asyncio.sleep(0)
         sync.stop()
@@ -183,7 +183,7 @@ def test_a_batch_is_made_and_taken_in_over_several_turns() -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         assert runner.run(main()) == [1] * 3 * BATCH_EXCHANGES
     each = [list(group) for is_turn, group in groupby(log, "turn".__eq__) if not is_turn]
-    assert {(turn.count("asked") <= 60, turn.count("answered") <= 60) for turn in each} == {(True, True)}
+    assert max(map(len, each)) == TURN_EXCHANGES
 
 
 def test_an_exchange_that_ends_sends_no_further_batch() -> None:

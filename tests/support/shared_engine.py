@@ -86,7 +86,7 @@ class HostedEngine:
 
     kind = "hub"
     carries_switches = False
-    batch_exchanges = 60
+    batch_exchanges = 20
     fault = ""
     is_rejected = False
 
