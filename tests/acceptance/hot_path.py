@@ -7,6 +7,7 @@ loop) are counted with all others and apart. Units: calls a request or chunk; CP
 
 import asyncio
 import contextlib
+import gc
 import json
 import random
 import sys
@@ -84,7 +85,9 @@ class Cost:
 
 
 @dataclass(slots=True)
-class _Counts:
+class Counts:
+    """Calls, and the part of them that belongs to the harness."""
+
     calls: int = 0
     harness_calls: int = 0
 
@@ -97,7 +100,7 @@ def cost(fleet: Fleet, count: int, *, timed: bool = False) -> Cost:
         for number in range(_WARM * min(fleet.models, _ASKED) + fleet.replicas):
             await _ask(client, f"m{number % min(fleet.models, _ASKED)}")
         began_s = time.process_time()
-        with contextlib.nullcontext(_Counts()) if timed else _counted() as counts:
+        with contextlib.nullcontext(Counts()) if timed else counted() as counts:
             for number in range(count):
                 await _ask(client, f"m{number % min(fleet.models, _ASKED)}")
         cpu_s = time.process_time() - began_s
@@ -136,7 +139,7 @@ def _slices(gateway: Gateway, *, timed: bool = False) -> Iterator[float]:
     with contextlib.suppress(StopIteration):
         while True:
             began_s = time.process_time()
-            with contextlib.nullcontext(_Counts()) if timed else _counted() as counts:
+            with contextlib.nullcontext(Counts()) if timed else counted() as counts:
                 scrape.send(None)
             yield time.process_time() - began_s if timed else counts.calls
 
@@ -168,20 +171,24 @@ async def _run(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, obj
 
 
 @contextlib.contextmanager
-def _counted() -> Iterator[_Counts]:
-    """Counts calls while inside."""
-    counts = _Counts()
+def counted() -> Iterator[Counts]:
+    """Counts calls while inside; a collection would add the finalizers of garbage that others have left."""
+    counts = Counts()
 
     def count(frame: FrameType, event: str, _arg: object) -> None:
         if event in ("call", "c_call"):  # of a C function, the frame is its caller's
             counts.calls += 1
             counts.harness_calls += _is_of_harness(frame)
 
+    collects = gc.isenabled()
+    gc.disable()
     sys.setprofile(count)
     try:
         yield counts
     finally:
         sys.setprofile(None)
+        if collects:
+            gc.enable()
 
 
 def _is_of_harness(frame: FrameType | None) -> bool:

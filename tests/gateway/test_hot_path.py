@@ -7,6 +7,7 @@ that avoids the call is the worse change. Python versions count some calls diffe
 numbers is held within a third of the newest ones.
 """
 
+import gc
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import pytest
 
 from gateway.observe.spans import Span
 from gateway.server.tracing import Tracing
-from hot_path import Cost, Fleet, cost, longest_slice
+from hot_path import Cost, Fleet, cost, counted, longest_slice
 
 _SLICE_CALLS = 4500  # between two turns of the loop
 _COUNT = 25
@@ -63,6 +64,29 @@ def test_a_request_and_a_token_cost_what_was_recorded() -> None:
     token = _each(short, long, 50)
     request = Calls(short.product_calls - 10 * token.product, short.calls - 10 * token.total)
     assert (request, token) == (_about(RECORDED.request), _about(RECORDED.token))
+
+
+def test_what_other_tests_left_is_not_counted() -> None:
+    """The garbage of other tests in this process is collected afterwards, with the calls of its finalizers."""
+    finalized: list[object] = []
+
+    class Left:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            finalized.append(None)
+
+    gc.collect()
+    for _ in range(100):
+        Left()
+    with counted() as counts:
+        kept = [[number] for number in range(5000)]
+        before = len(finalized)
+    assert (len(kept), before) == (5000, 0)
+    assert counts.calls < 20
+    gc.collect()
+    assert len(finalized) == 100
 
 
 def test_one_replica_costs_less() -> None:
