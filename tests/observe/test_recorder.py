@@ -29,3 +29,14 @@ def test_a_bug_costs_no_other_event_and_no_reader(count: int) -> None:
         pytest.fail("the bug was not reported")
     assert [row[-1] for row in usage.dump().requests] == [count]
     assert sum(series.value for series in instruments.requests.all()) == count
+
+
+def test_unlike_events_are_counted_soon() -> None:
+    """Requests of many models, each of which takes the time of many alike ones, do not wait for a full batch."""
+    instruments = Instruments()
+    recorder = Recorder(instruments, UsageTable())
+    instruments.before_read = bool  # a reader would count what waits
+    for number in range(100):
+        recorder.on_events([REQUEST, replace(REQUEST, model=f"m{number}")])
+    counted = sum(series.value for series in instruments.requests.all())
+    assert 190 < counted < 200
