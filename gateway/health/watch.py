@@ -21,7 +21,7 @@ from gateway.health.history import History, ModelHistory, SwitchUse
 from gateway.health.verdict import Key, Presence, presences, values, verdict
 from gateway.health.windows import LastAttempt
 from gateway.observe.process import ProcessValue
-from gateway.observe.state import ReplicaState, usage_by_others
+from gateway.observe.state import ReplicaState, free, usage_by_others
 from gateway.process_events import (
     AcceptingChanged,
     ConfigReloaded,
@@ -136,7 +136,7 @@ class Watch:
         judged = self._verdict = verdict(self._present, facts.now_s, self._verdict)
         await self._remember(facts)
         del facts, slices
-        await _free(held)
+        await free(held)
         shown = frozenset(
             (each.alert, tuple(each.labels.items())) for each in judged.findings if each.severity is not Severity.NOTE
         )
@@ -265,13 +265,6 @@ def _held(collected: Collected, facts: Facts) -> list[object]:
     """Return the parts of a judgement of which there are many."""
     of_processes = ((*part.slots, *part.last, *part.pools) for part in collected.processes)
     return [*collected.pools, *facts.minute.models.values(), *(each for part in of_processes for each in part)]
-
-
-async def _free(held: list[object]) -> None:
-    """Free what nothing else holds, in slices: all at once would hold the event loop for some milliseconds."""
-    while held:
-        del held[-_SLICE:]
-        await asyncio.sleep(0)
 
 
 def state_of(replica: ReplicaState, *, slow: bool) -> tuple[str, str]:

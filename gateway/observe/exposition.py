@@ -102,7 +102,10 @@ _MODEL_GAUGES: tuple[Gauge[ModelAdmission], ...] = (
 
 
 async def parts(scrape: Scrape) -> AsyncIterator[bytes]:
-    """Yield all metrics as text of content type `CONTENT_TYPE`, in parts that are short enough to be sent at once."""
+    """Yield all metrics as text of content type `CONTENT_TYPE`, in parts that are short enough to be sent at once.
+
+    The scrape is discarded at the end.
+    """
     name, header_bytes = "", 0
     chunks: list[bytes] = []
     for metric in _slices(scrape):
@@ -118,6 +121,7 @@ async def parts(scrape: Scrape) -> AsyncIterator[bytes]:
             chunks.clear()
         await asyncio.sleep(0)
     yield b"".join(chunks)
+    await scrape.discard()
 
 
 def _slices(scrape: Scrape) -> Iterator[Metric]:

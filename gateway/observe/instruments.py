@@ -192,9 +192,28 @@ class Family(Generic[T]):
         """Return all series."""
         return list(self._series.values())
 
-    def items(self) -> list[tuple[tuple[str, ...], T]]:
-        """Return all series with their label values."""
-        return list(self._series.items())
+    def items(self) -> Iterator[tuple[tuple[str, ...], T]]:
+        """Yield the series that are here now with their label values; one that is dropped meanwhile is left out."""
+        for values in tuple(self._series):
+            if (series := self._series.get(values)) is not None:
+                yield values, series
+
+    def drop_parts(self) -> Iterator[None]:
+        """Drop all series; yields after each part, because all at once would hold the event loop."""
+        for held in (self._by_replica, self._series):
+            while held:
+                for _ in range(min(_PART_SERIES, len(held))):
+                    held.popitem()
+                yield
+
+    @property
+    def count(self) -> int:
+        """Number of series."""
+        return len(self._series)
+
+    def has(self, values: tuple[str, ...]) -> bool:
+        """Return True if there is a series with these label values."""
+        return values in self._series
 
     def share(self, other: "Family[Any]") -> None:
         """Use the series that the same metric has elsewhere, instead of own ones."""
@@ -213,7 +232,7 @@ class Family(Generic[T]):
 
     def dump_parts(self) -> Iterator[list[tuple[tuple[str, ...], list[float]]]]:
         """Yield the same in parts."""
-        items = iter(self.items())
+        items = self.items()
         while part := list(islice(items, _PART_SERIES)):
             yield [(values, series.dump()) for values, series in part]
 
@@ -362,6 +381,11 @@ class Instruments:
             for begin in range(0, len(rows), _PART_SERIES):
                 family.add(rows[begin : begin + _PART_SERIES])
                 yield
+
+    def drop_parts(self) -> Iterator[None]:
+        """Drop everything that was counted; yields after each part, so that the event loop can go on."""
+        for family in self.families():
+            yield from family.drop_parts()
 
     def families(self) -> Iterator[Family[Counter] | Family[Histogram]]:
         """Return all metrics."""

@@ -28,6 +28,7 @@ class Scrape(NamedTuple):
 
     Attributes:
         others_in_flight: attempts under way at replicas that are not among the pools, by names of model and replica.
+        is_sum: True if the instruments are of this scrape only, which adds up several processes.
     """
 
     instruments: Instruments
@@ -36,6 +37,13 @@ class Scrape(NamedTuple):
     process: Sequence[ProcessValue]
     discovery: Sequence[DiscoveryState] = ()
     others_in_flight: Mapping[tuple[str, str], float] = MappingProxyType({})
+    is_sum: bool = False
+
+    async def discard(self) -> None:
+        """Free a scrape that is not used any more, in slices; the instruments of a process stay."""
+        if self.is_sum:
+            for _ in self.instruments.drop_parts():
+                await asyncio.sleep(0)
 
 
 class Metrics:
@@ -74,7 +82,10 @@ class Metrics:
         """Read all values."""
         self.instruments.before_read()
         await asyncio.sleep(0)  # one slice: series are made
-        pools = await read_pools(self._state)
+        return self.scrape_with(await read_pools(self._state))
+
+    def scrape_with(self, pools: Sequence[PoolState]) -> Scrape:
+        """Read all values but the states of the pools."""
         process = (*self._process(), *self.reload_values())
         return Scrape(self.instruments, pools, self._admission(), process, tuple(self._discovery()))
 

@@ -10,10 +10,11 @@ Units: samples, which are lines of the page; seconds of the loop's clock.
 """
 
 import asyncio
+import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -33,13 +34,16 @@ _TROUBLED_SHARE: Final = 0.25  # of the page, which is left for replicas in trou
 _TROUBLED_MAX: Final = 50  # as many as the verdict names
 _QUOTA_LOW: Final = 0.1  # the same
 _CHOICE_S: Final = 3600.0
-_SLICE: Final = 300  # series that are added up in one iteration of the event loop, about 1 ms
+_SLICE: Final = 60  # histograms that are added up in one iteration of the event loop, about 1 ms
+_SLICE_NAMES: Final = 600  # that are looked at in one, the same
 
 Named = tuple[str, str]
 """Names of model and replica."""
 
 Labels = tuple[str, ...]
 """Values of the labels of a series."""
+
+_T = TypeVar("_T")
 
 Place = Callable[[Labels], Labels]
 """Returns the labels of the series on the page that counts for a series."""
@@ -74,12 +78,13 @@ class Page:
         self._chosen_s = -math.inf
         self._troubled: list[Named] = []  # now, and then the last ones that were
         self._attempts: dict[Named, float] = {}  # at the last choice
-        self._past: dict[tuple[str, Labels], dict[Labels, list[float]]] = {}  # counts of a series in other places
+        self._past: dict[str, dict[Labels, dict[Labels, list[float]]]] = {}  # counts of series in other places
 
     async def bounded(self, scrape: Scrape) -> Scrape:
         """Return a scrape of at most about the length of a page."""
         async with self._lock:
             before, lines = self._names, self._bytes_max / _line_bytes(scrape.pools)
+            await asyncio.sleep(0)
             if before is None and _lines(scrape) <= lines:
                 return scrape
             names = self._names = await self._choose(scrape, int(lines))
@@ -91,20 +96,18 @@ class Page:
     async def _choose(self, scrape: Scrape, lines: int) -> Names:
         """Return the names; the previous object if they have not changed."""
         now_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(0)
-        known = {(pool.model, each.replica) for pool in scrape.pools for each in pool.replicas}
+        known, troubled = await _known(scrape.pools)
         if self._chosen is None or now_s >= self._chosen_s + _CHOICE_S:
             attempts = await _attempts(scrape.instruments)
             recent = {named: count - self._attempts.get(named, 0.0) for named, count in attempts.items()}
-            self._chosen = _choice(known, recent, lines)
+            self._chosen = await _choice(known, recent, lines)
             if known:  # else no worker has answered in time, and the next scrape chooses
                 self._attempts, self._chosen_s = attempts, now_s
-        await asyncio.sleep(0)
-        troubled = _troubled(scrape.pools)
         self._troubled = list(dict.fromkeys((*troubled, *self._troubled)))[:_TROUBLED_MAX]
         extra = {each for each in self._troubled if each in known}
         models = self._chosen.models | {model for model, _ in extra}
-        names = Names(models, self._chosen.requests | models, (self._chosen.replicas & known) | extra)
+        chosen = {each for each in self._chosen.replicas if each in known}
+        names = Names(models, self._chosen.requests | models, frozenset(chosen | extra))
         return self._names if self._names == names else names
 
     async def _folded(self, given: Instruments, names: Names, before: Names | None) -> Instruments:
@@ -117,7 +120,7 @@ class Page:
             place, old_place = _place(family.labels, names), None if before is None else _place(family.labels, before)
             if before is not None:
                 self._forget(family)
-            items: Iterator[tuple[Labels, Series]] = iter(family.items())
+            items: Iterator[tuple[Labels, Series]] = family.items()
             while part := list(islice(items, _SLICE)):
                 for values, series in part:
                     if series.is_shown:
@@ -132,9 +135,9 @@ class Page:
         self, name: str, values: Labels, total: list[float], place: Place, old_place: Place | None
     ) -> Iterator[tuple[Labels, list[float]]]:
         """Yield what a series has counted, in each of the places in which it has counted."""
-        here, past = place(values), self._past.get((name, values))
+        here, past = place(values), self._past.get(name, {}).get(values)
         if old_place is not None and (was := old_place(values)) != here:
-            past = self._past.setdefault((name, values), {})
+            past = self._past.setdefault(name, {}).setdefault(values, {})
             past[was] = _less(total, [numbers for at, numbers in past.items() if at != was])
         if past is None:
             yield here, total
@@ -146,9 +149,9 @@ class Page:
 
     def _forget(self, family: Family[Any]) -> None:
         """Forget the series of removed replicas."""
-        present = dict(family.items())
-        for key in [each for each in self._past if each[0] == family.name and each[1] not in present]:
-            del self._past[key]
+        past = self._past.get(family.name, {})
+        for values in [each for each in past if not family.has(each)]:
+            del past[values]
 
     def _values(self, values: Iterable[ProcessValue], names: Names, before: Names | None) -> list[ProcessValue]:
         """Return the values of the process, with added counters of models that have no name."""
@@ -198,9 +201,24 @@ def _line_bytes(pools: Sequence[PoolState]) -> float:
 
 def _lines(scrape: Scrape) -> int:
     """Return the number of lines without a bound, at most."""
-    counted = sum(len(family.items()) * family.lines_max for family in scrape.instruments.families())
+    counted = sum(family.count * family.lines_max for family in scrape.instruments.families())
     quotas = sum(len(pool.quotas) for pool in scrape.pools)
     return counted + sum(_GAUGE_LINES * len(pool.replicas) for pool in scrape.pools) + 5 * quotas
+
+
+async def _known(pools: Iterable[PoolState]) -> tuple[dict[Named, None], list[Named]]:
+    """Return the replicas; and the replicas in trouble, the worst first, as many as are named."""
+    known: dict[Named, None] = {}
+    found = []
+    for number, pool in enumerate(pools, 1):
+        for each in pool.replicas:
+            known[pool.model, each.replica] = None
+            is_closed = each.breaker == "closed" and each.locked is None
+            if not is_closed or each.suspect or each.out or each.level > SLOW_LEVEL:
+                found.append((is_closed, not each.suspect, pool.model, each.replica))
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
+    return known, [(model, replica) for _, _, model, replica in heapq.nsmallest(_TROUBLED_MAX, found)]
 
 
 async def _attempts(instruments: Instruments) -> dict[Named, float]:
@@ -209,40 +227,39 @@ async def _attempts(instruments: Instruments) -> dict[Named, float]:
     for number, (values, series) in enumerate(instruments.attempts.items(), 1):
         named = values[0], values[1]
         found[named] = found.get(named, 0.0) + series.value
-        if number % _SLICE == 0:
+        if number % _SLICE_NAMES == 0:
             await asyncio.sleep(0)
     return found
 
 
-def _choice(known: Iterable[Named], attempts: Mapping[Named, float], lines: int) -> Names:
+async def _choice(known: Iterable[Named], attempts: Mapping[Named, float], lines: int) -> Names:
     """Return the replicas with the most attempts, and their models, as far as the lines of the page go."""
     by_model: dict[str, float] = {}
     for named in known:
         by_model[named[0]] = by_model.get(named[0], 0.0) + attempts.get(named, 0.0)
-    ranked = sorted(by_model, key=lambda model: (-by_model[model], model))
+    await asyncio.sleep(0)
     requests = int(_REQUESTS_SHARE * lines)
     left = lines - requests - min(_TROUBLED_MAX * _REPLICA_LINES, int(_TROUBLED_SHARE * lines))
+    counted = await _first(by_model, requests // _REQUESTS_LINES, lambda model: (-by_model[model], model))
     models: set[str] = set()
     replicas: set[Named] = set()
-    for named in sorted(known, key=lambda each: (-attempts.get(each, 0.0), -by_model[each[0]], each)):
+    most = max(0, left // _REPLICA_LINES)
+    for named in await _first(known, most, lambda each: (-attempts.get(each, 0.0), -by_model[each[0]], each)):
         left -= _REPLICA_LINES if named[0] in models else _REPLICA_LINES + _MODEL_LINES
         if left < 0:
             break
         models.add(named[0])
         replicas.add(named)
-    counted = ranked[: requests // _REQUESTS_LINES]
     return Names(frozenset(models), frozenset(counted), frozenset(replicas))
 
 
-def _troubled(pools: Sequence[PoolState]) -> list[Named]:
-    """Return the replicas in trouble, the worst first, as many as are named."""
-    found = [
-        (each.breaker == "closed" and each.locked is None, not each.suspect, pool.model, each.replica)
-        for pool in pools
-        for each in pool.replicas
-        if each.breaker != "closed" or each.suspect or each.out or each.locked is not None or each.level > SLOW_LEVEL
-    ]
-    return [(model, replica) for _, _, model, replica in sorted(found)[:_TROUBLED_MAX]]
+async def _first(names: Iterable[_T], count: int, key: Callable[[_T], Any]) -> list[_T]:
+    """Return the first names in the order of the key."""
+    rest, found = iter(names), list[_T]()
+    while part := list(islice(rest, _SLICE_NAMES)):
+        found = heapq.nsmallest(count, [*found, *part], key)
+        await asyncio.sleep(0)
+    return found
 
 
 async def _shown(scrape: Scrape, names: Names) -> Scrape:

@@ -269,9 +269,11 @@ class Admin:
             raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
 
     async def _metrics(self, request: Request) -> Response:
-        scrape = await self._view.scrape()
+        scrape = whole = await self._view.scrape()
         if request.query_params.get("all") != "1":
-            scrape = await self._page.bounded(scrape)
+            scrape = await self._page.bounded(whole)
+        if scrape is not whole:
+            await whole.discard()
         return StreamingResponse(parts(scrape), media_type=CONTENT_TYPE)
 
     async def _models(self) -> Response:

@@ -27,7 +27,7 @@ _NOTSENT_LOWAT = 25  # in Linux; builds of Python for an old glibc have no name 
 _UNSENT_BYTES_MAX = 128 * 1024  # per client, in the kernel; the default is megabytes if a client does not read
 _M_MMAP_THRESHOLD = -3  # malloc.h
 _MAPPED_BYTES_MIN = 256 * 1024  # blocks of this size get pages of their own: some 60 us for each MB
-_COLLECTIONS = 2_000, 4, 250  # at most 10,000 objects are searched, some 2 ms, except at every 2,000,000th new object
+_COLLECTIONS = 1_000, 3, 500  # some 4,000 objects are searched, for 1 ms, except at every 2,000,000th new object
 
 
 class ListenError(Exception):

@@ -4,13 +4,15 @@ Independent of where it is kept (gateway/server/learned_file.py). Units: seconds
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from gateway.server.topology import InForce
 from ttft_gateway.pool.learned import Drop, LearnedModel, LearnedPool, learned_pool, restore_pool, sound_pool
 
 _SLICE_PARTS: Final = 8  # replicas read between two turns of the event loop, about 1 ms
+
+_PART_MODELS: Final = 8  # of a message; each has the times of its replicas
 
 
 class Restored(NamedTuple):
@@ -56,8 +58,11 @@ class OwnState:
         self._loop = asyncio.get_running_loop()
 
     async def collect(self) -> dict[str, LearnedModel]:
-        """Read the state in slices that do not block the event loop for long."""
-        learned, parts = {}, 0
+        return {name: model async for part in self.parts() for name, model in part.items()}
+
+    async def parts(self) -> AsyncIterator[dict[str, LearnedModel]]:
+        """Yield the state in parts, read in slices that do not block the event loop for long."""
+        learned, parts = dict[str, LearnedModel](), 0
         for name, model in self._in_force.topology.models.items():
             pools: dict[str, LearnedPool] = {}
             for pool in model.pools:
@@ -69,7 +74,10 @@ class OwnState:
                     if parts % _SLICE_PARTS == 0:
                         await asyncio.sleep(0)
             learned[name] = LearnedModel(model.scale.state, pools)
-        return learned
+            if len(learned) >= _PART_MODELS:
+                yield learned
+                learned = {}
+        yield learned
 
     def restore(self, models: Mapping[str, LearnedModel], elapsed_s: float) -> Restored:
         restored, every, now_s = 0, 0, self._loop.time()

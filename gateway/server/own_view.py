@@ -4,7 +4,7 @@ Units: seconds.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -20,7 +20,7 @@ from gateway.observe.describe import describe, key_admission, pool_state, queues
 from gateway.observe.hub import Observers
 from gateway.observe.instruments import Dump, Instruments
 from gateway.observe.metrics import Scrape
-from gateway.observe.state import AdmissionState, PoolState, ShareState, read_pools
+from gateway.observe.state import AdmissionState, PoolState, ShareState, pool_parts, read_pools
 from gateway.observe.usage import UsageDump, UsageReport, UsageTable
 from gateway.proof.blocks import Block
 from gateway.proof.tally import Tally
@@ -102,8 +102,12 @@ class OwnView:
     async def pools(self) -> list[PoolState]:
         return await read_pools(self._pools)
 
+    def pool_parts(self) -> AsyncIterator[list[PoolState]]:
+        """Yield the same in lists."""
+        return pool_parts(self._pools)
+
     async def facts(self, after: int) -> ProcessFacts:
-        """Return the part of this process for the verdict, with the slots after a number."""
+        """Return the part of this process for the verdict, with the slots after a number and without pools."""
         self._observers.hub.flush()
         instruments = self.metrics.instruments
         instruments.before_read()
@@ -113,19 +117,19 @@ class OwnView:
         return ProcessFacts(
             self._windows.closed_after(after),
             self._windows.last_attempts(),
-            await self.pools(),
-            [*totals_of(self._observers.process_values()), *failures],
-            await self.share(),
+            totals=[*totals_of(self._observers.process_values()), *failures],
+            share=await self.share(),
         )
 
     async def collect(self) -> Collected:
         """Return the facts of this process alone."""
+        pools = await self.pools()
         facts = await self.facts(self._collected)
         if facts.slots:
             self._collected = facts.slots[-1].number
         values = [*self._observers.process_values(), *self.metrics.reload_values()]
         facts.totals = [each for each in facts.totals if each[0] == "component_failures"]  # the rest is in the values
-        return Collected([facts], facts.pools, facts.share, values, list(self._discovery.states()))
+        return Collected([facts], pools, facts.share, values, list(self._discovery.states()))
 
     async def health(self) -> Mapping[str, object]:
         return await self.watch.health()

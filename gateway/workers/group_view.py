@@ -15,7 +15,7 @@ from gateway.observe.instruments import Instruments
 from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.process import ProcessValue
 from gateway.observe.proof import proof_values
-from gateway.observe.state import AdmissionState, DiscoverySource, PoolState, ShareState
+from gateway.observe.state import AdmissionState, DiscoverySource, PoolState, ShareState, free
 from gateway.observe.usage import UsageReport, UsageTable
 from gateway.proof.blocks import Block, merged
 from gateway.proof.tally import Tally, merged_tallies
@@ -78,6 +78,7 @@ class GroupView:
         group = self._group
         _, answers = await asyncio.gather(group.read_counts(), group.read_parts("scrape", WorkerScrape))
         scrapes = [joined_scrape(parts) for _, parts in answers]
+        del answers
         instruments = Instruments()
         counted = (group.counts_of(part).instruments for part in group.counted())
         for dump in itertools.chain(self._own.instruments.dump_parts(), counted):
@@ -92,11 +93,14 @@ class GroupView:
             merged_admission([scrape.admission for scrape in scrapes]),
             [*process, *self._worker_values()],
             tuple(self._discovery()),
+            is_sum=True,
         )
 
     async def pools(self) -> list[PoolState]:
         answers = await self._group.read_parts("pools", list[PoolState])
-        return await _merged_pools([[pool for part in parts for pool in part] for _, parts in answers])
+        workers = [[pool for part in parts for pool in part] for _, parts in answers]
+        del answers
+        return await _merged_pools(workers)
 
     async def health(self) -> Mapping[str, object]:
         return await self.watch.health()
@@ -165,12 +169,17 @@ class GroupView:
         return worker_values({worker.number: worker.slot.open for worker in ready}, self._group.restarts)
 
 
-async def _merged_pools(workers: Sequence[Sequence[PoolState]]) -> list[PoolState]:
+async def _merged_pools(workers: Sequence[list[PoolState]]) -> list[PoolState]:
+    """Return the states of the pools of all workers together; the lists are empty then."""
     pools: list[PoolState] = []
     for pool in merged_pools(workers):
         pools.append(pool)
         if len(pools) % _SLICE_POOLS == 0:
             await asyncio.sleep(0)
+    held = [pool for worker in workers for pool in worker]
+    for worker in workers:
+        worker.clear()
+    await free(held)
     return pools
 
 

@@ -10,37 +10,22 @@ from typing import Final, TypeVar
 
 from gateway.health.facts import ProcessFacts
 from gateway.health.windows import CountSlot
-from gateway.observe.state import PoolState
 from gateway.workers.messages import WorkerScrape
 
 _SLOT_MODELS: Final = 50
 _LAST: Final = 400
-_POOLS: Final = 50
-_LEARNED_MODELS: Final = 8  # each with the times of its replicas
 
 _T = TypeVar("_T")
 
 
-def pool_parts(pools: Sequence[PoolState]) -> Iterator[list[PoolState]]:
-    """Yield states of pools in parts."""
-    return _lists(pools, _POOLS)
-
-
-def learned_parts(models: Mapping[str, _T]) -> Iterator[dict[str, _T]]:
-    """Yield the learned state of models in parts."""
-    return _dicts(models, _LEARNED_MODELS)
-
-
 def fact_parts(facts: ProcessFacts) -> Iterator[ProcessFacts]:
-    """Yield facts in parts; a slot is divided into several with its number and parts of its counts."""
+    """Yield facts without pools in parts; a slot is divided into several with its number and parts of its counts."""
     for slot in facts.slots:
         yield ProcessFacts([CountSlot(slot.number, slot.requests, slot.slow_starts, {}, slot.keys, slot.rejected)])
         for models in _dicts(slot.models, _SLOT_MODELS):
             yield ProcessFacts([CountSlot(slot.number, models=models)])
     for last in _lists(facts.last, _LAST):
         yield ProcessFacts(last=last)
-    for pools in pool_parts(facts.pools):
-        yield ProcessFacts(pools=pools)
     yield ProcessFacts(totals=facts.totals, share=facts.share)
 
 

@@ -22,7 +22,6 @@ from gateway.events import Event
 from gateway.health.facts import ProcessFacts
 from gateway.observe.feed import encoded_event
 from gateway.observe.process import Member
-from gateway.observe.state import PoolState
 from gateway.server.app import Gateway
 from gateway.server.http_server import (
     HttpServer,
@@ -61,9 +60,8 @@ from gateway.workers.messages import (
     share_of,
 )
 from gateway.workers.packing import Prepare, changed_by, unpacked
-from gateway.workers.parts import fact_parts, learned_parts, pool_parts
+from gateway.workers.parts import fact_parts
 from ttft_gateway.credentials.sources import Source
-from ttft_gateway.pool.learned import LearnedModel
 
 _BEGIN_S_MAX: Final = 60.0
 _CLOSE_S_MAX: Final = 1.0  # for the last message
@@ -365,13 +363,13 @@ class _Worker:
             "counts": lambda _: self._count_parts(),
             "scrape": lambda _: self._scrape(),
             "facts": self._facts,
-            "pools": lambda _: self._pools(),
+            "pools": lambda _: view.pool_parts(),
             "admission": lambda _: view.admission(),
             "share": lambda _: view.share(),
             "proof": self._proof,
             "blocks": self._blocks,
             "describe": self._describe,
-            "learned": lambda _: self._learned(),
+            "learned": lambda _: self._gateway.learned_state.parts(),
             "feed": self._feed,
             "switch_hedging": self._switch_hedging,
             "switch_replica": self._switch_replica,
@@ -387,22 +385,18 @@ class _Worker:
             yield Counts(*part)
 
     async def _scrape(self) -> AsyncIterator[WorkerScrape]:
-        scrape = await self._gateway.view.scrape()
-        for pools in pool_parts(scrape.pools):
+        view = self._gateway.view
+        async for pools in view.pool_parts():
             yield WorkerScrape(pools=pools)
+        scrape = view.metrics.scrape_with(())
         process = [value._replace(labels=dict(value.labels)) for value in scrape.process]
         yield WorkerScrape(admission=scrape.admission, process=process)
 
-    async def _pools(self) -> AsyncIterator[list[PoolState]]:
-        for part in pool_parts(await self._gateway.view.pools()):
-            yield part
-
-    async def _learned(self) -> AsyncIterator[dict[str, LearnedModel]]:
-        for part in learned_parts(await self._gateway.learned_state.collect()):
-            yield part
-
     async def _facts(self, payload: bytes) -> AsyncIterator[ProcessFacts]:
-        for part in fact_parts(await self._gateway.view.facts(msgspec.msgpack.decode(payload, type=int))):
+        view = self._gateway.view
+        async for pools in view.pool_parts():
+            yield ProcessFacts(pools=pools)
+        for part in fact_parts(await view.facts(msgspec.msgpack.decode(payload, type=int))):
             yield part
 
     async def _proof(self, payload: bytes) -> object:

@@ -1,6 +1,7 @@
 """The bounded scrape: short, with right sums and rates, and with everything that is in trouble by its name."""
 
 import asyncio
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.page import Page
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import AdmissionState, DiscoveryState, ModelAdmission, PoolState, ReplicaState
+from hot_path import counted
 from running import run_virtual
 from sample_events import EVENTS, PRIMARY, REQUEST
 from scrapes import rendered
@@ -278,3 +280,40 @@ def test_names_are_chosen_once_the_pools_are_known() -> None:
         return _named((await fleet.scrapes())[0])
 
     assert (_name(MODELS - 1), "a") in run_virtual(main())
+
+
+def test_a_page_is_made_in_slices() -> None:
+    """Between two turns of the loop it makes a bounded number of calls, also after another choice of names."""
+    fleet = _Fleet(models=200)
+    for number in range(200):
+        for replica in REPLICAS:
+            fleet.use(_name(number), replica)
+
+    async def main() -> list[int]:
+        scrape = await fleet.metrics.scrape()
+        await fleet.page.bounded(scrape._replace(pools=[]))
+        page, calls = fleet.page.bounded(scrape), []
+        with contextlib.suppress(StopIteration):
+            while True:
+                with counted() as counts:
+                    page.send(None)
+                calls.append(counts.calls)
+        return calls
+
+    assert max(run_virtual(main())) < 3000
+
+
+def test_a_sum_of_processes_is_discarded_once_it_is_written() -> None:
+    """Its series would otherwise be freed all at once; the counters of a process stay."""
+    fleet = _Fleet()
+    fleet.use(_name(0))
+
+    async def main() -> list[tuple[int, int]]:
+        scrape = await fleet.metrics.scrape()
+        attempts, left = scrape.instruments.attempts, []
+        for is_sum in (False, True):
+            text = await rendered(scrape._replace(is_sum=is_sum))
+            left.append((text.count(b"\nttft_gateway_attempts_total{"), attempts.count))
+        return left
+
+    assert run_virtual(main()) == [(1, 1), (1, 0)]

@@ -1,23 +1,20 @@
 """Large answers in parts: together they are the whole, and no part is large."""
 
+import contextlib
+from collections.abc import Iterator
+
 import msgspec
 
 from gateway.health.facts import ProcessFacts
 from gateway.health.history import History
 from gateway.health.windows import CountSlot, LastAttempt, ModelSlot, ReplicaSlot
 from gateway.observe.instruments import Instruments
-from gateway.observe.state import AdmissionState, PoolState
+from gateway.observe.state import AdmissionState, PoolState, pool_parts
 from gateway.observe.usage import UsageTable
 from gateway.proof.tally import Tally
 from gateway.server.own_view import count_parts
 from gateway.workers.messages import Counts, WorkerScrape
-from gateway.workers.parts import (
-    fact_parts,
-    joined_facts,
-    joined_scrape,
-    learned_parts,
-    pool_parts,
-)
+from gateway.workers.parts import fact_parts, joined_facts, joined_scrape
 from running import run_virtual
 from sample_events import pool
 from ttft_gateway.hedging.charges import ChargeTotal, Disposition
@@ -53,9 +50,30 @@ def test_a_scrape_in_parts_is_the_scrape() -> None:
     """The parts of two kinds of values, and the rest in the last part."""
     pools = [pool("m") for _ in range(_MODELS)]
     rest = WorkerScrape(admission=AdmissionState(body_bytes=7))
-    parts = [*(WorkerScrape(part) for part in pool_parts(pools)), rest]
+
+    async def read() -> list[WorkerScrape]:
+        return [WorkerScrape(part) async for part in pool_parts(lambda: pools)]
+
+    parts = [*run_virtual(read()), rest]
     assert joined_scrape(parts) == WorkerScrape(pools, rest.admission)
-    assert len(parts) == 1 + _MODELS // 50
+    assert max(len(msgspec.msgpack.encode(part)) for part in parts) < _PART_BYTES_MAX
+
+
+def test_the_first_part_is_there_before_the_last_pool_is_read() -> None:
+    """A slow worker sends it in time, and the supervisor waits for each part anew."""
+    read: list[str] = []
+
+    def source() -> Iterator[PoolState]:
+        for number in range(_MODELS):
+            read.append(f"m{number}")
+            yield pool(read[-1])
+
+    async def first() -> list[PoolState]:
+        async with contextlib.aclosing(pool_parts(source)) as parts:
+            return await anext(parts)
+
+    assert [each.model for each in run_virtual(first())] == read
+    assert len(read) < 50
 
 
 def test_facts_in_parts_count_the_same() -> None:
@@ -65,7 +83,7 @@ def test_facts_in_parts_count_the_same() -> None:
     last = [LastAttempt(f"m{number}", "r", 1.0) for number in range(_MODELS)]
     whole = ProcessFacts(slots, last, [pool("m")] * _MODELS, [("cpu", "", 1.0)])
     parts = list(fact_parts(whole))
-    joined = joined_facts(parts)
+    joined = joined_facts([ProcessFacts(pools=whole.pools), *parts])
     assert (joined.last, joined.pools, joined.totals) == (whole.last, whole.pools, whole.totals)
     assert joined.slots[-1].number == 8
     assert max(len(msgspec.msgpack.encode(part)) for part in parts) < _PART_BYTES_MAX
@@ -78,9 +96,10 @@ def test_facts_in_parts_count_the_same() -> None:
 
 
 def test_nothing_is_one_part() -> None:
-    """An answer has a last part, also without a pool; the learned state keeps its order."""
-    nothing: list[PoolState] = []
-    assert list(pool_parts(nothing)) == [[]]
+    """An answer has a last part, also without a pool."""
+
+    async def read() -> list[list[PoolState]]:
+        return [part async for part in pool_parts(tuple)]
+
+    assert run_virtual(read()) == [[]]
     assert joined_facts(fact_parts(ProcessFacts())) == ProcessFacts()
-    learned = dict.fromkeys("abcdefghijklmnopqrs", 1)
-    assert {name: value for part in learned_parts(learned) for name, value in part.items()} == learned
