@@ -12,7 +12,7 @@ import yaml
 from checkout import ROOT
 
 PATH = ROOT / "openapi.yaml"
-CONTRACT: dict[str, Any] = yaml.safe_load(PATH.read_text(encoding="utf-8"))
+CONTRACT: dict[str, Any] = yaml.load(PATH.read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 _OF_NO_OPERATION = {"UnknownRoute": 404, "MethodNotAllowed": 405, "UnsupportedUpgrade": 426}
 
