@@ -1,5 +1,6 @@
 """The breaker: when it opens, what it lets through, when it closes again."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -95,6 +96,17 @@ def test_a_wait_is_no_failure() -> None:
     assert not breaker.allows(9.9)
     assert breaker.allows(10.0)
     assert (breaker.state, breaker.failures) == (CLOSED, 0)
+
+
+@pytest.mark.parametrize(("retry_after_s", "wait_s"), [(None, 1.0), (0.0, 1.0), (0.2, 1.0), (2.0, 2.0)])
+def test_frequent_429s_start_a_cool_down_of_a_second(retry_after_s: float | None, wait_s: float) -> None:
+    """A replica that rejects each request is not asked at once again, although its `Retry-After` allows it."""
+    breaker = Breaker()
+    breaker.on_rate_limited(0.0, retry_after_s)
+    breaker.on_rate_limited(0.0, retry_after_s)
+    assert breaker.cooling_until_s == (retry_after_s or 0.0)
+    breaker.on_rate_limited(0.0, retry_after_s)
+    assert breaker.cooling_until_s == wait_s
 
 
 _EVENTS = ("on_sent", "on_content", "on_success", "on_undecided", "trip", "open_with_others", "on_failure", "broken")

@@ -20,7 +20,7 @@ from ttft_gateway.limits.prices import Prices, TierPrices
 FAILURES_TO_OPEN = 3  # consecutive; one or two are common
 OPEN_S = 5.0  # first wait before a probe; doubles per failed probe
 OPEN_S_MAX = 15.0  # a recovered replica is used again within this time
-LIMITED_TO_COOL_DOWN = 3.0  # 429s without a Retry-After, less half of the requests sent: fewer cost one more try each
+LIMITED_TO_COOL_DOWN = 3.0  # 429s, less half of the requests sent: fewer cost one more try each
 _LIMITED_SHARE = 0.5
 COOL_DOWN_S = 1.0  # wait after them
 COOL_DOWN_S_MAX = 300.0  # a longer Retry-After is tested after this time: some are wrong by a factor of a thousand
@@ -148,13 +148,16 @@ class Breaker(msgspec.Struct):
             self.open_until_s = now_s
 
     def on_rate_limited(self, now_s: float, retry_after_s: float | None) -> None:
-        """Record a 429: send nothing for its Retry-After; without Retry-After, only frequent 429s start a cool-down."""
+        """Record a 429: send nothing for its Retry-After, and after frequent 429s for at least 1 s.
+
+        A Retry-After of 0, or a date that has passed, would send each request into the next 429 and another retry.
+        """
         self.eventful = True
         self.limited = min(self.limited + 1.0, LIMITED_TO_COOL_DOWN)
-        if retry_after_s is None and self.limited < LIMITED_TO_COOL_DOWN:
-            return
-        wait_s = COOL_DOWN_S if retry_after_s is None else min(retry_after_s, COOL_DOWN_S_MAX)
-        self.cool_down(now_s + wait_s)
+        least_s = COOL_DOWN_S if self.limited == LIMITED_TO_COOL_DOWN else 0.0
+        wait_s = max(least_s, min(retry_after_s or 0.0, COOL_DOWN_S_MAX))
+        if wait_s:
+            self.cool_down(now_s + wait_s)
 
     def cool_down(self, until_s: float) -> None:
         """Send nothing until then; never shortens a cool-down."""
