@@ -41,7 +41,7 @@ from ttft_gateway.apis.endings import broken, frames_of_body
 from ttft_gateway.apis.errors import ProtocolError, RequestModeRejected, UpstreamError
 from ttft_gateway.apis.json_values import is_light, plain_text
 from ttft_gateway.apis.read_turns import MANY_BYTES, TURN_S
-from ttft_gateway.apis.sse import Splitter
+from ttft_gateway.apis.sse import UNCODED, Splitter
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
 _LINGER_S = 1.0  # wait for the body's last chunk after the closing event, before the connection is dropped
@@ -545,11 +545,8 @@ def _is_dense(data: bytes) -> bool:
 
 def _compression(headers: Headers) -> bytes:
     """Return the content-encoding of a body, empty if it is not compressed."""
-    compression = b""
-    for name, value in headers:
-        if name == b"content-encoding" and value.lower() != b"identity":
-            compression = value
-    return compression
+    codings = (value for name, value in headers if name == b"content-encoding")
+    return next((coding for coding in codings if coding.strip().lower() not in UNCODED), b"")
 
 
 def _unreadable(error: Exception) -> ProtocolError:

@@ -89,6 +89,29 @@ def test_no_other_status_is_an_answer(status: int) -> None:
     run_virtual(main())
 
 
+@pytest.mark.parametrize("coding", [b"identity", b"none", b"UTF-8", b""])
+def test_a_coding_that_is_none_is_read(coding: bytes) -> None:
+    """Servers write `content-encoding: none` to keep proxies from compressing; SDKs read such an answer as it is."""
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+
+    async def main() -> None:
+        _, sink, recorded, _ = _open(OpenAIChat())
+        sink.on_response(200, [*SSE, (b"content-encoding", coding)])
+        sink.on_body(event)
+        sink.on_close(None)
+        assert ([frame.raw for frame in recorded.frames], recorded.ends) == ([event], [None])
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"GZIP", b"identity, br", b"x-odd"])
+def test_any_other_coding_is_named(coding: bytes) -> None:
+    """A coding that the gateway cannot read is an error that names it."""
+    _, sink, recorded, _ = _open(OpenAIChat())
+    sink.on_response(200, [*SSE, (b"content-encoding", coding)])
+    assert f"({coding.decode()})" in str(recorded.ends[0])
+
+
 _DELTA = b'data: {"id":"c","choices":[{"index":0,"delta":{%b},"finish_reason":null}]}\n\n'
 _OUTPUTS = {
     _DELTA % delta: phase

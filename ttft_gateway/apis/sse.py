@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from ttft_gateway.apis.errors import ProtocolError
 from ttft_gateway.apis.tolerant_json import loads
 
+UNCODED = frozenset((b"", b"identity", b"none", b"utf-8"))
+"""Values of `content-encoding`, in lower case, of a body that is not coded: some servers write the last two."""
+
 _BOM = b"\xef\xbb\xbf"
 _LF, _CR = 10, 13
 _end_of_event = re.compile(rb"\n\n|\r\r|\n\r\n|\n\r(?=[^\n])").search

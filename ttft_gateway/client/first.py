@@ -14,7 +14,7 @@ from typing import Final
 from ttft_gateway.apis.base import FIRST_CONTENT, Api, EventReader, FrameKind, Headers
 from ttft_gateway.apis.errors import BadStatus, ProtocolError
 from ttft_gateway.apis.retry_after import retry_after_s
-from ttft_gateway.apis.sse import Splitter
+from ttft_gateway.apis.sse import UNCODED, Splitter
 from ttft_gateway.client.asked import Asked, Event, name_of, places
 from ttft_gateway.client.config import First
 from ttft_gateway.client.hedger import Failure, log_failure
@@ -142,7 +142,7 @@ def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
         return _any_byte
     else:
         found = _Events(asked.api, asked.choices).feed
-    if coding in (b"", b"identity"):
+    if coding in UNCODED:
         return found
     return _Inflated(found).feed if coding in (b"gzip", b"deflate") else _any_byte
 
