@@ -58,18 +58,21 @@ class OpenAIResponses:
 class ResponseAssembler:
     """The `ttft_gateway.apis.base.Assembler` of the Responses API.
 
-    Some servers omit the output from the terminal event; then the output is the finished items.
+    Some servers omit the output from the terminal event; then the output is the finished items. An answer without both
+    is lost if there were pieces of it.
     """
 
     def __init__(self) -> None:
         self._answer: dict[str, object] = {}
         self._items: list[tuple[int, object]] = []
+        self._has_pieces = False  # an event with generated text was seen
 
     def add(self, raw: bytes) -> None:
         """Take events; only finished items and the terminal event are stored."""
         for event in events_of(raw):
             data = data_of(event) or b""
             if b"output_item.done" not in data and b'"response"' not in data:
+                self._has_pieces = self._has_pieces or b'.delta"' in data
                 continue
             value = loads(data)
             if not isinstance(value, dict):
@@ -87,9 +90,13 @@ class ResponseAssembler:
         """The response object.
 
         Raises:
-            LookupError: the stream had no terminal event.
+            LookupError: the stream had no terminal event, or the output is lost.
         """
         if not self._answer:
             raise LookupError("no terminal event")
+        if self._answer.get("output"):
+            return dumps(self._answer)
+        if self._has_pieces and not self._items:
+            raise LookupError("the output is neither in the terminal event nor in finished items")
         items = [item for _, item in sorted(self._items, key=lambda numbered: numbered[0])]
-        return dumps(self._answer if self._answer.get("output") or not items else {**self._answer, "output": items})
+        return dumps({**self._answer, "output": items} if items else self._answer)

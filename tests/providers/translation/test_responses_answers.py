@@ -186,6 +186,18 @@ def test_a_body_where_a_stream_was_asked_for() -> None:
     assert json.loads(whole.raw)["output"][0]["content"][0]["text"] == "Hey"
 
 
+def test_an_answer_is_not_assembled_without_its_output() -> None:
+    """A text that is neither in the terminal event nor in a finished item is lost; nothing generated is no loss."""
+    end = b'data: {"type":"response.completed","response":{"id":"r","object":"response","status":"completed"%b}}\n\n'
+    piece = b'data: {"type":"response.output_text.delta","output_index":0,"content_index":0,"delta":"a"}\n\n'
+    lost, empty = ResponseAssembler(), ResponseAssembler()
+    lost.add(piece + end % b',"output":[]')
+    empty.add(end % b"")
+    assert json.loads(empty.body())["status"] == "completed"
+    with pytest.raises(LookupError, match="neither in the terminal event"):
+        lost.body()
+
+
 @given(
     st.lists(st.sampled_from(["a", "é🙂", "r:x", "t:0", "t:1", "n"]), max_size=12),
     st.sampled_from(["stop", "length", "tool_calls"]),
