@@ -19,6 +19,7 @@ from typing import Final
 import httpcore
 import httpx
 
+from providers.transport.goaway import GracefulEnd
 from providers.transport.origin import STALE_S, SWEEP_S, Origin, too_many, too_slow, unreachable
 from ttft_gateway.apis.base import Headers, HttpSink, HttpStream, Request
 from ttft_gateway.apis.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
@@ -125,7 +126,9 @@ class HttpxClient:
                 exchange.sink.on_body(data)
                 await exchange.flowing.wait()
             await response.aclose()
-            whole = response.extensions.get("http_version") == b"HTTP/2"
+            stream = response.extensions.get("network_stream")
+            is_http2 = response.extensions.get("http_version") == b"HTTP/2"
+            whole = is_http2 and isinstance(stream, _Listening) and not stream.frames.is_announced
         finally:
             await self._give_back(connection, again=whole)
         return True
@@ -345,14 +348,24 @@ class _ListeningBackend(httpcore.AsyncNetworkBackend):
 
 
 class _Listening(httpcore.AsyncNetworkStream):
-    """One connection that reads while it writes a large buffer."""
+    """One connection that reads while it writes a large buffer.
+
+    Attributes:
+        frames: its frames, if it is HTTP/2.
+    """
 
     def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
         self._stream = stream
         self._received = b""
         self._http2 = False
+        self.frames = GracefulEnd()
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        while self._http2:
+            data = await self._stream.read(max_bytes, timeout)
+            kept = self.frames.received(data)
+            if kept or not data:
+                return kept
         if self._received:
             received, self._received = self._received[:max_bytes], self._received[max_bytes:]
             return received
@@ -365,6 +378,8 @@ class _Listening(httpcore.AsyncNetworkStream):
             httpcore.WriteError: not everything was written; httpcore then reads the response.
         """
         self._http2 |= buffer.startswith(_HTTP2)
+        if self._http2:
+            self.frames.sent(buffer)
         if self._http2 or len(buffer) < _LISTEN_FROM_BYTES:
             await self._stream.write(buffer, timeout)
             return

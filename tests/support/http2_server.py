@@ -12,6 +12,12 @@ import h2.connection
 import h2.events
 
 
+def goaway(last: int, code: int = 0, debug: bytes = b"") -> bytes:
+    """Return a GOAWAY frame that permits the streams up to `last`."""
+    payload = last.to_bytes(4, "big") + code.to_bytes(4, "big") + debug
+    return len(payload).to_bytes(3, "big") + b"\x07" + bytes(5) + payload
+
+
 @dataclass
 class Http2Server:
     """What it answers, and what it has seen.
@@ -22,6 +28,7 @@ class Http2Server:
         status: of each answer.
         headers: of each answer, with whatever bytes.
         reset: streams are reset behind their pieces.
+        goaway: bytes that are sent before the body of each answer; of a GOAWAY, after which the answer goes on.
         requests: headers and body of each request.
         sent: bytes of bodies that went out.
     """
@@ -31,6 +38,7 @@ class Http2Server:
     status: str = "200"
     headers: Sequence[tuple[bytes, bytes]] = ((b"X-Case", b"mixed"),)
     reset: bool = False
+    goaway: bytes = b""
     requests: list[tuple[dict[bytes, bytes], bytes]] = field(default_factory=list)
     sent: int = 0
 
@@ -65,6 +73,8 @@ class Http2Server:
     ) -> None:
         """Send what the windows allow."""
         for stream, body in list(waiting.items()):
+            if self.goaway and not self.sent:
+                writer.write(connection.data_to_send() + self.goaway)  # h2 would send nothing after its own
             rest = body
             while rest and (room := min(connection.local_flow_control_window(stream), 16384)) > 0:
                 connection.send_data(stream, bytes(rest[:room]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trustme
 
-from http2_server import Http2Server
+from http2_server import Http2Server, goaway
 from providers.transport.httpx_client import HttpxClient
 from providers.transport.origin import Origin
 from running import run_real
@@ -89,6 +89,38 @@ def test_an_http2_answer_that_is_not_whole_is_a_cut() -> None:
             sink = await exchange(client)
             assert isinstance(sink.error, ConnectionCut)
             assert client.connections == 0
+
+    run_real(main())
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_an_http2_answer_ends_after_the_server_has_announced_its_own_end(*, encrypted: bool) -> None:
+    """A GOAWAY that permits the stream cuts nothing; the next request has another connection."""
+
+    async def main() -> None:
+        upstream = Http2Server(pieces=(b"ab", b"cde"), goaway=goaway(1))
+        listening, trusting = _tls("localhost", "h2") if encrypted else (None, None)
+        async with (
+            serving(upstream.script, tls=listening) as server,
+            client_of(server, host="localhost", tls=trusting, http2=True) as client,
+        ):
+            for _ in range(2):
+                sink = await exchange(client, POST)
+                assert (sink.status, sink.body, sink.error) == (200, b"abcde", None)
+                upstream.sent = 0
+            assert (server.accepted, client.connections) == (2, 0)
+
+    run_real(main())
+
+
+def test_an_http2_request_that_the_server_does_not_process_fails() -> None:
+    """A GOAWAY that does not permit the stream, or has an error, is the end."""
+
+    async def main() -> None:
+        for frame in (goaway(0), goaway(1, 11)):
+            upstream = Http2Server(goaway=frame)
+            async with serving(upstream.script) as server, client_of(server, http2=True) as client:
+                assert isinstance((await exchange(client)).error, UpstreamError)
 
     run_real(main())
 
