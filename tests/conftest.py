@@ -40,6 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=5,  # 10 s beside 50 s for 50; the coverage phase makes a thousand requests in either case
         help="test cases that schemathesis generates for each operation",
     )
+    parser.addoption(  # 25 s of CPU beside 3 s
+        "--every-read", action="store_true", help="read each ending of tests/client/test_differential.py in all ways"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -45,6 +45,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         fuzz_s: length of each fuzz step.
     """
     schemathesis = ("scripts/test", "-n", "0", "--schemathesis-examples", "100", "tests/contract/test_schemathesis.py")
+    endings = ("scripts/test", "--every-read", "tests/client/test_differential.py")
     golden = LOGS / "golden"
     fuzz = {
         f"fuzz-{target}": Step(
@@ -98,7 +99,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "silence": Step([["scripts/acceptance", "silence"]], 1800),  # its first run installs SDKs
         "attack": Step([["scripts/attack"]], 1200),
         "soak": Step([["scripts/soak", "--requests", "20000"]], 1200),
-        "client": Step([[sys.executable, "tests/acceptance/client_races.py"]], 3600),
+        "client": Step([[sys.executable, "tests/acceptance/client_races.py"], endings], 3600),
         "sdk-matrix": Step([["scripts/sdk-matrix"]], 1800),
         **fuzz,
     }
