@@ -1,6 +1,8 @@
 """The races of the session for aiohttp, through sockets; test_races.py has the cases of all transports."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -138,6 +140,24 @@ def test_an_answer_that_is_given_up_is_ended(site: Replicas, how: str) -> None:
 
     run(work, replica)
     assert all(seen.closed.wait() for seen in replica.seen)
+
+
+def test_a_response_is_freed_when_it_is_dropped(site: Replicas) -> None:
+    """A response is in no cycle of references, as a response of aiohttp: it waits for no garbage collection."""
+    replica = site.add("quick")
+
+    async def work(session: HedgingSession) -> bool:
+        response = await session.post(replica.url + CHAT, json=CALL)
+        await response.read()
+        dropped = weakref.ref(response)
+        del response
+        return dropped() is None
+
+    gc.disable()
+    try:
+        assert run(work)
+    finally:
+        gc.enable()
 
 
 def test_a_caller_that_is_cancelled_ends_all_attempts(site: Replicas) -> None:

@@ -30,7 +30,7 @@ class Protocol:
     def resume_reading(self, *, resume_parser: bool = True) -> None: ...
 
 
-class Recorded(Ending[Any]):
+class Recorded(Ending):
     """Records the end of an answer."""
 
     def __init__(self) -> None:

@@ -7,9 +7,10 @@ are the reader's.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
-from aiohttp import ClientResponse, StreamReader
+from aiohttp import StreamReader
 from aiohttp.http_exceptions import LineTooLong
 
 from ttft_gateway.client.racing import Ending
@@ -17,6 +18,7 @@ from ttft_gateway.hedging.outcomes import Outcome
 
 _T = TypeVar("_T")
 _ALL: Final = -1
+_BYTES: Final = itemgetter(0)  # of a held piece
 
 
 class RacedContent:
@@ -27,7 +29,7 @@ class RacedContent:
         held: pieces that were read, each with True at the end of a chunk of HTTP.
     """
 
-    def __init__(self, inner: StreamReader, held: list[tuple[bytes, bool]], ending: Ending[ClientResponse]) -> None:
+    def __init__(self, inner: StreamReader, held: list[tuple[bytes, bool]], ending: Ending) -> None:
         self._inner = inner
         self._held = deque(held)
         self._ending = ending
@@ -45,7 +47,8 @@ class RacedContent:
 
     def set_exception(self, error: BaseException, *cause: BaseException) -> None:
         """Close the content; called by the response when it is closed or released."""
-        self._ending.report_close()
+        if not self._ending.is_reported:
+            self._ending.report_close()
         self._is_closed = True
         self._inner.set_exception(error, *cause)
 
@@ -84,7 +87,7 @@ class RacedContent:
         if not self._has_held():
             return await self._rest(self._inner.readuntil(separator, max_size=max_size))
         limit = max_size or self._inner.get_read_buffer_limits()[1]
-        found = b"".join(piece for piece, _ in self._held)
+        found = b"".join(map(_BYTES, self._held))
         while (place := found.find(separator)) < 0 and not self._inner.at_eof():
             if len(found) > limit:
                 raise LineTooLong(found[:100] + b"...", limit)
@@ -129,12 +132,12 @@ class RacedContent:
         """
         if self._is_closed:
             self._held.clear()
-        return bool(self._held) and (empty or any(piece for piece, _ in self._held))
+        return bool(self._held) and (empty or any(map(_BYTES, self._held)))
 
     def _take(self, n: int = _ALL) -> bytes:
         """Return at most n bytes of the held pieces."""
         if n == _ALL:
-            whole = b"".join([piece for piece, _ in self._held])
+            whole = b"".join(map(_BYTES, self._held))
             self._held.clear()
             return whole
         taken: list[bytes] = []

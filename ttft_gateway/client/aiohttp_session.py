@@ -8,11 +8,11 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
+import msgspec
 from aiohttp import (
     BytesPayload,
     ClientConnectionError,
@@ -57,8 +57,7 @@ Sent = tuple[str, str | URL, Options]
 Handler = Callable[[ClientRequest], Awaitable[ClientResponse]]
 
 
-@dataclass(slots=True)
-class SessionCall:
+class SessionCall(msgspec.Struct):
     """One request.
 
     Attributes:
@@ -172,7 +171,7 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
         opened = await AsyncRace(entrant, self._tasks, self._alarm).run()
         response = opened.response
         setattr(response, ATTRIBUTE, RaceReport(entrant.race))
-        ending = Ending(entrant.race, opened)
+        ending = Ending(entrant.race, len(opened.chunks))
         response.content = cast(StreamReader, RacedContent(response.content, opened.body.held, ending))
         given: Check = call.options.get("raise_for_status")
         check = self._inner.raise_for_status if given is None else given

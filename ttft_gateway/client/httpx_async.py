@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ttft_gateway.client import slots
 from ttft_gateway.client.async_race import AsyncRace, RaceAlarm, alarm_of, cancel_all, wait_for
 from ttft_gateway.client.hedger import log_failure
-from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, WrongUseError, transport_class
+from ttft_gateway.client.httpx_transports import (
+    HttpxBody,
+    HttpxTransport,
+    Inner,
+    Response,
+    WrongUseError,
+    transport_class,
+)
 from ttft_gateway.client.messages import HttpxRequest, without_switch
-from ttft_gateway.client.racing import Ending, Opened
+from ttft_gateway.client.racing import Opened
 from ttft_gateway.client.report import EXTENSION, RaceReport
 from ttft_gateway.hedging.outcomes import Outcome
 
@@ -86,8 +93,8 @@ class _Transport(HttpxTransport[_T]):
         await self._inner.aclose()
 
 
-class _Body(Ending[Response]):
-    """The body of a response that is returned: the pieces that were read in its race, then the pieces after them."""
+class _Body(HttpxBody):
+    """The body, as httpx reads it."""
 
     _is_whole = False  # read to its end
 

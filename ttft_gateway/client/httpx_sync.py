@@ -7,9 +7,16 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from ttft_gateway.client.hedger import log_failure
-from ttft_gateway.client.httpx_transports import HttpxTransport, Inner, Response, WrongUseError, transport_class
+from ttft_gateway.client.httpx_transports import (
+    HttpxBody,
+    HttpxTransport,
+    Inner,
+    Response,
+    WrongUseError,
+    transport_class,
+)
 from ttft_gateway.client.messages import HttpxRequest, without_switch
-from ttft_gateway.client.racing import Ending, Opened
+from ttft_gateway.client.racing import Opened
 from ttft_gateway.client.report import EXTENSION, RaceReport
 from ttft_gateway.client.sockets import raced
 from ttft_gateway.client.sync_race import SyncRace, ThreadedRace
@@ -98,8 +105,8 @@ class _Transport(HttpxTransport[_T]):
             thread.join(_JOIN_S)
 
 
-class _Body(Ending[Response]):
-    """The body of a response that is returned: the pieces that were read in its race, then the pieces after them."""
+class _Body(HttpxBody):
+    """The body, as httpx reads it."""
 
     def __iter__(self) -> Iterator[bytes]:
         opened, pieces = self._opened, self._opened.chunks

@@ -15,9 +15,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from ttft_gateway.client.asked import ask
 from ttft_gateway.client.budget import Budget
 from ttft_gateway.client.config import First, HedgeConfig
-from ttft_gateway.client.hedger import ClientAttempt
+from ttft_gateway.client.hedger import ClientAttempt, ClientRace
 from ttft_gateway.client.messages import HttpxHeaders, HttpxRequest, addressed
-from ttft_gateway.client.racing import Ending, Entrant, Racing
+from ttft_gateway.client.racing import Ending, Entrant, Opened, Racing
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Target
 
@@ -62,7 +62,7 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
     """
 
     _library: ModuleType  # httpx or httpx2
-    _body: type[Ending[Response]]  # class of response bodies
+    _body: type["HttpxBody"]  # class of response bodies
     _inner: Inner
 
     def __init__(
@@ -144,6 +144,14 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
         return address
 
 
+class HttpxBody(Ending):
+    """The body of a response that is returned: the pieces that were read in its race, then the pieces after them."""
+
+    def __init__(self, race: ClientRace, opened: Opened[Response]) -> None:
+        super().__init__(race, len(opened.chunks))
+        self._opened = opened
+
+
 def _limit_s(request: HttpxRequest) -> float:
     """Return the time after which httpx's own timeouts end a request without an event."""
     timeouts = request.extensions.get("timeout")
@@ -151,7 +159,7 @@ def _limit_s(request: HttpxRequest) -> float:
     return math.inf if read_s is None else read_s
 
 
-def transport_class(name: str, transport: type[HttpxTransport[Any]], body: type[Ending[Response]], kind: str) -> type:
+def transport_class(name: str, transport: type[HttpxTransport[Any]], body: type[HttpxBody], kind: str) -> type:
     """Make the class of a transport; a name that ends with 2 is httpx2's.
 
     Args:

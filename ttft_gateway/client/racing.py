@@ -195,7 +195,7 @@ async def _has_first(opened: Opened[_R], finder: Detector) -> bool:
     return verdict is _FIRST
 
 
-class Ending(Generic[_R]):
+class Ending:
     """The end of the answer that is returned, which is reported once; without a winner there is nothing to report.
 
     Attributes:
@@ -205,11 +205,10 @@ class Ending(Generic[_R]):
 
     last = b""
 
-    def __init__(self, race: ClientRace, opened: Opened[_R]) -> None:
+    def __init__(self, race: ClientRace, pieces: int) -> None:
         self._race = race
         self._attempt = race.winner
-        self._opened = opened
-        self.pieces = len(opened.chunks)
+        self.pieces = pieces
 
     def report(self, outcome: Outcome) -> None:
         attempt, self._attempt = self._attempt, None
