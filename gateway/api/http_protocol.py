@@ -32,7 +32,15 @@ from typing import Final, NoReturn, cast
 import httptools
 
 from gateway.api.exchange import Admit, ClientExchange, Connection
-from gateway.api.request_head import RequestHead, SlowHeaders, TargetTooLong, field_bytes, head_error, too_large
+from gateway.api.request_head import (
+    RequestHead,
+    SlowHeaders,
+    TargetTooLong,
+    field_bytes,
+    head_error,
+    head_without_upgrade,
+    too_large,
+)
 from gateway.errors import BadRequest, GatewayError
 from ttft_gateway.apis.base import Headers
 
@@ -199,8 +207,7 @@ class HttpProtocol(asyncio.Protocol):
         self.own_headers = connections.own_headers
         self._waiting = connections.waiting
         self._open_exchange = connections.open_exchange
-        parser = self._parser = httptools.HttpRequestParser(self)
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # the request before it is still answered
+        self._parser = self._new_parser()
         self.is_stalled = False
         self._under_way: ClientExchange | None = None  # its response is the next to be sent
         self._last: ClientExchange | None = None  # the request that was read last
@@ -209,6 +216,7 @@ class HttpProtocol(asyncio.Protocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = False  # part of a head has arrived
+        self._head_again = b""  # of a request that the parser would misread, in other words; empty for none
         self._head_bytes = 0
         self._data: bytes | memoryview = b""  # what is being parsed
         self._unread_bytes = 0
@@ -251,6 +259,9 @@ class HttpProtocol(asyncio.Protocol):
                 self._parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:  # is ignored: the parser goes on after that request
                 rest = memoryview(rest)[upgrade.args[0] :]
+                if self._head_again:
+                    rest, self._head_again = self._head_again + rest, b""
+                    self._parser = self._new_parser()  # the other one takes nothing after `connection: close`
                 continue
             except httptools.HttpParserError:
                 self._refuse()
@@ -323,8 +334,11 @@ class HttpProtocol(asyncio.Protocol):
             or b"host" not in by_name
             or not _UNUSUAL.isdisjoint(by_name)
         ):
-            upgrades = b"upgrade" in by_name and parser.should_upgrade()
-            error = head_error(version, headers, by_name, upgrades=upgrades)  # no other head is rejected
+            if b"upgrade" in by_name and parser.should_upgrade():
+                self._head_again = head_without_upgrade(parser.get_method(), self._url, version, headers)
+                if self._head_again:
+                    return
+            error = head_error(version, headers, by_name)  # no other head is rejected
             if error is not None:
                 self._reject(error)
             expected = by_name.get(b"expect", b"").strip(b" \t").lower()
@@ -358,12 +372,19 @@ class HttpProtocol(asyncio.Protocol):
         self._last.on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._head_again:
+            return
         if self._headers and field_bytes(self._headers) > HEAD_BYTES_MAX:  # trailers
             self._reject(too_large(HEAD_BYTES_MAX))
         last = self._last
         assert last is not None
         last.more_body = False
         last.receive()
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # the request before it is still answered
+        return parser
 
     # requests and responses, in order
 

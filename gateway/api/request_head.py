@@ -84,7 +84,20 @@ def field_bytes(fields: Headers) -> int:
     return sum(len(name) + len(value) + 4 for name, value in fields)
 
 
-def head_error(version: str, headers: Headers, by_name: Mapping[bytes, bytes], *, upgrades: bool) -> BadRequest | None:
+def head_without_upgrade(method: bytes, target: bytes, version: str, headers: Headers) -> bytes:
+    """Return the bytes of a head without its `Upgrade`, empty for a request without a body.
+
+    The gateway ignores upgrades (RFC 9110, 7.8), but the parser takes what follows such a head for another protocol,
+    and skips the body. Java's HTTP client and `curl --http2` request HTTP/2 with each first request, even with a POST.
+    """
+    if not any(name in _BODIES and value != b"0" for name, value in headers):
+        return b""
+    lines = [b"%b %b HTTP/%b" % (method, target, version.encode())]
+    lines += (b"%b: %b" % header for header in headers if header[0] != b"upgrade")
+    return b"\r\n".join([*lines, b"", b""])
+
+
+def head_error(version: str, headers: Headers, by_name: Mapping[bytes, bytes]) -> BadRequest | None:
     """Return the error for a head that is not served, None if there is none.
 
     RFC 9112 requires one `Host` in HTTP/1.1 (3.2), and rejects a coding other than `chunked` (6.1), of which the parser
@@ -94,11 +107,7 @@ def head_error(version: str, headers: Headers, by_name: Mapping[bytes, bytes], *
         version: version of HTTP.
         headers: the headers, with names in lower case.
         by_name: the same; of a repeated header, the last one.
-        upgrades: True if the parser takes what follows for another protocol.
     """
-    if upgrades and any(name in _BODIES and value != b"0" for name, value in headers):
-        message = "a protocol upgrade is not supported for a request with a body; remove the `Upgrade` header"
-        return BadRequest(message, code="invalid_http")  # the parser would take the body for a request
     codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
     if version not in ("1.1", "1.0") or (codings and (codings != [b"chunked"] or version == "1.0")):
         message = "the request is neither HTTP/1.1 nor HTTP/1.0, or has another transfer coding than `chunked` once"

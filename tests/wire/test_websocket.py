@@ -46,8 +46,8 @@ _UNCHANGED = {
     "an upgrade in HTTP/1.0": (_get(_UPGRADE, version="1.0"), 405, "method_not_allowed"),
     "another API": (_get(_CODEX, "/v1/chat/completions"), 405, "method_not_allowed"),
     "no route": (_get(_CODEX, "/v1/realtime"), 404, "unknown_url"),
-    "a body": (request_bytes(_GOOD, _PATH, headers={**_UPGRADE, "Upgrade": "h2c"}), 400, "invalid_http"),
-    "a body and a WebSocket": (request_bytes(_GOOD, _PATH, headers=_UPGRADE), 400, "invalid_http"),
+    "a body": (request_bytes(b"[]", _PATH, headers={**_UPGRADE, "Upgrade": "h2c"}), 400, "invalid_type"),
+    "a body and a WebSocket": (request_bytes(b"[]", _PATH, headers=_UPGRADE), 400, "invalid_type"),
 }
 
 
