@@ -151,7 +151,7 @@ def unreading() -> Iterator[Line]:
     """What clients cost that stop reading for 20 s, and what those get who read meanwhile."""
     open_files(8192)  # two sockets a stream at this end
     count, leaving = 1000, 100
-    seen = run_real(unread(count, leaving=leaving, stall_s=10.0, process=True))
+    seen = run_real(unread(count, leaving=leaving, stall_s=10.0, stop_s=20.0, process=True))
     stopped = count + leaving
     yield Line(f"of {stopped} streams that nobody reads, upstreams going on", "0", str(seen.moving), seen.moving == 0)
     median, most = percentile(seen.taken_bytes, 0.5), seen.taken_bytes[-1]

@@ -67,13 +67,14 @@ class Unread:
     cancelled: int = 0
 
 
-async def unread(count: int, *, leaving: int, stall_s: float, process: bool = False) -> Unread:
+async def unread(count: int, *, leaving: int, stall_s: float, stop_s: float, process: bool = False) -> Unread:
     """Clients that stop reading, and in the end go on or leave, while others read.
 
     Args:
         count: of those that go on.
         leaving: of those that leave.
-        stall_s: what counts as a stall; they stop for twice as long.
+        stall_s: what counts as a stall; the kernel may need 2 s to fill its buffers, in which a stream is silent.
+        stop_s: how long they stop, which is longer.
         process: where the gateway runs.
     """
     result = Unread()
@@ -83,10 +84,10 @@ async def unread(count: int, *, leaving: int, stall_s: float, process: bool = Fa
         if not process:
             tracemalloc.start()
         answers = await _stopped(site.port, count + leaving)
-        tokens = int(2 * stall_s / _TOKENS_S)
+        tokens = int(stop_s / _TOKENS_S)
         async with asyncio.TaskGroup() as tasks:
             readers = [tasks.create_task(_paced(site.port, number, tokens)) for number in range(READERS)]
-            await asyncio.sleep(stall_s)
+            await asyncio.sleep(stop_s / 2)
             halfway = hoses.taken()
             result.held_bytes = _held_bytes() / (count + leaving)
         result.delays_s = sorted(delay_s for reader in readers for delay_s in reader.result())

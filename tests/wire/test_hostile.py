@@ -218,7 +218,7 @@ def test_who_sends_too_slowly_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_who_does_not_read_stops_the_upstream() -> None:
     """What a client does not take is not taken from its replica either, beyond a bound; it can go on, and others do."""
-    seen = run_real(unread(5, leaving=2, stall_s=2.0))
+    seen = run_real(unread(5, leaving=2, stall_s=5.0, stop_s=6.0))
     assert len(seen.taken_bytes) == 7
     assert max(seen.taken_bytes) <= UNREAD_BYTES_MAX < ANSWER_BYTES  # whenever the buffers of the kernel are full
     assert seen.held_bytes <= UNREAD_HELD_BYTES_MAX
