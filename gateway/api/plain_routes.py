@@ -36,6 +36,16 @@ _JSON: Final = "application/json"
 _encode = msgspec.json.Encoder().encode
 
 
+def _unknown(method: str, path: str) -> str:
+    """Return the message about a path that does not exist, with the address or the path that was probably meant."""
+    if path == "/metrics" or f"{path}/".startswith("/admin/"):
+        return f"{method} {path} does not exist at this address; send it to the admin address (`admin_listen`)"
+    meant = "/v1/" + path.replace("/v1", "", 2).lstrip("/")
+    if f" {meant}," in _SERVED:
+        return f"{method} {path} does not exist; write {meant} (the base URL of an SDK ends with one /v1)"
+    return f"{method} {path} does not exist; this address serves {_SERVED}"
+
+
 @cache
 def contract() -> str:
     """Return the text of openapi.yaml, from the installed package or from the checkout."""
@@ -177,7 +187,7 @@ class PlainRoutes:
             message = f"method {method} is not supported at {path[:200]}; this address serves {_SERVED}"
             raise MethodNotAllowed(message, allow="OPTIONS" if read is None else ", ".join(_READ))
         else:
-            raise UnknownRoute(f"{method} {path[:200]} does not exist; this address serves {_SERVED}")
+            raise UnknownRoute(_unknown(method, path[:200]))
 
     def _list_models(self, exchange: PlainExchange) -> None:
         names = self._models_of(exchange.head.headers)

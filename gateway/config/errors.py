@@ -92,8 +92,10 @@ def finding(error: ErrorDetails, reference: str | None) -> tuple[Loc, str]:
     else:
         what, write = _WORDS.get(kind, (error["msg"], ""))
         what = what.format(**context)
-    if example and kind in ("tuple_type", "model_type", "mapping_type", "dict_type", "too_short"):
-        write = f"`{loc[-1]}: {example}`"
+    if kind in ("tuple_type", "model_type", "mapping_type", "dict_type", "too_short"):
+        is_item = isinstance(loc[-1] if loc else None, int)
+        example = _example(loc[:-1] if is_item else loc)
+        write = f"`{loc[-2 if is_item else -1]}: {example}`" if example else write
     text = f"found {_found(loc, error['input'], reference)}, but {what}"
     return loc, f"{text}; write {write}" if write else text
 

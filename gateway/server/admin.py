@@ -494,7 +494,8 @@ def _answer_errors(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         endpoint = f"{request.method} {request.url.path[:200]}"
         if error.status_code != MethodNotAllowed.status:
-            return _error_response(UnknownRoute(f"{endpoint} does not exist; this address serves {_ROUTES}"))
+            where = " (requests for models go to the address in `listen`)" if "/v1/" in endpoint else ""
+            return _error_response(UnknownRoute(f"{endpoint} does not exist; this address serves {_ROUTES}{where}"))
         message = f"method {request.method} is not supported at {request.url.path[:200]}; this address serves {_ROUTES}"
         return _error_response(MethodNotAllowed(message, allow=", ".join(sorted(_methods(app, request)))))
 

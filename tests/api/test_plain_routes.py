@@ -78,6 +78,27 @@ def test_models() -> None:
     assert (unknown.status, json.loads(unknown.body)["error"]["code"]) == (404, "model_not_found")
 
 
+@pytest.mark.parametrize(
+    ("path", "action"),
+    [
+        ("/metrics", "at this address; send it to the admin address (`admin_listen`)"),
+        ("/admin", "at this address; send it to the admin address (`admin_listen`)"),
+        ("/admin/models", "at this address; send it to the admin address (`admin_listen`)"),
+        ("/chat/completions", "; write /v1/chat/completions (the base URL of an SDK ends with one /v1)"),
+        ("/v1/v1/chat/completions", "; write /v1/chat/completions (the base URL of an SDK ends with one /v1)"),
+        ("/v1chat/completions", "; write /v1/chat/completions (the base URL of an SDK ends with one /v1)"),
+        ("/models", "; write /v1/models (the base URL of an SDK ends with one /v1)"),
+        ("/administrators", "; this address serves POST /v1/chat/completions, "),
+    ],
+)
+def test_a_path_that_does_not_exist(path: str, action: str) -> None:
+    """The error has the address or the path that was probably meant, otherwise all paths."""
+    (answer,) = _answers(_request("GET", path))
+    error = json.loads(answer.body)["error"]
+    assert (answer.status, error["code"]) == (404, "unknown_url")
+    assert error["message"].startswith(f"GET {path} does not exist{'' if action[0] == ';' else ' '}{action}")
+
+
 @pytest.mark.parametrize("path", ["/openapi.yaml", *REFERENCE])
 def test_documents(path: str) -> None:
     """A document is served whole, and a page with its policy."""

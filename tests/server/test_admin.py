@@ -308,6 +308,8 @@ def test_unknown_routes_and_methods() -> None:
     assert site.refusal("GET", "/admin") == (404, "unknown_url")
     assert site.refusal("GET", "/admin/models/") == (404, "model_not_found")
     assert site.refusal("GET", "/docs") == (404, "unknown_url")
+    public = site.ask("GET", "/v1/models").json["error"]["message"]
+    assert public.endswith("(requests for models go to the address in `listen`)")
     assert site.refusal("DELETE", "/metrics") == (405, "method_not_allowed")
     assert site.ask("DELETE", "/metrics").headers["allow"] == "GET, HEAD"
 
