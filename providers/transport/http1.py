@@ -358,6 +358,7 @@ class Connection(asyncio.Protocol):
         self._head: Headers = ()  # of the last response
         self._reset()
         self._parser = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # old servers pad the size
 
     def _reset(self) -> None:
         self._headers: list[tuple[bytes, bytes]] = []  # later the trailers

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.parametrize("kind", CLIENTS)
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK, b"hi"),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b""),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2  \r\nab\r\n0\r\n\r\n", b"ab"),
     ],
 )
 def test_a_complete_answer_arrives_whole(kind: str, answer: bytes, body: bytes) -> None:
