@@ -1,13 +1,27 @@
 """Gateways with different wire versions share limits by their number while one replaces the other."""
 
+import hashlib
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
-from gateway.share.messages import BucketAnswer, BucketAsk, SlotsAnswer, SlotsAsk
+from gateway.share.messages import (
+    BucketAnswer,
+    BucketAsk,
+    GaugeAsk,
+    SliceAsk,
+    SlotsAnswer,
+    SlotsAsk,
+    SwitchesAsk,
+    SwitchState,
+)
+from gateway.share.server_rows import ServerRows
+from gateway.share.wire import pack, unpack
 from redis_server import redis_server
 from share_engines import ServerEngine
 
+FORM: Final = (3, "cf5176dc1e131bdb")  # wire version, and the digest of its messages and replies
 LIMIT = 600.0
 STEP_S = 0.25
 
@@ -54,3 +68,25 @@ def test_slots_are_divided_by_processes(versions: tuple[ServerEngine, ServerEngi
             assert isinstance(answer, SlotsAnswer)
             granted += answer.granted
     assert granted == limit
+
+
+def test_another_form_is_another_version(versions: tuple[ServerEngine, ServerEngine]) -> None:
+    """Messages and replies have the form of the version: gateways of two forms would load their functions in turn."""
+    engine, rows, seen = versions[1], ServerRows(), hashlib.sha256()
+    engine.lose()
+    asks = (
+        BucketAsk("b", LIMIT, 60, want=5, least=1, hint=7.0, hint_age_s=1.0, spent=(2.0, 1.0, 3.0)),
+        SlotsAsk("s", 4, 1, 2, 0),
+        GaugeAsk("g", {"r": (1, 2)}, later=("r",)),
+        SliceAsk("l", {"n": 3}),
+        SwitchesAsk([SwitchState("switch", "on")]),
+    )
+    for second in (1_000, 1_003):
+        engine.client.mset({"clock:s": second, "clock:us": 0})
+        calls = pack(asks, rows, second, second + 1)
+        replies = [engine.client.fcall("ttft3_ask", 1, "ttft3:{test}:processes", "p", *each) for each in calls]
+        unpack(asks, replies, rows)
+        seen.update(repr((calls, replies)).encode())
+    assert (FORM[0], seen.hexdigest()[:16]) == FORM, (
+        "raise VERSION in the library; replace the digest only if gateways with either form work together"
+    )
