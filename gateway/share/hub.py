@@ -16,6 +16,7 @@ from operator import sub
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.share.debts import OWED_MAX, Segment, absorb, cut, segments_of, waste, waste_given_back
 from gateway.share.messages import (
@@ -267,12 +268,15 @@ class ShareHub:
 
     # sums
 
-    def _gauge(self, now_s: float, process: str, ask: GaugeAsk) -> GaugeAnswer:
+    def _gauge(self, now_s: float, process: str, ask: GaugeAsk) -> GaugeAnswer | Lost:
         gauge = self._gauges.use(ask.key) or self._gauges.add(ask.key, _Gauge())
         version = max(gauge.version + 1, int(1e6 * now_s))
         for each in _silent(gauge.seen_s, now_s):
             _replace(gauge, each, None, version)
-        _replace(gauge, process, ask.rows if _fits(gauge, ask.rows) else None, version)
+        if ask.is_part and process not in gauge.rows:
+            return Lost()
+        rows = {**gauge.rows[process], **ask.rows} if ask.is_part else ask.rows
+        _replace(gauge, process, rows if _fits(gauge, rows) else None, version)
         own = gauge.rows.get(process, {})
         gauge.seen_s.pop(process, None)
         if process in gauge.rows:
@@ -282,7 +286,7 @@ class ShareHub:
         since = ask.since if ask.since < gauge.version else 0  # a later one is from before a loss
         others: dict[str, list[int]] = {}
         for name, changed in gauge.versions.items():
-            if changed > since and name in ask.rows:
+            if changed > since and name in rows:
                 rest = _without(gauge.sums[name], own.get(name))
                 is_empty = not any(rest)
                 if since or not is_empty:
@@ -397,7 +401,7 @@ class Calls(Protocol):
 
 
 class HubEngine:
-    """The connection of one process; it ends with the channel.
+    """The connection of one process; it ends with the channel. Rows that have not changed are not sent again.
 
     Args:
         channel: the channel.
@@ -416,21 +420,39 @@ class HubEngine:
         self.drop: Drop = keep_silent
         self._channel = channel
         self._now = now
+        self._last: dict[str, GaugeAsk] = {}  # by key
+        self._answered: dict[str, GaugeAsk] = {}  # of these, those that have an answer
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
         """Send a batch."""
 
-        def on_reply(reply: bytes | None) -> None:
-            answered(None if reply is None else self._read(reply))
+        def on_reply(packed: bytes | None) -> None:
+            answered(None if packed is None else self._read(asks, packed))
 
-        self._channel.call(METHOD, (self._now() + ASK_LIFE_S, list(asks)), on_reply, _REPLY_S_MAX)
+        sent = [self._changes(ask) if isinstance(ask, GaugeAsk) else ask for ask in asks]
+        self._channel.call(METHOD, (self._now() + ASK_LIFE_S, sent), on_reply, _REPLY_S_MAX)
 
-    def _read(self, reply: bytes) -> Reply | None:
+    def _changes(self, ask: GaugeAsk) -> GaugeAsk:
+        """Return an ask without the rows that the last ask had, if that has an answer."""
+        if len(self._last) >= KEYS_MAX:
+            self._last.clear()
+            self._answered.clear()
+        self._last[ask.key], last = ask, self._answered.pop(ask.key, None)
+        if last is None or not ask.since or last.rows.keys() != ask.rows.keys():
+            return ask
+        changed = {name: row for name, row in ask.rows.items() if row is not last.rows[name] and row != last.rows[name]}
+        return replace(ask, rows=changed, is_part=True)
+
+    def _read(self, asks: Sequence[Ask], packed: bytes) -> Reply | None:
         try:
-            return _decode_reply(reply)
+            reply = _decode_reply(packed)
         except _DAMAGES as error:
             self.drop("reply", str(error))
             return None
+        for ask, answer in zip(asks, reply.answers, strict=False):
+            if isinstance(ask, GaugeAsk) and isinstance(answer, GaugeAnswer) and self._last.get(ask.key) is ask:
+                self._answered[ask.key] = ask
+        return reply
 
     def close(self) -> None:
         """Do nothing: the channel serves the whole process."""

@@ -146,12 +146,14 @@ class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
         rows: integers by name, such as the attempts in flight and the pending prompt tokens of a replica.
         since: `GaugeAnswer.version` of the last answer; 0 for none.
         later: names of rows of which the others may get the present values later, up to `BIN_S`.
+        is_part: True if all rows that are missing are as in the last ask that had an answer.
     """
 
     key: Name
     rows: Annotated[Mapping[Name, Row], Meta(max_length=NAMES_MAX)]
     since: Number = 0
     later: Annotated[tuple[Name, ...], Meta(max_length=NAMES_MAX)] = ()
+    is_part: bool = False
 
 
 class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):

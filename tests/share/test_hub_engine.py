@@ -1,7 +1,7 @@
 """The engine of one host, over a channel between two processes."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -12,6 +12,7 @@ from gateway.share.messages import (
     BucketAnswer,
     BucketAsk,
     GaugeAnswer,
+    GaugeAsk,
     Lost,
     Reply,
     SlotsAnswer,
@@ -29,12 +30,12 @@ class Channel:
     """A channel that encodes, calls the other side immediately, or loses the call."""
 
     def __init__(self, answer: Callable[[bytes], Reply] | None) -> None:
-        self._answer = answer
+        self.answer = answer
 
     def call(self, method: str, payload: object, on_reply: Callable[[bytes | None], object], deadline_s: float) -> None:
         assert method == METHOD
         assert deadline_s > 1
-        answer = self._answer
+        answer = self.answer
         on_reply(None if answer is None else msgspec.msgpack.encode(answer(msgspec.msgpack.encode(payload))))
 
 
@@ -86,3 +87,39 @@ def test_a_lost_call_is_a_lost_batch() -> None:
     replies: list[Reply | None] = []
     HubEngine(Channel(None), lambda: 5.0).ask([], replies.append)
     assert replies == [None]
+
+
+def test_rows_that_have_not_changed_are_not_sent_again() -> None:
+    """All are sent after a lost reply, to a hub that has lost them, with other names, and until there is an answer."""
+    hub, sent = ShareHub(), list[GaugeAsk]()
+
+    def answer(packed: bytes) -> Reply:
+        asks = msgspec.msgpack.decode(packed, type=tuple[float, list[Ask]])[1]
+        sent.extend(ask for ask in asks if isinstance(ask, GaugeAsk))
+        return answers_of(hub, "1", lambda: 5.0)(packed)
+
+    replies = list[Reply | None]()
+    channel = Channel(answer)
+    engine = HubEngine(channel, lambda: 5.0)
+
+    def exchange(since: int, **rows: list[int]) -> tuple[bool, dict[str, Sequence[int]]]:
+        engine.ask([GaugeAsk("g", rows, since)], replies.append)
+        return sent[-1].is_part, dict(sent[-1].rows)
+
+    assert exchange(0, a=[1], b=[2]) == (False, {"a": [1], "b": [2]})
+    assert exchange(1, a=[1], b=[3]) == (True, {"b": [3]})
+    [other] = hub.answer(5.0, "2", [GaugeAsk("g", {"a": [0], "b": [0]})]).answers
+    assert isinstance(other, GaugeAnswer)
+    assert other.others == {"a": [1], "b": [3]}
+    assert exchange(1, a=[1], b=[3], c=[4]) == (False, {"a": [1], "b": [3], "c": [4]})
+    assert exchange(1, a=[1], b=[3], c=[4]) == (True, {})
+    hub.gone("1")
+    assert exchange(1, a=[2], b=[3], c=[4]) == (True, {"a": [2]})
+    assert replies[-1] is not None
+    assert replies[-1].answers == [Lost()]
+    assert exchange(1, a=[2], b=[3], c=[4]) == (False, {"a": [2], "b": [3], "c": [4]})
+    channel.answer = None
+    exchange(1, a=[5], b=[3], c=[4])
+    channel.answer = answer
+    assert exchange(1, a=[5], b=[3], c=[4]) == (False, {"a": [5], "b": [3], "c": [4]})
+    assert exchange(0, a=[5], b=[3], c=[4]) == (False, {"a": [5], "b": [3], "c": [4]})
