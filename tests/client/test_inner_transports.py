@@ -1,7 +1,9 @@
 """Races over transports that send in their own way: fakes of tests, applications in the process, aiohttp."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,7 +15,15 @@ import pytest
 import client_fixtures
 from client_kits import PROMPT
 from client_replicas import Replicas
-from ttft_gateway import AsyncHedgingTransport2, HedgeConfig, HedgingTransport, HedgingTransport2, Stats, hedged
+from ttft_gateway import (
+    AsyncHedgingTransport,
+    AsyncHedgingTransport2,
+    HedgeConfig,
+    HedgingTransport,
+    HedgingTransport2,
+    Stats,
+    hedged,
+)
 
 site = client_fixtures.site
 
@@ -53,6 +63,46 @@ class _Late:
 
 def _fail() -> Any:
     raise httpx.ConnectError("refused")
+
+
+class _Refused(httpx.HTTPTransport):
+    def handle_request(self, _request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+
+@pytest.mark.parametrize("kind", ["sync", "threads", "async"])
+def test_an_error_is_in_no_cycle_of_references(kind: str) -> None:
+    """An error keeps its race, with the body of the request, no longer than the caller keeps it.
+
+    No client is around the transport: contextlib of Python 3.12 and 3.13 makes a cycle there.
+    """
+    call = {"model": "m", "messages": PROMPT, "stream": True}
+    request = httpx.Request("POST", "http://refused/v1/chat/completions", json=call)
+    fake = httpx.MockTransport(lambda _: _fail())
+    found: list[weakref.ref[Exception]] = []
+
+    async def send() -> None:
+        try:
+            await AsyncHedgingTransport(transport=fake).handle_async_request(request)
+        except httpx.ConnectError as error:
+            found.append(weakref.ref(error))
+
+    gc.disable()
+    try:
+        if kind == "async":
+            asyncio.run(send())
+        else:
+            with HedgingTransport(transport=_Refused(verify=False) if kind == "sync" else fake) as transport:
+                try:
+                    transport.handle_request(request)
+                except httpx.ConnectError as error:
+                    found.append(weakref.ref(error))
+            for thread in threading.enumerate():
+                if thread.name.startswith("ttft-hedge"):
+                    thread.join()
+        assert [each() for each in found] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("first", [lambda: httpx.Response(503), _fail], ids=["status", "exception"])

@@ -115,6 +115,7 @@ class AsyncRace(Generic[_T]):
         "_backups",
         "_broken",
         "_cancels",
+        "_failed",
         "_is_cancelled",
         "_main",
         "_result",
@@ -132,6 +133,7 @@ class AsyncRace(Generic[_T]):
         self._backups: list[asyncio.Task[None]] = []
         self._result: _T | None = None  # the primary's response
         self._won: _T | None = None  # response of a backup that has won
+        self._failed: Exception | None = None  # error of the primary
         self._broken: Exception | None = None  # error of a backup after it had won
         self._waiter: asyncio.Future[None] | None = None
         self._is_cancelled = False  # the caller's task, by a backup that has won
@@ -156,15 +158,16 @@ class AsyncRace(Generic[_T]):
             alarm.discard(self)
             for task in self._backups:
                 task.cancel()
+            self._failed = self._broken = None  # their tracebacks lead to this race: a cycle
 
     async def _primary(self) -> _T:
         """Return the response of the primary, or of the backup that has won."""
-        attempts, race, failed = self._attempts, self.race, None
+        attempts, race = self._attempts, self.race
         try:
             try:
                 self._result = await attempts.open(attempts.primary)
             except Exception as error:
-                failed = error
+                self._failed = error
                 safely(race.on_failed, attempts.primary, attempts.failure(error))
             if self._backups and race.winner is not attempts.primary:
                 await self._outlast()
@@ -178,9 +181,9 @@ class AsyncRace(Generic[_T]):
             self._main.uncancel()
         result, self._result = self._result, None
         if self._won is None:
-            failed = failed or (self._broken if result is None else None)
-            if failed is not None:
-                raise failed
+            self._failed = self._failed or (self._broken if result is None else None)
+            if self._failed is not None:
+                raise self._failed
             assert result is not None
             return result
         await self._close(result)  # if it is cancelled, `run` closes the winner

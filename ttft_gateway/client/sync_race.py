@@ -46,6 +46,7 @@ class SyncRace(Watch, Generic[_T]):
     """
 
     _won: _T | None = None  # response of a backup that has won
+    _failed: BaseException | None = None  # error of the primary
     _broken: BaseException | None = None  # error of an attempt after it had won
     _is_left = False  # a response that comes now is closed by its thread
 
@@ -59,9 +60,14 @@ class SyncRace(Watch, Generic[_T]):
 
     def run(self) -> _T:
         """Return the winner's response; without a winner, return the primary's or raise its error."""
+        try:
+            return self._run()
+        finally:
+            self._failed = self._broken = None  # their tracebacks lead to this race: a cycle
+
+    def _run(self) -> _T:
         attempts, race = self._attempts, self._race
         result, won = None, None
-        failed: BaseException | None = None
         current.watch = self
         try:
             try:
@@ -69,7 +75,7 @@ class SyncRace(Watch, Generic[_T]):
             except Overtaken:
                 pass
             except Exception as error:
-                failed = error
+                self._failed = error
                 safely(race.on_failed, attempts.primary, attempts.failure(error))
             if self._watches and race.winner is not attempts.primary:
                 won = self._outlast()
@@ -87,10 +93,10 @@ class SyncRace(Watch, Generic[_T]):
         if won is not None:
             self._close(result)
             return won
-        if failed is None and result is None:
-            failed = self._broken or Overtaken()
-        if failed is not None:
-            raise failed
+        if self._failed is None and result is None:
+            self._failed = self._broken or Overtaken()
+        if self._failed is not None:
+            raise self._failed
         assert result is not None
         return result
 
@@ -167,6 +173,7 @@ class SyncRace(Watch, Generic[_T]):
             self._end(attempt, watch, opened, failed)
         finally:
             self._threads.discard(threading.current_thread())
+            failed = None  # its traceback has this frame: a cycle
 
     def _fail(self, attempt: ClientAttempt, error: Exception) -> None:
         self._race.on_failed(attempt, self._attempts.failure(error))
@@ -192,11 +199,9 @@ class ThreadedRace(SyncRace[_T]):
     """One request over a transport with waits that cannot be interrupted."""
 
     _primary: _T | None = None  # its response, if it has not won
-    _error: BaseException | None = None  # its error
     _is_ended = False  # the primary
 
-    def run(self) -> _T:
-        """Return the winner's response; without a winner, return the primary's or raise its error."""
+    def _run(self) -> _T:
         race, primary = self._race, self._attempts.primary
         self._start(primary)
         try:
@@ -228,7 +233,7 @@ class ThreadedRace(SyncRace[_T]):
             self._close(self._primary)
             return won
         if self._primary is None:
-            raise self._error or self._broken or Overtaken
+            raise self._failed or self._broken or Overtaken
         return self._primary
 
     def _end(self, attempt: ClientAttempt, watch: Watch, opened: _T | None, failed: BaseException | None) -> None:
@@ -236,7 +241,7 @@ class ThreadedRace(SyncRace[_T]):
             super()._end(attempt, watch, opened, failed)
             return
         with self._changed:
-            self._error = failed
+            self._failed = failed
             if self._race.winner is None and not self._is_left:
                 self._primary, opened = opened, None
             self._is_ended = True
