@@ -110,6 +110,7 @@ class CreditRow:
         self.may_wait = False
         self._budgets = [_Budget(each) for each in budgets]
         self._due_s = -math.inf
+        self._raw: list[float] = []  # credits after the last report; nothing has changed while they are the same
         self._processes = 0  # at the last row of the others
 
     def begin(self) -> None:
@@ -124,10 +125,14 @@ class CreditRow:
 
     def report(self, now_s: float) -> bool:
         """Replace the row if credits were spent, or if it is due and has changed; return True if it is replaced."""
+        is_due = self.is_due(now_s)
+        if self.row and not is_due and self._raw == [each.of.raw_credit for each in self._budgets]:
+            return False
         own = [each.own(now_s) for each in self._budgets]
+        self._raw = [each.of.raw_credit for each in self._budgets]
         changes = [each.change(credit) for each, credit in zip(self._budgets, own, strict=True)]
         is_spent = not self.row or any(spent for spent, _ in changes)
-        if not is_spent and not self.is_due(now_s):
+        if not is_spent and not is_due:
             return False
         self._due_s = now_s + _PERIOD_S
         if not is_spent and not any(changed for _, changed in changes):

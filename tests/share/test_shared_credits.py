@@ -181,3 +181,24 @@ def test_earnings_of_the_others_fade_without_a_message() -> None:
     assert caps(160.0) == pytest.approx([3.0] * 3, abs=0.7)
     exchange_rows(162.0, known=2)
     assert caps(170.0)[:2] == pytest.approx([3.0] * 2, abs=0.2)
+
+
+def test_a_budget_is_read_after_a_change_and_when_a_row_is_due() -> None:
+    """Many pools without requests cost little; spent credits are in the next row."""
+
+    class Read(CreditBudget):
+        reads = 0
+
+        def own(self, now_s: float) -> Credit:
+            self.reads += 1
+            return super().own(now_s)
+
+    budget = Read(0.1)
+    budget.earn(0.0, 10.0)
+    row = CreditRow([budget])
+    reported = [row.report(now_s / 10) for now_s in range(20)]
+    assert (reported, budget.reads) == ([True] + [False] * 19, 1)
+    row.report(2.0)
+    assert budget.reads == 2
+    budget.spend(10.0)
+    assert (row.report(2.1), budget.reads) == (True, 3)

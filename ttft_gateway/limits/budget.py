@@ -97,6 +97,11 @@ class CreditBudget:
         return self.credit - self._others.credit
 
     @property
+    def raw_credit(self) -> float:
+        """Credits without what fades by itself: the same number as long as nothing is earned, spent or read."""
+        return self._credit
+
+    @property
     def own_cap(self) -> float:
         """An equal part of `cap`."""
         return self.cap / self.processes
@@ -243,6 +248,11 @@ class RetryBudget:
         self._now_s = self._put_s = -inf
         self._others = NO_CREDIT
         self.processes = 1
+
+    @property
+    def raw_credit(self) -> float:
+        """Credits without what time adds: the same number as long as nothing is earned, taken or read."""
+        return self._credit
 
     def earn(self, now_s: float) -> None:
         """Credit a new request."""
