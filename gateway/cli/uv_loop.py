@@ -42,6 +42,8 @@ class UvLoop(uvloop.Loop):
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        if delay <= 0.0:  # in the next turn of the loop, as asyncio does
+            return super().call_later(0.0, callback, *args, context=context)
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     async def getaddrinfo(self, host: bytes | str | None, port: bytes | str | int | None, **options: int) -> Infos:

@@ -93,3 +93,18 @@ def test_addresses_are_tried_in_turn(loop: _Loop, addresses: list[str], monkeypa
                     await connecting
 
     run_on(loop, main())
+
+
+def test_a_call_without_a_delay_is_in_the_next_turn(loop: _Loop) -> None:
+    """Work in slices goes on at once; a timer of a millisecond would let a busy machine run others meanwhile."""
+
+    async def main() -> list[int]:
+        called: list[int] = []
+        for number in range(20):
+            asyncio.get_running_loop().call_later(0.0, called.append, number)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert len(called) == number + 1
+        return called
+
+    assert run_on(loop, main()) == list(range(20))
