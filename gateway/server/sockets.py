@@ -7,6 +7,7 @@ Every process with a socket of a service manager sees the owner of the socket, f
 ready last. Processes that have lost their main process accept until there is another owner. No units.
 """
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -66,7 +67,8 @@ class Inherited:
         """Become the owner of the sockets in use; this process is ready."""
         for sock in self._used:
             if sock.fileno() >= 0:  # else the process has begun to stop
-                fcntl.fcntl(sock, fcntl.F_SETOWN, os.getpid())
+                with contextlib.suppress(OSError):  # a sandbox may forbid it: the old processes then wait for longer
+                    fcntl.fcntl(sock, fcntl.F_SETOWN, os.getpid())
 
     def close_rest(self) -> None:
         """Close the sockets that no address uses.
