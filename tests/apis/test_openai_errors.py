@@ -99,6 +99,12 @@ def test_bodies(body: object, said: dict[str, Any]) -> None:
     assert said == read(body)
 
 
+def test_a_redirection_names_the_setting_to_check() -> None:
+    """It is most likely a wrong scheme, host or path of a base_url, or the login page of a proxy."""
+    message = str(read(b"<html>moved</html>", 307)["message"])
+    assert "status 307 and redirects the request; check the replica's base_url" in message
+
+
 def test_headers() -> None:
     """Retry-After of the headers comes before the body's, and x-should-retry is passed on."""
     assert read({"error": GEMINI}, 429, ((b"retry-after", b"7"),))["retry_after_s"] == 7.0

@@ -29,9 +29,9 @@ def test_the_only_replica_is_tried_again_before_a_fallback(failure: list[Step]) 
 
 
 def test_no_retry_where_it_cannot_help() -> None:
-    """A replica is not retried after a 501, a rejected key or `x-should-retry: false`."""
+    """A replica is not retried after a 501, a redirection, a rejected key or `x-should-retry: false`."""
     said: list[Step] = [(0.01, BadStatus("no", status=500, should_retry=False))]
-    for failure in (status(0.01, 501), status(0.01, 401), said):
+    for failure in (status(0.01, 501), status(0.01, 307), status(0.01, 401), said):
         told = run_race(Scripted(failure, GOOD), hedge=OFF)
         assert (told.client.finished, len(told.report.attempts)) == (False, 1)
 

@@ -20,6 +20,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+REDIRECTIONS: Final = range(300, 400)
+"""Statuses that name another address. They are not followed: the key is for the configured one."""
+
 _ID_CHARS_MAX: Final = 200
 _INVISIBLE: Final = re.compile("[^!-~]+")
 

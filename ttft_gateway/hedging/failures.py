@@ -22,7 +22,14 @@ import msgspec
 
 from ttft_gateway.apis.account_errors import Blame, account_blame
 from ttft_gateway.apis.error_reasons import blames_request, is_above_limit, is_refusal, is_too_long, names_tokens
-from ttft_gateway.apis.errors import OutOfResources, RequestModeRejected, TimedOut, Unsupported, UpstreamError
+from ttft_gateway.apis.errors import (
+    REDIRECTIONS,
+    OutOfResources,
+    RequestModeRejected,
+    TimedOut,
+    Unsupported,
+    UpstreamError,
+)
 from ttft_gateway.hedging.outcomes import Outcome
 
 _RETRIED_4XX = {408, 425}
@@ -86,7 +93,8 @@ def classify(error: UpstreamError) -> FailureClass:
     if status is not None and 400 <= status < 500:
         is_likely = blame is Blame.LIKELY or status == _UNAUTHORIZED
         return FailureClass(Outcome.UNCLEAR_4XX, ours=True) if is_likely else _classify_4xx(error, status)
-    transient = status not in _PERMANENT_5XX and error.should_retry is not False
+    is_permanent = status in _PERMANENT_5XX or status in REDIRECTIONS
+    transient = not is_permanent and error.should_retry is not False
     return FailureClass(Outcome.FAILED, hint=RetryHint.SAME if transient else RetryHint.NONE)
 
 

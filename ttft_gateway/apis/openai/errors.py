@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ttft_gateway.apis.base import Headers
-from ttft_gateway.apis.errors import BadStatus, ErrorFrame
+from ttft_gateway.apis.errors import REDIRECTIONS, BadStatus, ErrorFrame
 from ttft_gateway.apis.retry_after import retry_after_s, wait_s
 from ttft_gateway.apis.tolerant_json import loads
 
@@ -104,9 +104,8 @@ def bad_status(status: int, headers: Headers, body: bytes) -> BadStatus:
     """
     problem = problem_of(loads(body)) or Problem(None)
     wait = retry_after_s(headers)
-    body_state = "a body without a readable error" if body else "an empty body"
     return BadStatus(
-        problem.message or f"the upstream answered with status {status} and {body_state}",
+        problem.message or f"the upstream answered with status {status} and {_state_of(status, body)}",
         status=status,
         kind=problem.kind or _amazon_type(headers),
         param=problem.param,
@@ -115,6 +114,13 @@ def bad_status(status: int, headers: Headers, body: bytes) -> BadStatus:
         retry_after_s=problem.retry_after_s if wait is None else wait,
         should_retry=_SHOULD_RETRY.get(dict(headers).get(b"x-should-retry", b"").strip().lower()),
     )
+
+
+def _state_of(status: int, body: bytes) -> str:
+    """Return the description of a body without an error in it."""
+    if status in REDIRECTIONS:
+        return "redirects the request; check the replica's base_url, and the proxies on the way"
+    return "a body without a readable error" if body else "an empty body"
 
 
 def problem_of(value: object) -> Problem | None:
