@@ -368,7 +368,7 @@ def _put_health(loads: Loads, replica: Replica, load: ReplicaLoad, row: Row, now
         load.stalls.answered_elsewhere(now_s)
         load.rejections.on_content_elsewhere(now_s)
         if others.opened and breaker.state is BreakerState.OPEN:
-            breaker.on_success(now_s)
+            breaker.on_success(now_s, now_s)
             loads.on_recovered(now_s)
         others.opened = False
     others.contents = row[CONTENTS]

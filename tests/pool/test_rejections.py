@@ -62,7 +62,7 @@ def test_an_answer_before_the_probe_closes_the_breaker() -> None:
     rejected(judge)
     assert judge.breaker.open_until_s == OPEN_S
     judge.on_content(1.0)
-    judge.breaker.on_content(1.0)
+    judge.breaker.on_content(1.0, 1.0)
     assert (judge.breaker.state, judge.breaker.rejecting, judge.is_trusted) == (CLOSED, False, True)
 
 
@@ -83,7 +83,7 @@ def test_a_new_key_begins_anew() -> None:
     """After a breaker is closed for another reason, three requests are needed again."""
     judge, _ = pair()
     rejected(judge)
-    judge.breaker.on_success(1.0)
+    judge.breaker.on_success(1.0, 1.0)
     rejected(judge, numbers=range(3, 5))
     assert judge.breaker.state is CLOSED
     rejected(judge, numbers=range(5, 6))

@@ -73,7 +73,7 @@ def test_a_slow_replica_is_named_although_hedges_win(factor: float, batches: boo
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_slow_time_of_all_replicas_is_no_law_of_tokens(replicas: int) -> None:
-    """While all are slow, they have many pending tokens; soon after the repair, law and levels are as before."""
+    """While all are slow, they have many pending tokens; a minute after the repair, law and levels are as before."""
     endpoints = [Slowing(15.0, seed, 20.0, 80.0) for seed in range(replicas)]
 
     async def main() -> Predictor:
@@ -81,7 +81,7 @@ def test_a_slow_time_of_all_replicas_is_no_law_of_tokens(replicas: int) -> None:
         pool = Pool("m", [Replica(str(each), endpoint) for each, endpoint in enumerate(endpoints)], default_hedging())
         model = Model("m", [pool], default_timeouts())
         runtime = Runtime(loop, lambda _event: None, rand.random, TimerQueue(loop))
-        while loop.time() < 110.0:
+        while loop.time() < 140.0:
             call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
             facts = RequestFacts(prompt_tokens=20.0, coin=rand.random())
             Race(model, call, facts, RecordingClient(), Caller("r", "k", loop.time()), runtime).start()

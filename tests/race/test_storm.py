@@ -5,6 +5,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import pytest
+
 from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
 from gateway.race.context import Caller, Model, Runtime
@@ -44,9 +46,14 @@ def well(_now_s: float) -> list[Step]:
     return answer(0.2)
 
 
-def down(failing: list[Step]) -> Weather:
+def long(_now_s: float) -> list[Step]:
+    """200 ms to the first token, 8 s to the last one."""
+    return answer(0.2, gap_s=4.0)
+
+
+def down(failing: list[Step], usual: Weather = well) -> Weather:
     """A replica that fails in this way for 30 s."""
-    return lambda now_s: failing if UP_S <= now_s < UP_S + DOWN_S else answer(0.2)
+    return lambda now_s: failing if UP_S <= now_s < UP_S + DOWN_S else usual(now_s)
 
 
 @dataclass
@@ -100,9 +107,14 @@ def storm(groups: Sequence[Sequence[Changing]], routing: Routing = Routing.PREDI
     return run_virtual(main())
 
 
-def test_one_of_three_down_for_half_a_minute() -> None:
-    """Callers get answers, extra calls stay within the retry and hedge budgets, and it is used again within 16 s."""
-    bad, *_ = replicas = [Changing(down(status(0.01, 503))), Changing(well), Changing(well)]
+@pytest.mark.parametrize("index", range(3))
+def test_one_of_three_down_for_half_a_minute(index: int) -> None:
+    """Callers get answers, extra calls stay within the retry and hedge budgets, and it is used again within 16 s.
+
+    The replicas are equal, and the third one happens to get most requests.
+    """
+    replicas = [Changing(well) for _ in range(3)]
+    bad = replicas[index] = Changing(down(status(0.01, 503)))
     seen = storm([replicas])
     requests = len(seen.ended)
     assert seen.failed <= requests / 1000
@@ -110,7 +122,18 @@ def test_one_of_three_down_for_half_a_minute() -> None:
     assert calls - requests <= 0.2 * requests + END_S + 10
     assert bad.calls(UP_S, UP_S + DOWN_S) <= 10  # three to notice, then probes
     assert bad.calls(UP_S + DOWN_S, UP_S + DOWN_S + 16) >= 1
-    assert seen.pools[0].replicas[0].breaker.state is BreakerState.CLOSED
+    assert seen.pools[0].replicas[index].breaker.state is BreakerState.CLOSED
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_a_replica_that_drains_is_left_at_once(index: int) -> None:
+    """It rejects what is new, and still ends long answers: they do not show that it takes requests."""
+    replicas = [Changing(long) for _ in range(3)]
+    bad = replicas[index] = Changing(down(status(0.01, 503), long))
+    seen = storm([replicas])
+    assert seen.failed == 0
+    assert bad.calls(UP_S, UP_S + DOWN_S) <= 10
+    assert seen.pools[0].replicas[index].breaker.state is BreakerState.CLOSED
 
 
 def test_a_replica_that_is_back_is_not_flooded() -> None:

@@ -23,8 +23,39 @@ def test_three_failures_in_a_row_open_it() -> None:
     assert failed(2).state is CLOSED
     assert failed(3).state is OPEN
     breaker = failed(2)
-    breaker.on_success(0.0)
+    breaker.on_success(0.0, 0.0)
     breaker.on_failure(0.0)
+    assert breaker.state is CLOSED
+
+
+@pytest.mark.parametrize(
+    ("sent_meanwhile", "sent_s", "opens"),
+    [
+        (0, -1.0, True),
+        (4, -1.0, True),
+        (5, -1.0, False),  # many are pending, and the next failure may be one of many answers
+        (0, 1.0, False),
+    ],
+)
+def test_an_answer_to_an_earlier_request_does_not_hide_failures(
+    sent_meanwhile: int, sent_s: float, opens: bool
+) -> None:
+    """A replica that drains still ends what it has begun; a slow one fails at times while most answers are pending."""
+    breaker = failed(2)
+    breaker.pending = 0
+    for _ in range(sent_meanwhile):
+        breaker.on_sent(1.0)
+    breaker.on_content(1.0, sent_s)
+    breaker.on_failure(1.0)
+    assert (breaker.state is OPEN) is opens
+
+
+def test_an_answer_to_an_earlier_request_closes_nothing() -> None:
+    """Only a request that was sent since then shows that the replica takes requests again."""
+    breaker = failed(3)
+    breaker.on_success(1.0, -1.0)
+    assert breaker.state is OPEN
+    breaker.on_success(1.0, 0.5)
     assert breaker.state is CLOSED
 
 
@@ -50,7 +81,7 @@ def test_failed_probes_wait_longer_but_never_for_long() -> None:
         breaker.on_failure(now_s)
     assert waits_s == [OPEN_S, 2 * OPEN_S, OPEN_S_MAX, OPEN_S_MAX]
     breaker.on_sent(breaker.open_until_s)
-    breaker.on_success(breaker.open_until_s)
+    breaker.on_success(breaker.open_until_s, breaker.open_until_s)
     assert (breaker.state, breaker.wait_s) == (CLOSED, OPEN_S)
 
 
@@ -60,7 +91,7 @@ def test_a_first_content_closes_it_on_trial() -> None:
     for _ in range(3):
         breaker.on_failure(0.0, broken=True)
     breaker.on_sent(OPEN_S)
-    breaker.on_content(OPEN_S + 1)
+    breaker.on_content(OPEN_S + 1, OPEN_S + 1)
     assert breaker.state is CLOSED
     breaker.on_failure(OPEN_S + 2, broken=True)
     assert (breaker.state, breaker.open_until_s) == (OPEN, OPEN_S + 2 + 2 * OPEN_S)
@@ -69,14 +100,14 @@ def test_a_first_content_closes_it_on_trial() -> None:
 def test_first_contents_do_not_hide_broken_answers() -> None:
     """Failures before a first content are forgotten with one, broken answers only with a complete answer."""
     breaker = failed(2)
-    breaker.on_content(0.0)
+    breaker.on_content(0.0, 0.0)
     breaker.on_failure(0.0)
     assert breaker.state is CLOSED
     for _ in range(3):
-        breaker.on_content(0.0)
+        breaker.on_content(0.0, 0.0)
         breaker.on_failure(0.0, broken=True)
     assert breaker.state is OPEN
-    breaker.on_success(0.0)
+    breaker.on_success(0.0, 0.0)
     assert (breaker.state, breaker.broken) == (CLOSED, 0)
 
 
@@ -124,10 +155,13 @@ def test_without_events_there_is_nothing_to_reset(steps: list[tuple[str, float]]
             breaker.on_rate_limited(now_s, 5.0 if name == "waits" else None)
         elif name == "end_cool_down":
             breaker.end_cool_down()
+        elif name in ("on_content", "on_success"):
+            getattr(breaker, name)(now_s, now_s)
         else:
             getattr(breaker, name)(now_s)
         if not breaker.eventful:
             before = replace(breaker)
-            for callback in (breaker.on_sent, breaker.on_content, breaker.on_success):
-                callback(now_s)
+            breaker.on_sent(now_s)
+            for callback in (breaker.on_content, breaker.on_success):
+                callback(now_s, now_s)
                 assert (breaker, breaker.is_closed(now_s)) == (before, True)

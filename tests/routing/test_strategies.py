@@ -106,7 +106,7 @@ def test_a_replica_that_is_back_gets_more_and_more(since_s: int, healthy: int) -
     """Its share of the choices grows from a tenth to all of it within ten seconds, and the number stays uniform."""
     replicas = fleet(*[0] * (healthy + 1))
     replicas[0].breaker.trip(0.0)
-    replicas[0].breaker.on_success(100.0)
+    replicas[0].breaker.on_success(100.0, 100.0)
     drawn = [ramped(replicas, 100.0 + since_s, n / 1000) for n in range(1000)]
     there = sum(replicas[0] in candidates for candidates, _ in drawn) / 1000
     assert there == pytest.approx(min(1.0, max(0.1, since_s / 10)), abs=0.002)

@@ -44,7 +44,7 @@ from ttft_gateway.pool.picker import Picker
 from ttft_gateway.pool.quotas import Quotas
 from ttft_gateway.pool.rejections import Rejections
 from ttft_gateway.pool.streams import Streams
-from ttft_gateway.routing.replicas import Breaker, BreakerState, Replica
+from ttft_gateway.routing.replicas import BreakerState, Replica
 
 if TYPE_CHECKING:
     from ttft_gateway.pool.bills import Bills
@@ -329,7 +329,7 @@ class Pool:
                 self._on_first_token(attempt, forecast, load, now_s)
             if forecast.timed and not (self.is_single or attempt.is_paced):
                 self.streams.begin(forecast.number, attempt, forecast.prompt_tokens, now_s)
-        return self._answered(replica.breaker, replica.breaker.on_content, now_s) if replica.breaker.eventful else None
+        return self._answered(attempt, replica.breaker.on_content, now_s) if replica.breaker.eventful else None
 
     def on_refusal(self, attempt: AttemptView) -> None:
         """Count an attempt as answered by a policy refusal, which is no sample of its TTFT."""
@@ -368,14 +368,14 @@ class Pool:
         signal = OUTCOME_EFFECTS[outcome].breaker
         if signal is _SUCCESS:
             self._succeeded(attempt, now_s)
-            return self._answered(breaker, breaker.on_success, now_s) if breaker.eventful else None
+            return self._answered(attempt, breaker.on_success, now_s) if breaker.eventful else None
         old_state, is_broken = breaker.state, outcome is Outcome.CUT
         if is_broken:
             self.loads.on_answer(replica, now_s, broken=True)
         if signal is BreakerSignal.FAILURE:
             breaker.on_failure(now_s, broken=is_broken)
         elif outcome is Outcome.CLIENT_GONE and was_answering(attempt.events, now_s - attempt.last_s):
-            breaker.on_success(now_s)
+            breaker.on_success(now_s, attempt.start_s)
         elif signal is BreakerSignal.TRIP:
             breaker.trip(now_s)
         else:
@@ -458,10 +458,13 @@ class Pool:
         if rejections.requests:  # an answer without content
             rejections.on_content(now_s)
 
-    def _answered(self, breaker: Breaker, report: Callable[[float], None], now_s: float) -> BreakerState | None:
-        """Report an answer after failures to its breaker; return the breaker's state if it changed."""
+    def _answered(
+        self, attempt: AttemptView, report: Callable[[float, float], None], now_s: float
+    ) -> BreakerState | None:
+        """Report an answer after failures to its replica's breaker; return the breaker's state if it changed."""
+        breaker = attempt.replica.breaker
         old_state = breaker.state
-        report(now_s)
+        report(now_s, attempt.start_s)
         if breaker.state is old_state:
             return None
         self.loads.on_recovered(now_s)  # the slow start begins

@@ -44,6 +44,8 @@ class Breaker(msgspec.Struct):
 
     Attributes:
         failures: consecutive failures before a first content.
+        failing_s: time of the first one.
+        pending: requests sent since then, less the failures after the first one.
         broken: consecutive answers that broke after their first content.
         limited: 429s less their tolerated share of the requests sent, from 0 to `LIMITED_TO_COOL_DOWN`.
         wait_s: duration of the next open phase.
@@ -57,6 +59,8 @@ class Breaker(msgspec.Struct):
 
     state: BreakerState = BreakerState.CLOSED
     failures: int = 0
+    failing_s: float = -math.inf
+    pending: int = 0
     broken: int = 0
     limited: float = 0.0
     wait_s: float = OPEN_S
@@ -83,6 +87,8 @@ class Breaker(msgspec.Struct):
         """Record a sent request; the first after the wait is the probe."""
         if self.state is BreakerState.OPEN and now_s >= self.open_until_s:
             self.state = BreakerState.HALF_OPEN
+        if self.failures:
+            self.pending += 1
         if self.limited:
             self.limited = max(0.0, self.limited - _LIMITED_SHARE)
 
@@ -90,8 +96,10 @@ class Breaker(msgspec.Struct):
         """Return the fraction of its share of primaries that the replica gets: below 1 during slow start."""
         return max(_SLOW_START_MIN, min(1.0, (now_s - self.closed_s) / SLOW_START_S))
 
-    def on_content(self, now_s: float) -> None:
+    def on_content(self, now_s: float, sent_s: float) -> None:
         """Record a first content: a probe closes the breaker, and opens it again if its answer breaks."""
+        if self._is_outdated(sent_s):
+            return
         self.failures = 0
         if self.state is BreakerState.HALF_OPEN:
             self.state = BreakerState.CLOSED
@@ -100,8 +108,10 @@ class Breaker(msgspec.Struct):
             self.broken = min(self.broken, FAILURES_TO_OPEN - 1)
             self.wait_s = min(2 * self.wait_s, OPEN_S_MAX)
 
-    def on_success(self, now_s: float) -> None:
+    def on_success(self, now_s: float, sent_s: float) -> None:
         """Record a complete answer."""
+        if self._is_outdated(sent_s):
+            return
         if self.state is not BreakerState.CLOSED:
             self.closed_s = now_s
             self.state = BreakerState.CLOSED
@@ -110,12 +120,24 @@ class Breaker(msgspec.Struct):
         self.wait_s = OPEN_S
         self.eventful = self.limited > 0.0 or now_s < self.cooling_until_s
 
+    def _is_outdated(self, sent_s: float) -> bool:
+        """Return True if the answer to a request does not show that the replica takes new ones.
+
+        A replica that drains still ends what it has begun. The answer counts if many requests are pending that were
+        sent after the first failure: then the replica may answer slowly, and fail at times.
+        """
+        if self.state is not BreakerState.CLOSED:
+            return sent_s < self.opened_s
+        return sent_s < self.failing_s and self.failures > 0 and self.pending < self.failures + FAILURES_TO_OPEN
+
     def on_failure(self, now_s: float, *, broken: bool = False) -> None:
         """Record a failure of the replica, before its first content or (`broken`) after it."""
         self.eventful = True
         if broken:
             self.broken += 1
         else:
+            self.pending = self.pending - 1 if self.failures else 0
+            self.failing_s = self.failing_s if self.failures else now_s
             self.failures += 1
         # A probe's rejection is disproved by another replica only after its end, when the breaker is open again.
         is_due = self.state is BreakerState.OPEN and now_s >= self.open_until_s
@@ -244,7 +266,7 @@ class Replica(msgspec.Struct, eq=False):
         self.endpoint = endpoint
         self.secrets = tuple(dict.fromkeys((*secrets, *self.secrets)))[:_SECRETS_MAX]
         if self.breaker.state is not BreakerState.CLOSED:  # perhaps because of the old key
-            self.breaker.on_success(now_s)
+            self.breaker.on_success(now_s, now_s)
 
     def take_out(self, *, out: bool) -> None:
         """Take it out for the operator, or in."""
@@ -265,7 +287,7 @@ class Replica(msgspec.Struct, eq=False):
         self.secrets = tuple(dict.fromkeys((secret, *self.secrets)))[:_SECRETS_MAX]
         self.locked, self.out = None, self.taken_out
         if is_cure and self.breaker.state is not BreakerState.CLOSED:
-            self.breaker.on_success(now_s)
+            self.breaker.on_success(now_s, now_s)
 
     @property
     def own_in_flight(self) -> int:
