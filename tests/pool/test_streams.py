@@ -111,6 +111,21 @@ def test_the_first_choice_avoids_a_slow_answer() -> None:
     assert traffic.pick() == "a"
 
 
+@pytest.mark.parametrize(("gateways", "unseen_s", "name"), [(1, 38.0, "b"), (8, 38.0, "b"), (8, 42.0, "a")])
+def test_each_gateway_looks_again_at_slow_answers(gateways: int, unseen_s: float, name: str) -> None:
+    """By requests of other gateways none learns the end of a spell: each of eight sends one of its own every 40 s."""
+    traffic = Traffic(pool_of())
+    traffic.answers({"a": 0.08, "b": 0.02})
+    traffic.look()
+    loads = traffic.pool.loads
+    loads.processes, loads.unseen_s = gateways, 5.0
+    of = {replica.name: load for replica, load in loads.of.items()}
+    traffic.now_s += unseen_s - (traffic.now_s - of["a"].own_s)
+    for load in of.values():
+        load.used_s = traffic.now_s  # by others
+    assert traffic.pick() == name
+
+
 @pytest.mark.parametrize(
     ("prefer", "gap_s", "name"),
     [

@@ -110,7 +110,8 @@ class ReplicaLoad(msgspec.Struct):
         stalls: attempts without first content.
         memory: prompts in its prefix cache.
         pending: prompt tokens of attempts without first content, of other gateways too.
-        used_s: time of the last attempt sent to it.
+        used_s: time of the last attempt sent to it, by other gateways too.
+        own_s: time of the last attempt of this gateway.
         is_new: True from its addition to a running pool to its first content: hedges do not go to it.
         sent: number of attempts.
         contents: number of attempts with a first content.
@@ -124,6 +125,7 @@ class ReplicaLoad(msgspec.Struct):
     memory: PrefixMemory = msgspec.field(default_factory=PrefixMemory)
     pending: float = 0.0
     used_s: float = -math.inf
+    own_s: float = -math.inf
     is_new: bool = False
     sent: int = 0
     contents: int = 0

@@ -321,10 +321,11 @@ class Picker:
     def _due(self, rows: Sequence[_Row], choices: Sequence[Choice], now_s: float) -> Choice | None:
         """Return the choice with a replica that is due for a request."""
         oldest_s = math.inf
+        own_only = self._loads.processes > 1 and self._streams.law is not None
         for row in rows:
-            used_s = row[1].used_s
-            if used_s < oldest_s:
-                oldest_s = used_s
+            seen_s = self._seen_s(row[0]) if own_only else row[1].used_s
+            if seen_s < oldest_s:
+                oldest_s = seen_s
         if not self._first_tier.is_large:
             self._seen_until_s = oldest_s + _SEEN_S
         if oldest_s > now_s - self._loads.doubted_s:
@@ -342,11 +343,20 @@ class Picker:
             soon = [each for each in candidates if each.name in doubted and loads[each].used_s <= soon_s]
             if soon:
                 candidates, unseen_s, self._doubted_s = soon, self._loads.doubted_s, now_s
-        unseen = candidates[0]  # the first in the configured order
-        for replica in candidates:
-            if loads[replica].used_s < loads[unseen].used_s:
-                unseen = replica
-        return unseen if loads[unseen].used_s <= now_s - unseen_s else None
+        unseen = min(candidates, key=self._seen_s)  # the first in the configured order
+        return unseen if self._seen_s(unseen) <= now_s - unseen_s else None
+
+    def _seen_s(self, replica: Replica) -> float:
+        """Return the time of a replica's last request; with slow answers, requests of other gateways do not count.
+
+        Speeds of answers are not shared: by another gateway's request, this gateway does not learn that they are quick
+        again. All gateways together send as many requests to see it as one would.
+        """
+        loads = self._loads
+        load, others = loads.of[replica], loads.processes - 1
+        if others <= 0 or self._streams.slowness(replica.name) <= 1.0:
+            return load.used_s
+        return min(load.used_s, load.own_s + others * loads.unseen_s)
 
     def _answer_costs_s(self, facts: RequestFacts, candidates: Sequence[Replica]) -> list[float] | None:
         """Return the weighted time by which each candidate ends an answer later than the quickest; None if unknown."""

@@ -522,7 +522,7 @@ class Pool:
         load.stalls.sent(number, ttft_s if ttft_s is not None and self._is_sample(forecast) else math.inf, now_s)
         load.pending += uncached
         load.sent += 1
-        load.used_s = now_s
+        load.used_s = load.own_s = now_s
         return forecast
 
     def _why_denied(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
