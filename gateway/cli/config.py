@@ -25,7 +25,10 @@ from gateway.server.extras import missing_extra
 
 def check_config(arguments: argparse.Namespace) -> ExitCode:
     """Report the problems of a file, or a summary if it is valid."""
-    return check_file(config_path(arguments.file or arguments.config, os.environ), os.environ)
+    file = config_path(arguments.file or arguments.config, os.environ)
+    if arguments.file is None and arguments.config is None and not file.exists():
+        return report_no_file(file, "check-config FILE")
+    return check_file(file, os.environ)
 
 
 def check_file(file: Path, env: Mapping[str, str], *, to_run: bool = True) -> ExitCode:
@@ -67,8 +70,10 @@ def check_file(file: Path, env: Mapping[str, str], *, to_run: bool = True) -> Ex
 
 def print_config(arguments: argparse.Namespace) -> ExitCode:
     """Print the settings in force."""
+    file = config_path(arguments.file or arguments.config, os.environ)
+    if arguments.file is None and arguments.config is None and not file.exists():
+        return report_no_file(file, "print-config FILE")
     try:
-        file = config_path(arguments.file or arguments.config, os.environ)
         settings = load(file, os.environ, read_environment(os.environ).settings)
     except ConfigError as error:
         return report_problems(error)
@@ -94,13 +99,13 @@ def report_problems(error: ConfigError) -> ExitCode:
     return ExitCode.BAD_CONFIG
 
 
-def report_no_file(file: Path) -> ExitCode:
-    """Report that no file was named and none is in the usual place, with the ways to start."""
+def report_no_file(file: Path, *commands: str) -> ExitCode:
+    """Report that no file was named and none is in the usual place, with the commands that work."""
+    run = "run" if len(commands) == 1 else "run one of"
     fail(
-        f"the configuration file {file} does not exist; run one of:\n"
-        f"  {PROGRAM} serve --config FILE\n"
-        f"  {PROGRAM} serve --model llama --replica http://10.0.0.1:8000/v1 --replica http://10.0.0.2:8000/v1\n"
-        f"  {PROGRAM} demo"
+        "\n".join(
+            [f"the configuration file {file} does not exist; {run}:", *(f"  {PROGRAM} {each}" for each in commands)]
+        )
     )
     return ExitCode.BAD_CONFIG
 

@@ -58,7 +58,9 @@ def _serve(arguments: argparse.Namespace, before: Predecessor) -> ExitCode:
     """
     file = config_path(arguments.config, os.environ)
     if arguments.model is None and arguments.config is None and not file.exists():
-        return _demo() if arguments.or_demo else report_no_file(file)
+        replicas = "--replica http://10.0.0.1:8000/v1 --replica http://10.0.0.2:8000/v1"
+        ways = ("serve --config FILE", f"serve --model llama {replicas}", "demo")
+        return _demo() if arguments.or_demo else report_no_file(file, *ways)
     gc.disable()  # until the start is over: settings and topology leave no garbage, and a search takes a fifth of it
     environment = read_environment(os.environ)
     read = partial(load, file, os.environ, environment.settings)

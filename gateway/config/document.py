@@ -74,7 +74,7 @@ _ADVICE = (  # pattern of PyYAML's message -> usual cause and correction
     ("could not find expected ':'", "a line has no `:`; write `name: value`"),
     (
         "unexpected end of stream|<stream end>|expected ',' or ",
-        "a quote, [ or { before this position is not closed; close it",
+        "a quote, [ or { before this position is not closed, or a comma is missing; add it",
     ),
     ("expected <block end>", "the indentation does not match the lines before; align list items in one column"),
     (

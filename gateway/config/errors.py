@@ -135,11 +135,15 @@ def _example(loc: Loc) -> str:
 def _unknown(loc: Loc) -> str:
     name = str(loc[-1])
     known = _keys(_section(loc[:-1]))
-    if near := get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.5):
-        return f"this setting does not exist; did you mean `{near[0]}`?"
+    near = get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.5)
     elsewhere = [parent for parent, section in sections().items() if name in _keys(section)]
     if elsewhere:
-        return f"this setting does not exist here; move it to {_section_name(min(elsewhere, key=len))}"
+        path = _names(loc)
+        nearest = max(elsewhere, key=lambda parent: (path[: len(parent)] == parent and len(parent), -len(parent)))
+        move = f"move it to {_section_name(nearest)}"
+        return f"this setting does not exist here; {f'did you mean `{near[0]}`? Otherwise {move}' if near else move}"
+    if near:
+        return f"this setting does not exist; did you mean `{near[0]}`?"
     return f"this setting does not exist; write one of {', '.join(known)}"
 
 

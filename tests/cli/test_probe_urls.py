@@ -1,6 +1,7 @@
 """`probe` with URLs instead of a configuration file, and its judgement of its own machine."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,28 @@ def test_urls_need_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert "4 requests to 1 replica" in captured.err
     assert "check that the replica is running at http://127.0.0.1:1/v1" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "way"),
+    [
+        (["probe", "--model", "m"], "probe --model llama --replica http://"),
+        (["probe"], "probe --config FILE"),
+        (["check-config"], "check-config FILE"),
+        (["print-config"], "print-config FILE"),
+        (["serve"], "serve --model llama --replica http://"),
+    ],
+)
+def test_without_any_file(
+    arguments: list[str], way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a file, each command prints the commands that work."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TTFT_GATEWAY_CONFIG", raising=False)
+    assert main(arguments) is ExitCode.BAD_CONFIG
+    shown = capsys.readouterr().err
+    assert "the configuration file gateway.yaml does not exist; run" in shown
+    assert f"\n  ttft-gateway {way}" in shown
 
 
 def test_the_delay_of_the_own_loop_is_measured() -> None:

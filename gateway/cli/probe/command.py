@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from gateway.cli.config import config_path, report_problems
+from gateway.cli.config import config_path, report_no_file, report_problems
 from gateway.cli.environment import read_environment
 from gateway.cli.event_loop import new_loop
 from gateway.cli.fetch import fetch
@@ -80,13 +80,15 @@ _BILLING = {
 
 def probe(arguments: argparse.Namespace) -> ExitCode:
     """Probe the replicas, unless the cost needs confirmation."""
+    file, by_url = config_path(arguments.config, os.environ), any("://" in each for each in arguments.replica or ())
+    if not by_url and arguments.config is None and not file.exists():
+        return report_no_file(file, "probe --config FILE", "probe --model llama --replica http://10.0.0.1:8000/v1")
     try:
         chosen, settings = _chosen(arguments)
     except ConfigError as error:
         return report_problems(error)
     if not chosen:
         names = ", ".join(target.name for target in targets(settings, None, None))
-        file = config_path(arguments.config, os.environ)
         fail(f"{file} has no such replica; choose from {names} (--model is before the /, --replica after it)")
         return ExitCode.USAGE
     planned = plan(chosen, arguments.requests, arguments.max_tokens)
