@@ -166,6 +166,7 @@ def replica_down(facts: Facts) -> Iterator[Found]:
                 failed = facts.model(model).replicas.get(each.replica)
                 why = _why_down(facts, model, each)
                 why += f"; failures in a minute: {failed.failed}" if failed is not None and failed.failed else ""
+                why += f"; answers without content: {failed.empty}" if failed is not None and failed.empty else ""
                 sentence = f"replica {each.replica} of {model} fails and gets no requests ({why})"
                 yield Found(sentence, labels={MODEL: model, REPLICA: each.replica})
 

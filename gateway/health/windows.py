@@ -53,6 +53,7 @@ class ReplicaSlot(msgspec.Struct, gc=False):
         answered: attempts with a first token.
         cancelled: attempts that lost a race and had no first token.
         failed: attempts by which the replica is judged to fail.
+        empty: complete answers without content.
         limited: attempts with a 429.
         misconfigured: attempts by which the replica is judged to reject the gateway.
         hedged: hedges that were sent because this replica was late.
@@ -63,6 +64,7 @@ class ReplicaSlot(msgspec.Struct, gc=False):
     answered: int = 0
     cancelled: int = 0
     failed: int = 0
+    empty: int = 0
     limited: int = 0
     misconfigured: int = 0
     hedged: int = 0
@@ -313,6 +315,9 @@ class WindowCounts:
             model.loser_tokens += charge.prompt_tokens + charge.completion_tokens
         if outcome is Outcome.FINISHED:
             last.answered_s = self._epoch + event.at_s
+        elif outcome is Outcome.EMPTY:
+            last.answered_s = self._epoch + event.at_s
+            replica.empty += 1
         elif outcome is Outcome.LOST and attempt.content_s is None:
             replica.cancelled += 1
             replica.cancelled_s += attempt.end_s

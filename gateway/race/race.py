@@ -29,7 +29,7 @@ from gateway.race.report import ended, no_charge, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
 from gateway.race.states import TRANSITIONS, State, Trigger
 from ttft_gateway.apis.base import Call, Headers, Usage
-from ttft_gateway.apis.errors import Diverged, TimedOut, UpstreamError
+from ttft_gateway.apis.errors import Diverged, EmptyAnswer, TimedOut, UpstreamError
 from ttft_gateway.hedging.contract import RequestFacts
 from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.pool.guards import LOOK_S
@@ -165,16 +165,26 @@ class Race:
         if attempt.empty:
             if self._attempts.live:
                 return
+            if self._is_doubtful(attempt):
+                self.on_failed(attempt, EmptyAnswer("the upstream added nothing to the answer, as to others before"))
+                return
             self._win(Trigger.EMPTY, attempt)
         recovery = self._recovery
         if recovery is not None and recovery.catching_up and not recovery.on_end(self._now()):
             self._diverged(attempt, recovery)
         if self._state is not _STREAMING:
             return
-        self._attempts.close(attempt, Outcome.MODEL_REFUSAL if attempt.refused else _FINISHED)
+        whole = Outcome.EMPTY if attempt.empty else _FINISHED
+        self._attempts.close(attempt, Outcome.MODEL_REFUSAL if attempt.refused else whole)
         self._client.finish()
         if self._state is _STREAMING:  # the client may have given up
             self._end(_COMPLETE, status=200, error=None)
+
+    def _is_doubtful(self, attempt: Attempt) -> bool:
+        """Return True for an empty continuation by a replica with an empty answer before: it may not be the end."""
+        recovery, loads = self._recovery, attempt.pool.loads
+        is_continuation = recovery is not None and recovery.catching_up and not recovery.repeats
+        return is_continuation and self._runtime.safely("recovery", loads.is_empty, False, attempt.replica)
 
     def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         """Take the next step after an attempt that is over without a complete answer."""

@@ -86,7 +86,7 @@ def no_charge(_attempts: Attempts, _winner: Attempt | None, _attempt: Attempt) -
 
 def _answer_tokens(attempts: Attempts, winner: Attempt | None, attempt: Attempt) -> float:
     """Estimate the length of an attempt's answer in tokens: the winner's length, else the usual one."""
-    if winner is None or winner is attempt or winner.outcome not in (None, Outcome.FINISHED):
+    if winner is None or winner is attempt or winner.outcome not in (None, Outcome.FINISHED, Outcome.EMPTY):
         return attempt.pool.answer_tokens(attempts.facts)
     reported = winner.usage.completion_tokens if winner.usage is not None else None
     return winner.events if reported is None else reported

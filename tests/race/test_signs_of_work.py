@@ -132,7 +132,7 @@ def test_a_failure_after_the_sign_falls_back_to_a_complete_empty_answer() -> Non
     empty: list[Step] = [(0.001, "headers"), (0.2, FINISH), (0.2, DONE), (0.2, None)]
     fails: list[Step] = [*thinks(0.2)[:3], (5.0, ConnectError("cut"))]
     result = run_race(Scripted(empty), Scripted(fails), prepare=learned())
-    assert [attempt.outcome for attempt in result.report.attempts] == [Outcome.FINISHED, Outcome.FAILED]
+    assert [attempt.outcome for attempt in result.report.attempts] == [Outcome.EMPTY, Outcome.FAILED]
     assert result.client.finished
 
 

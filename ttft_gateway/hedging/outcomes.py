@@ -21,6 +21,8 @@ class Outcome(FastEnum):
 
     FINISHED = "finished"
     """The winner, complete."""
+    EMPTY = "empty"
+    """The same, without any content."""
     LOST = "lost"
     """Another attempt won."""
     CLIENT_GONE = "client_gone"
@@ -137,6 +139,7 @@ class OutcomeEffect(msgspec.Struct, frozen=True):
 
 OUTCOME_EFFECTS: dict[Outcome, OutcomeEffect] = {
     Outcome.FINISHED: OutcomeEffect(Sample.NONE, BreakerSignal.SUCCESS, Bill.SETTLE),
+    Outcome.EMPTY: OutcomeEffect(Sample.NONE, BreakerSignal.SUCCESS, Bill.SETTLE),
     Outcome.LOST: OutcomeEffect(Sample.CENSORED, BreakerSignal.NONE, Bill.CATALOG),
     Outcome.CLIENT_GONE: OutcomeEffect(Sample.CENSORED, BreakerSignal.NONE, Bill.CATALOG),
     Outcome.DRAINED: OutcomeEffect(Sample.CENSORED, BreakerSignal.NONE, Bill.CATALOG),

@@ -41,6 +41,7 @@ _BREAK_WEIGHT: Final = 0.1  # of one answer: about the last ten count
 _BREAK_HALF_LIFE_S: Final = 180.0  # a share fades, so that the replica is tried again
 _SAME_BREAK_S: Final = 0.02  # breaks less than this apart are one event: a restart cuts all streams of a replica
 _BREAKS_TOLERATED: Final = 0.12  # one break among ten answers is usual
+_CHANCE: Final = 1e-5  # that a row of answers without content is none of the replica's doing
 
 
 class BreakShare:
@@ -72,6 +73,22 @@ class BreakShare:
 
     def _faded(self, now_s: float) -> float:
         return self._share * 0.5 ** ((now_s - self._at_s) / _BREAK_HALF_LIFE_S) if self._share else 0.0
+
+
+class EmptyAnswers(msgspec.Struct):
+    """The complete answers without content of one replica.
+
+    Attributes:
+        count: their number.
+        in_a_row: their number since the replica's last first content.
+        contents: number of the replica's first contents before them.
+        others: numbers of first contents and of empty answers of the other replicas before them.
+    """
+
+    count: int = 0
+    in_a_row: int = 0
+    contents: int = 0
+    others: tuple[int, int] = (0, 0)
 
 
 class OthersLoad(msgspec.Struct):
@@ -107,6 +124,7 @@ class ReplicaLoad(msgspec.Struct):
     Attributes:
         rejections: judge of its rejections.
         breaks: share of answers that broke after their first content.
+        empties: complete answers without content.
         stalls: attempts without first content.
         memory: prompts in its prefix cache.
         pending: prompt tokens of attempts without first content, of other gateways too.
@@ -121,6 +139,7 @@ class ReplicaLoad(msgspec.Struct):
 
     rejections: Rejections
     breaks: BreakShare = msgspec.field(default_factory=BreakShare)
+    empties: EmptyAnswers = msgspec.field(default_factory=EmptyAnswers)
     stalls: StallDetector = msgspec.field(default_factory=StallDetector)
     memory: PrefixMemory = msgspec.field(default_factory=PrefixMemory)
     pending: float = 0.0
@@ -230,6 +249,28 @@ class Loads:
         if broken:
             self.breaking_until_s = now_s + _BREAKS_S
         self.of[replica].breaks.add(now_s, broken=broken)
+
+    def is_empty(self, replica: Replica) -> bool:
+        """Return True if its last answer had no content."""
+        load = self.of[replica]
+        return load.empties.in_a_row > 0 and load.empties.contents == load.contents
+
+    def on_empty(self, replica: Replica) -> bool:
+        """Count a complete answer without content; return True if the replica is at fault for such answers.
+
+        A model may stop at once, so a few are usual, and with some prompts many. The replica is at fault if its answers
+        have no content in a row that has a chance below 1e-5 by the answers of the other replicas at the same time.
+        """
+        load, loads = self.of[replica], self.of.values()
+        own = load.empties
+        contents = sum(each.contents for each in loads) - load.contents
+        empties = sum(each.empties.count for each in loads) - own.count
+        if not self.is_empty(replica):
+            own.in_a_row, own.contents, own.others = 0, load.contents, (contents, empties)
+        own.count += 1
+        own.in_a_row += 1
+        since_contents, since_empties = max(0, contents - own.others[0]), max(0, empties - own.others[1])
+        return ((since_empties + 1) / (since_contents + since_empties + 1)) ** own.in_a_row < _CHANCE
 
     def is_suspect(self, replica: Replica, now_s: float) -> bool:
         """Return True if it holds requests without answering them."""

@@ -49,7 +49,7 @@ from ttft_gateway.routing.replicas import BreakerState, Replica
 if TYPE_CHECKING:
     from ttft_gateway.pool.bills import Bills
 
-_SUCCESS, _COST = BreakerSignal.SUCCESS, BudgetUnit.COST
+_EMPTY, _SUCCESS, _COST = Outcome.EMPTY, BreakerSignal.SUCCESS, BudgetUnit.COST
 
 
 class Pool:
@@ -365,7 +365,8 @@ class Pool:
             self._settle(attempt, forecast, outcome, now_s)
             if attempt.content_s is None and attempt.first_token_s is None:
                 self._unanswered(attempt, forecast, outcome, now_s)
-        signal = OUTCOME_EFFECTS[outcome].breaker
+        is_at_fault = outcome is _EMPTY and self.loads.on_empty(replica)
+        signal = BreakerSignal.TRIP if is_at_fault else OUTCOME_EFFECTS[outcome].breaker
         if signal is _SUCCESS:
             self._succeeded(attempt, now_s)
             return self._answered(attempt, breaker.on_success, now_s) if breaker.eventful else None
