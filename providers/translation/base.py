@@ -9,6 +9,7 @@ The rule: complete or rejected. A request field is translated, or `Unsupported` 
 configuration allows that, and the drop is reported. Nothing is changed silently.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -18,13 +19,15 @@ from providers.openai.request import written
 from ttft_gateway.apis.base import Api, Assembler, Body, Call, EventReader, Frame, FrameKind, Headers, WireProtocol
 from ttft_gateway.apis.endings import frames_of_body
 from ttft_gateway.apis.errors import Unsupported, UpstreamError
+from ttft_gateway.apis.json_fields import infinite_path
 from ttft_gateway.apis.json_values import is_light, values_max
 from ttft_gateway.apis.sse import events_of
-from ttft_gateway.apis.tolerant_json import dumps
+from ttft_gateway.apis.tolerant_json import dumps, loads
 
 REASONING: Final = ("reasoning_content", "reasoning")
 """Fields of a chunk with reasoning; some servers send both, with the same text."""
 UNSUPPORTED: Final = "`{}` is not supported by this upstream; remove it"
+_MAYBE_INFINITE: Final = re.compile(rb"\d[eE]\+?\d{3}|\d{309}").search  # of a number, or in a text
 OnDropped = Callable[[Sequence[str]], None]
 """Receives the names of the fields of a request that were dropped because the upstream does not support them."""
 
@@ -187,10 +190,10 @@ class _TranslatingReader:
 
 
 def _check_values(body: bytes) -> None:
-    """Reject a request with too many values, each of which takes some 2 us to translate.
+    """Reject a request with too many values, each of which takes some 2 us to translate, or with too large a number.
 
     Raises:
-        Unsupported: there are more values than a body of this size may have.
+        Unsupported: there are more values than a body of this size may have, or a number is too large to be written.
     """
     if not is_light(body):
         raise Unsupported(
@@ -198,6 +201,9 @@ def _check_values(body: bytes) -> None:
             "API; send fewer, or send it to a model that supports the API of the request",
             code="array_above_max_length",
         )
+    path = infinite_path(loads(body)) if _MAYBE_INFINITE(body) else None
+    if path is not None:
+        raise Unsupported(f"{path} is a number over 1.8e308; write a smaller one", param=path, code="invalid_value")
 
 
 def _translated_call(call: Call, api: Api, fields: Mapping[str, object]) -> Call:

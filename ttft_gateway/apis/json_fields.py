@@ -5,6 +5,7 @@ unsupported. A request that makes no sense without an unsupported field is rejec
 OpenAI's `param`: `messages[2].content[0].type`.
 """
 
+import math
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -111,6 +112,20 @@ def unsupported_field(path: str, why: str) -> Unsupported:
 def invalid_type(path: str, expected: str, value: object) -> Unsupported:
     """Make the error for a value of the wrong type."""
     return Unsupported(f"{path} must be {expected}, not {preview(value)}", param=path, code="invalid_type")
+
+
+def infinite_path(value: object, path: str = "") -> str | None:
+    """Return the path of a number that is too large for a float, in a value without too many values; None if none is.
+
+    JSON has such numbers, such as 1e999, but no infinity, which a copy of the value would have in their place.
+    """
+    if isinstance(value, dict):
+        within = ((f"{path}.{key}" if path else key, each) for key, each in value.items())
+    elif isinstance(value, list):
+        within = ((f"{path}[{index}]", each) for index, each in enumerate(value))
+    else:
+        return path if isinstance(value, float) and math.isinf(value) else None
+    return next(filter(None, (infinite_path(each, at) for at, each in within)), None)
 
 
 def require_list(value: object, path: str) -> list[object]:

@@ -12,6 +12,8 @@ from ttft_gateway.apis.base import Api, Call, Frame, FrameKind, Usage
 from ttft_gateway.apis.catalog import CATALOG
 from ttft_gateway.apis.errors import Unsupported
 from ttft_gateway.apis.sse import events_of
+from ttft_gateway.requests.parsed import NumberLimits
+from ttft_gateway.requests.request import parse
 
 CALL = call_of({"model": "m", "say": "hi", "loud": True, "stream": True}, Api.MESSAGES)
 HELLO = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"hello"},"finish_reason":null}]}\n\n'
@@ -180,3 +182,24 @@ def test_a_request_of_very_many_values_is_not_translated(messages: list[object],
         with pytest.raises(Unsupported, match="too many to be translated") as error:
             built.build(call, "n", stream=True)
         assert (error.value.status, error.value.code) == (400, "array_above_max_length")
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ('"temperature": 1e999', "temperature"),
+        ('"metadata": {"a": ["1e999", {"b": -2.5E+0400}]}', "metadata.a[1].b"),
+        ('"temperature": 0.5, "user": "1e999, 2E400"', None),
+    ],
+)
+def test_a_number_too_large_for_a_float_is_named(fields: str, path: str | None) -> None:
+    """JSON has no infinity, so a translated number of that size would be null: the request is rejected."""
+    built = protocols(CATALOG["anthropic"], (Api.MESSAGES,), ProtocolOptions(wall_s=lambda: 0.0))[Api.CHAT]
+    fields = f'{{"model": "m", "max_tokens": 5, "messages": [{{"role": "user", "content": "a"}}], {fields}}}'
+    call = parse(Api.CHAT, fields.encode(), (), NumberLimits(1, 9), frozenset()).call
+    if path is None:
+        assert built.build(call, "n", stream=True)
+        return
+    with pytest.raises(Unsupported, match="write a smaller one") as error:
+        built.build(call, "n", stream=True)
+    assert (error.value.status, error.value.param) == (400, path)
