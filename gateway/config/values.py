@@ -257,9 +257,9 @@ def _base_url(value: str) -> str:
         raise invalid_value("a base_url must be ASCII without spaces", example)
     try:
         url = urlsplit(value)
-        _ = url.port
+        host = url.hostname if url.port != 0 else None
     except ValueError:
-        raise invalid_value("it is not a URL with a port of at most 65535", example) from None
+        raise invalid_value("it is not a URL with a port from 1 to 65535", example) from None
     if "@" in url.netloc or ("//" not in value and "@" in value):
         raise invalid_value(
             "a URL with a user or password would appear in logs", "the key in api_key, and the URL without it"
@@ -269,8 +269,8 @@ def _base_url(value: str) -> str:
             raise invalid_value("the path of a unix socket must have %2F for each /", _UNIX)
     elif "://" not in value:
         raise invalid_value("a base_url must start with http:// or https://", with_v1(f"http://{value}"))
-    elif url.scheme not in ("http", "https") or not url.hostname:
-        raise invalid_value("a base_url must be http:// or https:// with a host", example)
+    elif url.scheme not in ("http", "https") or not host:
+        raise invalid_value("a base_url must be http:// or https:// with a host, and a port over 0", example)
     elif "%" in url.netloc:
         raise invalid_value(
             "a host must not contain % (IPv6 zones are not supported)", "a name, or an address without zone"
