@@ -1,7 +1,8 @@
 """Measures one target, or several targets that take turns block by block.
 
 Turns expose all targets to the same changes over the day; the target that begins alternates. A session ends early, with
-the results so far, on Ctrl-C or after more tokens than allowed. Units: seconds of the loop's clock.
+the results so far, on Ctrl-C, after more tokens than allowed, or if a target rejects all of its first requests. Units:
+seconds of the loop's clock.
 """
 
 import asyncio
@@ -14,6 +15,9 @@ from streaming_bench.load.plan import in_blocks
 from streaming_bench.progress import Progress, quiet
 from streaming_bench.report.records import Record, Run
 from streaming_bench.report.stats import quantile
+
+_REJECTED_MAX = 20  # first requests of a target
+_REJECTIONS = frozenset({"connect", "http_401", "http_403", "http_404"})  # of every request, until something is changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +123,19 @@ class _SessionRunner:
             self._lags[which] += lag.lags_s
 
     def _count(self, record: Record, which: int) -> None:
-        self._runs[which].records.append(record)
+        records = self._runs[which].records
+        records.append(record)
         self._done += 1
         self._tokens += record.prompt_tokens + record.tokens
         name = self._runs[which].name
         self._session.progress(name, self._done / (len(self._session.requests) * len(self._runs)))
-        if self._tokens > self._session.tokens_max and not self.ended_early:
-            self.ended_early = f"{self._tokens:,} tokens counted, more than --tokens-max {self._session.tokens_max:,}"
+        if self._tokens > self._session.tokens_max:
+            self._end_early(f"{self._tokens:,} tokens counted, more than --tokens-max {self._session.tokens_max:,}")
+        if len(records) == _REJECTED_MAX and all(each.error in _REJECTIONS for each in records):
+            self._end_early(f"the first {_REJECTED_MAX} requests to the {name} ended with {record.error}")
+
+    def _end_early(self, reason: str) -> None:
+        if not self.ended_early:
+            self.ended_early = reason
             assert self._task is not None
             self._task.cancel()

@@ -195,3 +195,11 @@ def test_a_run_without_answers_has_no_tables(capsys: pytest.CaptureFixture[str])
     message = capsys.readouterr()
     assert message.out == ""
     assert "no request was answered (http://127.0.0.1:9/v1: 3 x connect)" in message.err
+
+
+def test_a_dead_port_ends_a_run_early(capsys: pytest.CaptureFixture[str]) -> None:
+    """If the first 20 requests find nothing at the address, the others are not sent."""
+    assert main([*LOAD, "--requests", "400"]) == 1
+    message = capsys.readouterr().err
+    assert "ended early (the first 20 requests to the endpoint ended with connect)" in message
+    assert "(http://127.0.0.1:9/v1: 20 x connect" in message
