@@ -1,10 +1,12 @@
 """Races over transports that send in their own way: fakes of tests, applications in the process, aiohttp."""
 
 import asyncio
+import contextvars
 import gc
+import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import httpx
@@ -24,11 +26,13 @@ from ttft_gateway import (
     Stats,
     hedged,
 )
+from ttft_gateway.client.sockets import Watch, current
 
 site = client_fixtures.site
 
 AT_ONCE = HedgeConfig(warmup_delay=0.0, min_delay=0.0, budget_percent=100.0)
 TIME_LIMIT_S = 60.0
+_FACTORIES = {None, getattr(asyncio, "eager_task_factory", None)}  # the latter from Python 3.12 on
 
 
 class _Late:
@@ -70,6 +74,65 @@ class _Refused(httpx.HTTPTransport):
         raise httpx.ConnectError("refused")
 
 
+class _TimeLimitError(Exception):
+    """Raised by the handler of a signal, as the time limits of Celery and of test runners are."""
+
+
+class _Interrupted(httpx.HTTPTransport):
+    """Gets a signal while the primary waits for its response, or for its body, and a backup is under way.
+
+    Attributes:
+        ended: set when the caller has got the error; the backup answers after that.
+    """
+
+    def __init__(self, *, in_body: bool) -> None:
+        super().__init__(verify=False)
+        self._in_body = in_body
+        self._begun = threading.Event()
+        self.ended = threading.Event()
+
+    def handle_request(self, _request: httpx.Request) -> httpx.Response:
+        headers = {"content-type": "text/event-stream"}
+        watch = current.watch
+        assert watch is not None
+        if threading.current_thread() is threading.main_thread():
+            body = self._waiting(watch)
+            return httpx.Response(200, headers=headers, content=body if self._in_body else b"".join(body))
+        self._begun.set()
+        self.ended.wait(TIME_LIMIT_S)
+        return httpx.Response(200, headers=headers, content=b"data: [DONE]")
+
+    def _waiting(self, watch: Watch) -> Iterator[bytes]:
+        while not self._begun.is_set():
+            watch.wait(None, 0, 0.001)
+        signal.raise_signal(signal.SIGALRM)
+        yield b""
+
+
+@pytest.mark.parametrize("in_body", [False, True], ids=["response", "body"])
+def test_an_exception_of_a_signal_ends_the_request(*, in_body: bool) -> None:
+    """It is no error of the network, from which a backup could save the request: the caller gets it immediately."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise _TimeLimitError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    inner = _Interrupted(in_body=in_body)
+    transport = HedgingTransport(AT_ONCE, transport=inner)
+    overdue = threading.Timer(TIME_LIMIT_S / 10, inner.ended.set)
+    overdue.start()
+    try:
+        with httpx.Client(transport=transport) as client:
+            call = {"model": "m", "messages": PROMPT, "stream": True}
+            with pytest.raises(_TimeLimitError):
+                client.post("http://any/v1/chat/completions", json=call)
+            inner.ended.set()
+    finally:
+        overdue.cancel()
+        signal.signal(signal.SIGALRM, before)
+    assert transport.stats.snapshot().targets["any"].errors == 0
+
+
 @pytest.mark.parametrize("kind", ["sync", "threads", "async"])
 def test_an_error_is_in_no_cycle_of_references(kind: str) -> None:
     """An error keeps its race, with the body of the request, no longer than the caller keeps it.
@@ -103,6 +166,34 @@ def test_an_error_is_in_no_cycle_of_references(kind: str) -> None:
         assert [each() for each in found] == [None]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("factory", _FACTORIES)
+def test_a_backup_has_the_context_of_its_own_caller(factory: Any) -> None:
+    """Requests at the same time share a timer, but no context variable: one may hold the credentials of a tenant."""
+    tenant = contextvars.ContextVar[str]("tenant")
+    seen: dict[str, list[str]] = {}
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        found = seen.setdefault(request.url.host, [])
+        found.append(tenant.get())
+        if len(found) == 1:
+            await asyncio.Event().wait()
+        return httpx.Response(200)
+
+    async def call(client: httpx.AsyncClient, name: str) -> None:
+        tenant.set(name)
+        await client.get(f"http://{name}")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(factory)
+        transport = AsyncHedgingTransport(AT_ONCE, transport=httpx.MockTransport(answer))
+        async with httpx.AsyncClient(transport=transport) as client, asyncio.TaskGroup() as group:
+            for name in ("a", "b", "c"):
+                group.create_task(call(client, name))
+
+    asyncio.run(main())
+    assert seen == {name: [name, name] for name in ("a", "b", "c")}
 
 
 @pytest.mark.parametrize("first", [lambda: httpx.Response(503), _fail], ids=["status", "exception"])

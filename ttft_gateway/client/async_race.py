@@ -8,6 +8,7 @@ connection, and takes over the backup's response. Cancelled tasks close their co
 import asyncio
 import math
 from collections.abc import Collection
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -115,6 +116,7 @@ class AsyncRace(Generic[_T]):
         "_backups",
         "_broken",
         "_cancels",
+        "_context",
         "_failed",
         "_is_cancelled",
         "_main",
@@ -144,6 +146,7 @@ class AsyncRace(Generic[_T]):
         main = asyncio.current_task(alarm.loop)
         assert main is not None
         self._main, self._cancels = main, main.cancelling()
+        self._context = copy_context()  # of the caller: the alarm rings in the context of another request
         alarm.add(self)
         try:
             return await self._primary()
@@ -220,7 +223,8 @@ class AsyncRace(Generic[_T]):
         if race.due_s in (due_s, math.inf):  # the same time again is a bug of the policy
             self._alarm.discard(self)
         if backup is not None:
-            task = self._alarm.loop.create_task(self._run_backup(backup), name=f"ttft-hedge-{backup.label}")
+            work, name = self._run_backup(backup), f"ttft-hedge-{backup.label}"
+            task = self._context.run(self._alarm.loop.create_task, work, name=name)
             self._backups.append(task)
             self._tasks.add(task)
             task.add_done_callback(partial(self._on_backup_done, backup))

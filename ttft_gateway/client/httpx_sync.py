@@ -71,6 +71,7 @@ class _Transport(HttpxTransport[_T]):
         if isinstance(self._inner, self._library.HTTPTransport):
             raced(getattr(self._inner, "_pool", None), self._library.__name__.replace("httpx", "httpcore"))
             self._race = SyncRace
+            self.errors = self._library.TransportError
         self.adapter = HttpxSender(self._inner)
         self._threads: set[threading.Thread] = set()
 
@@ -85,7 +86,7 @@ class _Transport(HttpxTransport[_T]):
             log_failure()
         if entrant is None:
             return self._inner.handle_request(without_switch(request))
-        opened = self._race(entrant, self._threads).run()
+        opened = self._race(entrant, self._threads, self.errors).run()
         response = opened.response
         response.stream = self._body(entrant.race, opened)
         response.extensions[EXTENSION] = RaceReport(entrant.race)

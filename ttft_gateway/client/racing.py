@@ -77,10 +77,12 @@ class Racing(ABC, Generic[_Q, _S, _R]):
         stats: its counts.
         first: event that ends a race.
         adapter: sends.
+        errors: exceptions that end one attempt; any other one, such as a time limit's from a signal, ends the request.
         unsent: makes the library's error for a connection that cannot be made.
     """
 
     adapter: HttpAdapter[_S, _R]
+    errors: type[Exception] = Exception
     unsent: Callable[[str], Exception]
 
     def __init__(
@@ -160,7 +162,7 @@ class Entrant(Generic[_Q, _S, _R]):
                 safely(race.on_failed, attempt, failure_of(status, headers))
                 return opened
             finder = detector(asked, racing.first, headers)
-            if finder is not None and not await _has_first(opened, finder):
+            if finder is not None and not await _has_first(opened, finder, racing.errors):
                 error = opened.error
                 safely(race.on_failed, attempt, _NO_ANSWER if error is None else failure_by(error))
             elif not race.on_first(attempt):
@@ -179,7 +181,7 @@ class Entrant(Generic[_Q, _S, _R]):
         await self.racing.adapter.close(opened)
 
 
-async def _has_first(opened: Opened[_R], finder: Detector) -> bool:
+async def _has_first(opened: Opened[_R], finder: Detector, errors: type[Exception]) -> bool:
     """Read a body up to its first event, to its end, or to its error; return True if it has an event."""
     held, verdict = 0, _ERROR
     try:
@@ -189,7 +191,7 @@ async def _has_first(opened: Opened[_R], finder: Detector) -> bool:
             verdict = finder(chunk) if held <= HELD_MAX else _FIRST
             if verdict is not _WAIT:
                 break
-    except Exception as error:
+    except errors as error:
         opened.error = error
         return False
     return verdict is _FIRST

@@ -43,6 +43,7 @@ class SyncRace(Watch, Generic[_T]):
     Args:
         attempts: send with sockets of `sockets.py`.
         threads: receives the thread of each backup until its end.
+        errors: exceptions that end one attempt; any other one ends the request.
     """
 
     _won: _T | None = None  # response of a backup that has won
@@ -50,11 +51,14 @@ class SyncRace(Watch, Generic[_T]):
     _broken: BaseException | None = None  # error of an attempt after it had won
     _is_left = False  # a response that comes now is closed by its thread
 
-    def __init__(self, attempts: RacedAttempts[_T], threads: set[threading.Thread]) -> None:
+    def __init__(
+        self, attempts: RacedAttempts[_T], threads: set[threading.Thread], errors: type[Exception] = Exception
+    ) -> None:
         self._clock = attempts.race.hedger.clock
         self._attempts = traced(attempts)
         self._race = attempts.race
         self._threads = threads
+        self._errors = errors
         self.due_s = attempts.race.due_s
         self._watches: list[Watch] = []  # of the backups
 
@@ -74,7 +78,7 @@ class SyncRace(Watch, Generic[_T]):
                 result = finished(attempts.open(attempts.primary))
             except Overtaken:
                 pass
-            except Exception as error:
+            except self._errors as error:
                 self._failed = error
                 safely(race.on_failed, attempts.primary, attempts.failure(error))
             if self._watches and race.winner is not attempts.primary:
