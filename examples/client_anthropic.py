@@ -6,13 +6,13 @@ ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY are the SDK's own variables; ANTHROPIC_
 import os
 
 import anthropic
-import httpx2
 
-from ttft_gateway import HedgeConfig, HedgingTransport2
+from ttft_gateway import HedgeConfig, Stats, hedged
 
-transport = HedgingTransport2(HedgeConfig(budget_percent=10))
+stats = Stats()
+http = hedged(anthropic.DefaultHttpxClient(), HedgeConfig(budget_percent=10), stats=stats)
 with (
-    anthropic.Anthropic(http_client=httpx2.Client(transport=transport, timeout=60.0)) as client,
+    anthropic.Anthropic(http_client=http) as client,
     client.messages.stream(
         model=os.environ.get("ANTHROPIC_MODEL", "claude-haiku-4-5"),
         max_tokens=200,
@@ -21,5 +21,5 @@ with (
 ):
     for text in stream.text_stream:
         print(text, end="", flush=True)
-counts = transport.stats.snapshot()
+counts = stats.snapshot()
 print(f"\n{counts.requests} requests, {counts.hedges} backups, {counts.hedge_wins} won")

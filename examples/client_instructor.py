@@ -6,14 +6,14 @@ streamed with `create_partial` is raced on its first piece.
 
 import os
 
-import httpx2
 import instructor
 import openai
 
-from ttft_gateway import HedgeConfig, HedgingTransport2
+from ttft_gateway import HedgeConfig, Stats, hedged
 
-transport = HedgingTransport2(HedgeConfig(budget_percent=10))
-with openai.OpenAI(http_client=httpx2.Client(transport=transport, timeout=60.0)) as sdk:
+stats = Stats()
+http = hedged(openai.DefaultHttpxClient(), HedgeConfig(budget_percent=10), stats=stats)
+with openai.OpenAI(http_client=http) as sdk:
     client = instructor.from_openai(sdk)
     stream = client.chat.completions.create(
         model=os.environ.get("OPENAI_MODEL", "gpt-4o-mini"),
@@ -24,5 +24,5 @@ with openai.OpenAI(http_client=httpx2.Client(transport=transport, timeout=60.0))
     for chunk in stream:
         for choice in chunk.choices:
             print(choice.delta.content or "", end="", flush=True)
-counts = transport.stats.snapshot()
+counts = stats.snapshot()
 print(f"\n{counts.requests} requests, {counts.hedges} backups, {counts.hedge_wins} won")

@@ -5,17 +5,17 @@ OPENAI_BASE_URL and OPENAI_API_KEY are the variables of OpenAI's SDK; OPENAI_MOD
 
 import os
 
-import httpx2
+import openai
 from langchain_openai import ChatOpenAI
 
-from ttft_gateway import AsyncHedgingTransport2, HedgeConfig, HedgingTransport2, Stats
+from ttft_gateway import HedgeConfig, Stats, hedged
 
 config, stats = HedgeConfig(budget_percent=10), Stats()
 model = ChatOpenAI(
     model=os.environ.get("OPENAI_MODEL", "gpt-4o-mini"),
     base_url=os.environ.get("OPENAI_BASE_URL"),
-    http_client=httpx2.Client(transport=HedgingTransport2(config, stats=stats)),
-    http_async_client=httpx2.AsyncClient(transport=AsyncHedgingTransport2(config, stats=stats)),  # of astream, ainvoke
+    http_client=hedged(openai.DefaultHttpxClient(), config, stats=stats),
+    http_async_client=hedged(openai.DefaultAsyncHttpxClient(), config, stats=stats),  # of astream, ainvoke
 )
 for chunk in model.stream("Why is the slowest tenth of requests so slow?"):
     print(chunk.text, end="", flush=True)

@@ -9,11 +9,11 @@ import os
 import httpx
 import litellm
 
-from ttft_gateway import AsyncHedgingTransport, HedgeConfig, HedgingTransport, Stats
+from ttft_gateway import HedgeConfig, Stats, hedged
 
 config, stats = HedgeConfig(budget_percent=10), Stats()
-litellm.client_session = httpx.Client(transport=HedgingTransport(config, stats=stats))
-litellm.aclient_session = httpx.AsyncClient(transport=AsyncHedgingTransport(config, stats=stats))
+litellm.client_session = hedged(httpx.Client(), config, stats=stats)
+litellm.aclient_session = hedged(httpx.AsyncClient(), config, stats=stats)
 
 
 async def main() -> None:

@@ -5,13 +5,13 @@ OPENAI_BASE_URL and OPENAI_API_KEY are the SDK's own variables; OPENAI_MODEL is 
 
 import os
 
-import httpx
 import openai
 
-from ttft_gateway import HedgeConfig, HedgingTransport
+from ttft_gateway import HedgeConfig, Stats, hedged
 
-transport = HedgingTransport(HedgeConfig(budget_percent=10))
-with openai.OpenAI(http_client=httpx.Client(transport=transport, timeout=60.0)) as client:
+stats = Stats()
+http = hedged(openai.DefaultHttpxClient(), HedgeConfig(budget_percent=10), stats=stats)
+with openai.OpenAI(http_client=http) as client:
     stream = client.chat.completions.create(
         model=os.environ.get("OPENAI_MODEL", "gpt-4o-mini"),
         messages=[{"role": "user", "content": "Why is the slowest tenth of requests so slow?"}],
@@ -20,5 +20,5 @@ with openai.OpenAI(http_client=httpx.Client(transport=transport, timeout=60.0)) 
     for chunk in stream:
         for choice in chunk.choices:
             print(choice.delta.content or "", end="", flush=True)
-counts = transport.stats.snapshot()
+counts = stats.snapshot()
 print(f"\n{counts.requests} requests, {counts.hedges} backups, {counts.hedge_wins} won")

@@ -6,19 +6,19 @@ OPENAI_BASE_URL and OPENAI_API_KEY are the variables of OpenAI's SDK; OPENAI_MOD
 import asyncio
 import os
 
-import httpx2
+import openai
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from ttft_gateway import AsyncHedgingTransport2, HedgeConfig
+from ttft_gateway import HedgeConfig, Stats, hedged
 
-transport = AsyncHedgingTransport2(HedgeConfig(budget_percent=10))
+stats = Stats()
 
 
 async def main() -> None:
     """Stream one answer."""
-    async with httpx2.AsyncClient(transport=transport, timeout=60.0) as http:
+    async with hedged(openai.DefaultAsyncHttpxClient(), HedgeConfig(budget_percent=10), stats=stats) as http:
         model = OpenAIChatModel(
             os.environ.get("OPENAI_MODEL", "gpt-4o-mini"), provider=OpenAIProvider(http_client=http)
         )
@@ -28,5 +28,5 @@ async def main() -> None:
 
 
 asyncio.run(main())
-counts = transport.stats.snapshot()
+counts = stats.snapshot()
 print(f"\n{counts.requests} requests, {counts.hedges} backups, {counts.hedge_wins} won")

@@ -7,10 +7,9 @@ first one; the second one's key is sent to its own host only.
 import asyncio
 import os
 
-import httpx
 import openai
 
-from ttft_gateway import AsyncHedgingTransport, Target
+from ttft_gateway import Stats, Target, hedged
 
 
 def target(name: str) -> Target:
@@ -21,9 +20,8 @@ def target(name: str) -> Target:
 
 async def main() -> None:
     """Send twenty requests and print which replica had the first content how often."""
-    first, second = target("FIRST"), target("SECOND")
-    transport = AsyncHedgingTransport(replicas=[first, second])
-    http = httpx.AsyncClient(transport=transport, timeout=60.0)
+    first, second, stats = target("FIRST"), target("SECOND"), Stats()
+    http = hedged(openai.DefaultAsyncHttpxClient(), replicas=[first, second], stats=stats)
     async with openai.AsyncOpenAI(base_url=first.base_url, api_key=first.api_key or "none", http_client=http) as client:
         for number in range(20):
             stream = await client.chat.completions.create(
@@ -33,7 +31,7 @@ async def main() -> None:
             )
             async for _ in stream:
                 pass
-    for name, counts in transport.stats.snapshot().targets.items():
+    for name, counts in stats.snapshot().targets.items():
         print(f"{name}: {counts.requests} attempts, {counts.hedges} of them backups, {counts.wins} won")
 
 
