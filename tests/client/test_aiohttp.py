@@ -275,10 +275,12 @@ def test_traces_see_each_attempt(site: Replicas) -> None:
 
 
 def test_it_has_the_attributes_of_a_session(site: Replicas) -> None:
-    """Attributes come from the inner session, and a wrong address raises aiohttp's error."""
+    """SDKs that check its class take it, attributes are the inner session's, and errors are aiohttp's."""
     replica = site.add("empty_head")
 
     async def work(session: HedgingSession) -> None:
+        given: Any = session
+        assert isinstance(given, aiohttp.ClientSession)
         assert session.headers["x-a"] == "1"
         with pytest.raises(aiohttp.NonHttpUrlClientError):
             await session.get("ftp://host")

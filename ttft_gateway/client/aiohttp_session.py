@@ -91,6 +91,8 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
         options: arguments of `aiohttp.ClientSession`.
     """
 
+    __class__: Any = ClientSession  # for `isinstance`, by which SDKs such as Google's check a session
+
     def __init__(
         self,
         config: HedgeConfig | None = None,
