@@ -36,6 +36,8 @@ def test_a_wrong_setting_is_named(fields: dict[str, Any], message: str) -> None:
     [
         ({"base_url": "api.example/v1"}, "base_url is 'api.example/v1'; use an address"),
         ({"base_url": "https://u:p@host/v1"}, "base_url has a query, fragment or password; remove it"),
+        ({"base_url": "https://host/v1", "api_key": ""}, "api_key is empty or has a space or line break"),
+        ({"base_url": "https://host/v1", "api_key": "k\n"}, "api_key is empty or has a space or line break"),
         ({"base_url": "https://host/v1", "kind": "no"}, "kind is 'no'; use one of anthropic, "),
     ],
 )

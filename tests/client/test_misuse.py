@@ -17,8 +17,11 @@ from ttft_gateway import (
     Budget,
     HedgingTransport,
     HedgingTransport2,
+    Stats,
     Target,
     async_hedging_interceptors,
+    hedged,
+    hedging_channel,
 )
 
 _MOCK = httpx.MockTransport(lambda _: httpx.Response(200))
@@ -45,8 +48,23 @@ def _any(value: object) -> Any:
 MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "a dict of settings": (lambda: HedgingTransport(_any({"percentile": 0.9})), "config is dict; use HedgeConfig"),
     "settings of gRPC": (lambda: async_hedging_interceptors("a", {"/a/b"}, _any(5)), "config is int; use HedgeConfig"),
-    "one replica": (lambda: HedgingTransport(replicas="http://a"), "replicas is one str; use a list"),
-    "one target": (lambda: HedgingTransport(replicas=_any(Target("http://a"))), "replicas is one Target; use a list"),
+    "one replica": (lambda: HedgingTransport(replicas="http://a"), "replicas is str; use a list"),
+    "one target": (lambda: HedgingTransport(replicas=_any(Target("http://a"))), "replicas is Target; use a list"),
+    "keys by address": (lambda: HedgingTransport(replicas=_any({"http://a": "k"})), "replicas is dict; use a list"),
+    "pairs": (lambda: HedgingTransport(replicas=_any([("http://a", "k")])), "a replica is tuple; use an address or a"),
+    "no address": (lambda: Target(_any(None)), "base_url is NoneType; use a string"),
+    "a number as a model": (lambda: Target("http://a", model=_any(5)), "model is int; use a string"),
+    "a list of headers": (lambda: Target("http://a", headers=_any([("a", "b")])), "headers is no mapping of strings"),
+    "a number in headers": (lambda: Target("http://a", headers=_any({"a": 5})), "headers is no mapping of strings"),
+    "counts as settings": (lambda: hedged(httpx.Client(), _any(Stats())), "config is Stats; use HedgeConfig"),
+    "an SDK as a client": (lambda: hedged(_any(Target("http://a"))), "which an SDK takes as http_client"),
+    "a transport that hedges": (lambda: HedgingTransport(transport=HedgingTransport()), "transport hedges already"),
+    "a client that hedges": (lambda: hedged(hedged(httpx.Client(transport=_MOCK))), "transport hedges already"),
+    "a hook that is none": (lambda: Stats(_any("log")), "on_race is str; use a function"),
+    "an address as a channel": (
+        lambda: hedging_channel(_any("a:1"), "a", {"/a/b"}),
+        "channel is str; use grpc.insecure",
+    ),
     "a token": (lambda: Target("http://a", token=_any("t")), "token is set without a credential; use api_key"),
     "a class of counts": (lambda: HedgingTransport(stats=_any({})), r"stats is dict; use Stats\(\)"),
     "a percentage": (lambda: HedgingTransport(budget=_any(10)), r"budget is int; use Budget\(\)"),

@@ -17,7 +17,7 @@ class _Inner(httpx.AsyncBaseTransport):
     is_closed = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        return httpx.Response(204)
+        return httpx.Response(500 if "x-ttft-hedge" in request.headers else 204)
 
     async def aclose(self) -> None:
         self.is_closed = True
@@ -34,12 +34,14 @@ def _result(work: Coroutine[object, object, _T]) -> _T:
 
 
 def test_a_transport_without_asyncio_sends_and_closes() -> None:
-    """A request is sent once, and `aclose` closes the inner transport."""
+    """A request is sent once, without the switch, and `aclose` closes the inner transport."""
     inner = _Inner()
     transport = AsyncHedgingTransport(transport=inner)
 
     def use() -> int:
-        response = _result(transport.handle_async_request(httpx.Request("GET", "http://a")))
+        response = _result(
+            transport.handle_async_request(httpx.Request("GET", "http://a", headers={"x-ttft-hedge": "off"}))
+        )
         _result(transport.aclose())
         status: int = response.status_code
         return status

@@ -49,7 +49,10 @@ def hedging_channel(
 
     Raises:
         ValueError: a method is no full name, or another target has the name of the channel's target.
+        TypeError: the channel is none.
     """
+    if not isinstance(channel, grpc.Channel):
+        raise TypeError(f"channel is {type(channel).__name__}; use grpc.insecure_channel(...) or another grpc.Channel")
     return _Channel(channel, GrpcPolicy(target, methods, config or HedgeConfig(), stats or Stats(), metadata, budget))
 
 

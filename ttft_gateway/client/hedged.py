@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ttft_gateway.client.budget import Budget
 from ttft_gateway.client.config import HedgeConfig
+from ttft_gateway.client.hedger import check_arguments
 from ttft_gateway.client.stats import Stats
 
 _C = TypeVar("_C")
@@ -46,16 +47,15 @@ def hedged(
         main, mounts = given._transport, given._mounts
     except AttributeError as error:
         raise TypeError(f"this version of {library} has no replaceable transports; use {name}") from error
-    if any(isinstance(each, made) for each in (main, *mounts.values())):
-        raise TypeError("the client hedges already; remove one of the transports")
     config, stats = config or HedgeConfig(), stats or Stats()
+    check_arguments(config, stats, budget)
     budget = budget or Budget(config.budget_percent)
 
     def wrapped(inner: object) -> object:
         return None if inner is None else made(config, stats=stats, budget=budget, transport=inner, **options)
 
-    given._transport = wrapped(main)
-    given._mounts = {pattern: wrapped(each) for pattern, each in mounts.items()}
+    mounts = {pattern: wrapped(each) for pattern, each in mounts.items()}
+    given._transport, given._mounts = wrapped(main), mounts
     return client
 
 
@@ -67,4 +67,7 @@ def _kind(client: object) -> tuple[str, str]:
             return f"HedgingTransport{end}", library
         if module is not None and isinstance(client, module.AsyncClient):
             return f"AsyncHedgingTransport{end}", library
-    raise TypeError(f"client is {type(client).__name__}; use a Client or AsyncClient of httpx or httpx2")
+    given = type(client).__name__
+    raise TypeError(
+        f"client is {given}; use a Client or AsyncClient of httpx or httpx2, which an SDK takes as http_client"
+    )

@@ -62,7 +62,7 @@ class _Transport(HttpxTransport[_T]):
         try:
             self._alarm = alarm = alarm_of(self.hedger, self._alarm)
         except RuntimeError:  # trio: no race
-            return await self._inner.handle_async_request(request)
+            return await self._inner.handle_async_request(without_switch(request))
         entrant = None
         try:
             entrant = self.enter(request)

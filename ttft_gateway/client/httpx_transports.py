@@ -86,6 +86,8 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
     def _check(self, transport: object) -> None:
         """Reject a transport that cannot send for this one."""
         name, own = type(self).__name__, self._library.__name__
+        if isinstance(transport, HttpxTransport):
+            raise TypeError("transport hedges already; remove one of the two")
         other = "httpx" if own == "httpx2" else "httpx2"
         module: Any = sys.modules.get(other)
         if module is not None and isinstance(transport, module.BaseTransport | module.AsyncBaseTransport):

@@ -19,7 +19,7 @@ from ttft_gateway.client.hedger import ClientAttempt, ClientRace, Failure, Hedge
 from ttft_gateway.client.messages import Url, home_of
 from ttft_gateway.client.race import Overtaken
 from ttft_gateway.client.stats import Stats
-from ttft_gateway.client.targets import Target
+from ttft_gateway.client.targets import Target, targets_of
 from ttft_gateway.hedging.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -94,10 +94,7 @@ class Racing(ABC, Generic[_Q, _S, _R]):
         budget: Budget | None,
     ) -> None:
         check_first(first)
-        if isinstance(replicas, str | Target):
-            raise TypeError(f"replicas is one {type(replicas).__name__}; use a list")
-        targets = [Target(each) if isinstance(each, str) else each for each in replicas]
-        self.hedger = Hedger(config or HedgeConfig(), targets, stats, budget=budget)
+        self.hedger = Hedger(config or HedgeConfig(), targets_of(replicas), stats, budget=budget)
         self.stats = self.hedger.stats
         self.first = first
 

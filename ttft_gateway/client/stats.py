@@ -97,6 +97,8 @@ class Stats:
     """
 
     def __init__(self, on_race: Callable[["RaceReport"], None] | None = None) -> None:
+        if on_race is not None and not callable(on_race):
+            raise TypeError(f"on_race is {type(on_race).__name__}; use a function of a RaceReport")
         self.on_race = on_race
         self.clear()
         _ALL.add(self)

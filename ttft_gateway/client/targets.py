@@ -4,9 +4,11 @@ Facts about providers are the gateway's (`ttft_gateway.apis.catalog`), found by 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
@@ -23,6 +25,7 @@ from ttft_gateway.routing.replicas import Replica
 if TYPE_CHECKING:
     from ttft_gateway.client.tokens import TargetToken
 
+_VISIBLE: Final = r"[!-~]+"
 _KINDS_MAX: Final = 256  # URLs that are remembered
 PORTS: Final = {"http": 80, "https": 443}
 _NO_ENDPOINT: Final = cast(Endpoint, None)  # a transport sends, not the replica
@@ -70,7 +73,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
 
     Raises:
         ValueError: an argument has no meaning, or contradicts another one.
-        TypeError: the token is set without a credential.
+        TypeError: an argument has the wrong type, or the token is set without a credential.
         ModuleNotFoundError: the package of the credential is not installed.
     """
 
@@ -84,6 +87,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     token: "TargetToken | None" = None
 
     def __post_init__(self) -> None:
+        self._check_values()
         parts = urlsplit(self.base_url)
         if parts.scheme not in PORTS or not parts.hostname:
             raise ValueError(f"base_url is {self.base_url!r}; use an address such as 'https://api.openai.com/v1'")
@@ -95,6 +99,19 @@ class Target(msgspec.Struct, frozen=True, eq=False):
             self._use(Credential(self.credential) if isinstance(self.credential, str) else self.credential)
         elif self.token is not None:
             raise TypeError("token is set without a credential; use api_key, or credential for tokens that end")
+
+    def _check_values(self) -> None:
+        """Reject values that no request can be made of: each backup there would fail."""
+        for name in ("base_url", "api_key", "model", "name"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and (value is not None or name in ("base_url", "name")):
+                raise TypeError(f"{name} is {type(value).__name__}; use a string")
+        if self.api_key is not None and not re.fullmatch(_VISIBLE, self.api_key):
+            raise ValueError("api_key is empty or has a space or line break; remove it, or use None for no key")
+        headers: Any = self.headers
+        given = chain(*headers.items()) if isinstance(headers, Mapping) else (None,)
+        if not all(isinstance(each, str) for each in given):
+            raise TypeError("headers is no mapping of strings; use {'name': 'value'}")
 
     def _use(self, credential: Credential) -> None:
         """Check a credential and set its token, with modules that a client with keys does not load."""
@@ -171,6 +188,23 @@ def kind_of(url: str, named: str | None = None, model: str | None = None) -> Kin
     from ttft_gateway.apis.clouds import kind_at
 
     return kind_at(named, url, model or "")
+
+
+def targets_of(replicas: Iterable[Target | str]) -> list[Target]:
+    """Return the targets of an argument.
+
+    Raises:
+        TypeError: it is no list of addresses and targets.
+    """
+    if isinstance(replicas, str | Target | Mapping) or not isinstance(replicas, Iterable):
+        raise TypeError(
+            f"replicas is {type(replicas).__name__}; use a list, such as [Target('https://api.openai.com/v1')]"
+        )
+    targets = [Target(each) if isinstance(each, str) else each for each in replicas]
+    for each in targets:
+        if not isinstance(each, Target):
+            raise TypeError(f"a replica is {type(each).__name__}; use an address or a Target")
+    return targets
 
 
 def check(targets: tuple[Target, ...]) -> None:
