@@ -58,6 +58,20 @@ def test_a_request_that_changes_the_protocol_is_never_hedged() -> None:
     assert _read(transport, "GET", "http://a", [("Upgrade", "websocket"), ("x-ttft-hedge", "on")]) is None
 
 
+@pytest.mark.parametrize(
+    ("header", "is_raced"),
+    [
+        (("authorization", "Bearer digest"), True),
+        (("authorization", 'Digest username="u", nc=00000001'), False),
+        (("Authorization", 'OAuth oauth_nonce="n"'), False),
+        (("DPoP", "proof"), False),
+    ],
+)
+def test_credentials_that_are_accepted_once_are_sent_once(header: tuple[str, str], *, is_raced: bool) -> None:
+    """A server rejects their second use, and the rejection would be the first answer."""
+    assert (_read(HedgingTransport(), "GET", "http://a", [header]) is not None) is is_raced
+
+
 def test_a_subscription_is_sent_without_a_race() -> None:
     """A GET of httpx-sse or MCP accepts a stream of events; a POST of an LLM API that does is a call."""
     transport, events = _transport(), [("accept", "text/event-stream")]

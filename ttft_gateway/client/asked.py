@@ -10,6 +10,7 @@ endpoint (`rules.py`). The rules for bodies of LLM APIs are the gateway's (`ttft
     GET, HEAD, OPTIONS                         the headers of a response that is no error
     other methods                              never, unless `x-ttft-hedge: on` and an idempotency key are set
     any request with `Upgrade`                 never: the connection is the answer
+    with credentials that are accepted once    never: Digest, OAuth 1, DPoP
     GET that accepts a stream of events        never: a subscription, which a second one would double
     any request for which a rule is set        the event of the rule
 """
@@ -37,7 +38,18 @@ _RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and A
 _KEY_HEADER: Final = b"idempotency-key"
 _UPGRADE_HEADER: Final = b"upgrade"
 _ACCEPT_HEADER: Final = b"accept"
-_HEADERS_READ: Final = (HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER, _UPGRADE_HEADER, _ACCEPT_HEADER)
+_AUTH_HEADER: Final = b"authorization"
+_PROOF_HEADER: Final = b"dpop"  # RFC 9449
+_ONCE: Final = (b"digest", b"oauth ")  # schemes with a number or nonce that a server accepts once: RFC 7616, RFC 5849
+_HEADERS_READ: Final = (
+    HEDGE_HEADER,
+    _RETRY_HEADER,
+    _KEY_HEADER,
+    _UPGRADE_HEADER,
+    _ACCEPT_HEADER,
+    _AUTH_HEADER,
+    _PROOF_HEADER,
+)
 _EVENTS: Final = b"text/event-stream"  # as a GET of EventSource or MCP accepts it
 NAMES_MAX: Final = 128  # sets of header names that are remembered with the places of the headers read
 name_of: Final = itemgetter(0)
@@ -118,11 +130,13 @@ def ask(
         coin: random number in [0, 1).
         rules: rules of the transport.
     """
-    switch_at, retry_at, key_at, upgrade_at, accept_at = places(tuple(map(name_of, headers)), _HEADERS_READ)
+    found = places(tuple(map(name_of, headers)), _HEADERS_READ)
+    switch_at, retry_at, key_at, upgrade_at, accept_at, auth_at, proof_at = found
     has_switch, key = switch_at is not None, None if key_at is None else headers[key_at][1]
     switch = b"" if switch_at is None else headers[switch_at][1].strip().lower()
     is_retry = retry_at is not None and headers[retry_at][1].strip() != b"0"
-    is_once = body is None or is_retry or upgrade_at is not None
+    is_once = body is None or is_retry or upgrade_at is not None or proof_at is not None
+    is_once = is_once or (auth_at is not None and headers[auth_at][1][:6].lower() in _ONCE)
     off = Denial.OFF if is_once or switch == b"off" else None
     ruled = rules.of(method, origin, path) if method != "POST" or rules.has_safe else None
     if method == "POST" and body:
