@@ -1,6 +1,7 @@
 """RPCs on a real server, over `grpc.aio` and synchronous: races, losers, errors, keys, and what is left at the end."""
 
 import asyncio
+import contextvars
 import os
 import subprocess
 import sys
@@ -293,23 +294,23 @@ def test_a_stream_that_is_given_up_after_its_first_message(how: str) -> None:
 
 @both
 def test_interceptors_see_each_attempt(method: str) -> None:
-    """A channel with interceptors of its own may be wrapped."""
+    """A channel with interceptors of its own may be wrapped; each call there has the caller's context variables."""
+    tenant = contextvars.ContextVar("tenant", default="")
+    seen: list[str] = []
 
-    class Counting(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
-        calls = 0
-
+    class Noting(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
         def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-            self.calls += 1
+            seen.append(tenant.get())
             return continuation(client_call_details, request)
 
         intercept_unary_stream = intercept_unary_unary
 
-    counting = Counting()
+    tenant.set("mine")
     with grpc_site("silent", "quick") as replica:
-        inner = grpc.intercept_channel(grpc.insecure_channel(replica.address), counting)
+        inner = grpc.intercept_channel(grpc.insecure_channel(replica.address), Noting())
         with hedging_channel(inner, "a", {method}, SOON) as channel:
             assert Client(channel, []).call(method) == b"Hello 2"
-    assert counting.calls == 2
+    assert seen == ["mine", "mine"]
 
 
 @both

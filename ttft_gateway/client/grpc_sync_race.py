@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextvars import copy_context
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -68,6 +69,7 @@ class SyncGrpcRace:
         self._is_cancelled = False
         self._entry: Appointment | None = None
         self._callbacks: list[Callable[[], None]] = []
+        self._context = copy_context()  # of the caller
         self.left_s = race.left_s
 
     def begin(self, primary: ClientAttempt) -> None:
@@ -142,8 +144,9 @@ class SyncGrpcRace:
             call.add_done_callback(lambda done: self._on_result(_response(attempt, done)))
 
     def _in_thread(self, attempt: ClientAttempt, call: Call, work: Callable[[], None]) -> None:
-        """Do work that blocks for an attempt in a thread of its own."""
-        thread = threading.Thread(target=work, name=f"ttft-hedge-{attempt.label}", daemon=True)
+        """Do work that blocks for an attempt in a thread of its own, with the caller's context variables."""
+        run, name = self._context.copy().run, f"ttft-hedge-{attempt.label}"
+        thread = threading.Thread(target=run, args=(work,), name=name, daemon=True)
         try:
             thread.start()
         except (RuntimeError, MemoryError) as error:  # no more threads
