@@ -270,6 +270,18 @@ def test_the_aiohttp_client_of_openai_is_hedged(site: Replicas) -> None:
     assert stats.snapshot().hedge_wins == 1
 
 
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_a_client_that_was_used_is_hedged(site: Replicas, library: Any) -> None:
+    """Its next request has a new connection, because the wait on the old one could not be interrupted."""
+    replica, stats = site.add("empty_head", "late_headers", "quick"), Stats()
+    with library.Client(timeout=TIME_LIMIT_S) as client:
+        client.get(replica.url)
+        hedged(client, HedgeConfig(warmup_delay=0.02, budget_percent=100), stats=stats)
+        client._transport.hedger.clock = lambda: 1.0 if len(replica.seen) > 1 else 0.0
+        client.get(replica.url)
+    assert stats.snapshot().hedge_wins == 1
+
+
 def test_clients_with_proxies_share_one_budget() -> None:
     """Each transport of a client hedges, on one budget and with one set of counts."""
     client = hedged(httpx.Client(proxy="http://proxy:1"))

@@ -385,7 +385,7 @@ class RacedBackend:
 
 
 def raced(pool: Any, library: str) -> None:
-    """Make the waits of a connection pool interruptible; it has no connection yet.
+    """Make the waits of a connection pool interruptible; idle connections, which are not, are closed.
 
     Args:
         library: "httpcore" or "httpcore2".
@@ -411,3 +411,6 @@ def raced(pool: Any, library: str) -> None:
         core.WriteTimeout,
     )
     pool._network_backend = RacedBackend(backend, names)
+    for connection in pool.connections:
+        if connection.is_idle():
+            connection.close()
