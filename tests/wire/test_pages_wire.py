@@ -17,9 +17,11 @@ FOREIGN = (
 )
 CUT = """
 return [...document.querySelectorAll("main *")]
-  .filter((part) => part.getBoundingClientRect().right > 361 && !part.closest(".wide, .track"))
+  .filter((part) => part.getBoundingClientRect().right > innerWidth + 1 && !part.closest(".wide, .track"))
   .map((part) => part.outerHTML.slice(0, 80))
 """
+
+LONGER = "document.querySelectorAll('#replica-rows > tr > *').forEach((cell) => cell.prepend('connect, 00:41:30 '))"
 
 pytestmark = needs_browser
 
@@ -96,16 +98,17 @@ def test_the_page_begins_with_the_verdict(page: Browser, gateway: served.Served)
     assert page.complaints() == []
 
 
-def test_nothing_is_cut_on_a_phone(page: Browser, gateway: served.Served) -> None:
-    """At a width of 360 px the page needs no scrolling to the side, and each part ends within it."""
-    page.phone(width=360)
+@pytest.mark.parametrize("width", [360, 1000])
+def test_nothing_is_cut(page: Browser, gateway: served.Served, width: int) -> None:
+    """On a phone and in a small window the page needs no scrolling to the side, and each part ends within it."""
+    page.phone(width=width)
     try:
         page.open(f"{gateway.admin_url}/")
         ask(gateway, 2)
         page.wait("#replica-rows", "slow")
         assert {"Hedging", "quick", "slow"} <= set(drawn(page))
         page.wait("#ttft-figures", "p99")
-        assert page.run("return document.documentElement.scrollWidth") == 360
+        assert page.run(f"{LONGER}; return document.documentElement.scrollWidth") == width
         assert page.run(CUT) == []
     finally:
         page.phone(width=None)

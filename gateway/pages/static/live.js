@@ -172,7 +172,7 @@ function draw() {
   const hedged = samples.filter(({ backup }) => backup).length;
   const marks = [["p50", 0.5], ["p95", 0.95], ["p99", 0.99]].map(([name, q]) => [name, quantile(sorted, q)]);
   fillFigures(byId("ttft-figures"), [...marks.map(([name, s]) => [name, seconds(s)]), ["Slowest", seconds(sorted.at(-1))], ["Answered", count(sorted.length)], ["Won by a hedge", count(hedged)]]);
-  setText(byId("ttft-note"), sorted.length ? `Requests of the last ${WINDOW_S / 60} minutes that this page has seen.` : "Waiting for the first request.");
+  setText(byId("ttft-note"), sorted.length ? `Requests of the last ${WINDOW_S / 60} minutes that this page has seen.` : "No request since this page was opened.");
   drawRequests(byId("ttft-plot"), samples, marks.filter(([name]) => name !== "p95"), WINDOW_S);
   setText(byId("ttft-caption"), sorted.length ? "Each dot is a request. Blue: answered by the first replica; orange: won by a hedge." : "");
   byId("denials").hidden = !denials.size;
