@@ -1,7 +1,7 @@
 """The public routes that need no replica: models, health, the contract and its page, and the errors of all other paths.
 
 Each is answered from the head of its request; a body is dropped. Errors have OpenAI's shape and are not logged, as no
-replica and no limit of a key is involved. Units: Unix seconds in `created`.
+replica and no limit of a key is involved, except for an invalid key. Units: Unix seconds in `created`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from gateway.api.model_cards import Facts, ModelCards
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond
 from gateway.api.serving import Serving
-from gateway.errors import GatewayError, MethodNotAllowed, UnknownModel, UnknownRoute
+from gateway.errors import GatewayError, MethodNotAllowed, Unauthorized, UnknownModel, UnknownRoute
 from gateway.pages.files import HEADERS, REFERENCE, load_pages, page
 from gateway.race.context import Runtime
 from ttft_gateway.apis.base import Headers
@@ -111,7 +111,9 @@ class PlainExchange(ClientExchange):
         """Do nothing: the body is dropped."""
 
     def _rejected(self, error: GatewayError) -> None:
-        """Report nothing."""
+        """Report an invalid key: a client that tries keys does it where it costs nothing."""
+        if isinstance(error, Unauthorized):
+            super()._rejected(error)
 
     def _abandon(self) -> None:
         """Do nothing: no work is under way."""

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from gateway.api.plain_routes import load_documents
 from gateway.config.settings import Settings
-from gateway.events import Event
+from gateway.events import Event, RequestRejected
 from gateway.pages.files import REFERENCE
 from gateway.server.app import Gateway
 from pretended_client import Response, connected
@@ -21,12 +22,18 @@ _SETTINGS = Settings.model_validate(
 )
 
 
-def _answers(*requests: bytes, draining: bool = False) -> list[Response]:
-    """Return the responses to requests that one connection sends, each after the response to the one before."""
+def _answers(
+    *requests: bytes, draining: bool = False, settings: Settings = _SETTINGS, reported: Sequence[str] = ()
+) -> list[Response]:
+    """Return the responses to requests that one connection sends, each after the response to the one before.
+
+    Args:
+        reported: codes of the errors that are logged and counted; no other event may be.
+    """
 
     async def main() -> list[Response]:
         async with asyncio.TaskGroup() as tasks:
-            gateway = Gateway(_SETTINGS, tasks)
+            gateway = Gateway(settings, tasks)
             gateway.public.draining = draining
             events: list[Event] = []
             gateway.hub.listeners.append(events.append)
@@ -36,7 +43,7 @@ def _answers(*requests: bytes, draining: bool = False) -> list[Response]:
                 client.send(request)
                 answers.append(await client.receive())
             gateway.hub.flush()
-            assert not events  # no line in the log, and no metric
+            assert [isinstance(event, RequestRejected) and event.code for event in events] == list(reported)
             client.leave()
             gateway.close()
         return answers
@@ -76,6 +83,18 @@ def test_models() -> None:
     assert [model["id"] for model in json.loads(every.body)["data"]] == ["org/m", "m", "n"]
     assert json.loads(one.body)["id"] == "org/m"
     assert (unknown.status, json.loads(unknown.body)["error"]["code"]) == (404, "model_not_found")
+
+
+def test_an_invalid_key_is_reported() -> None:
+    """An invalid key is logged and counted where no replica is involved, too; health checks take no key."""
+    settings = _SETTINGS.model_validate(
+        {**_SETTINGS.model_dump(by_alias=True), "keys": [{"name": "k", "key": "right"}]}
+    )
+    keys = ("wrong", "right", "wrong")
+    requests = [_request("GET", "/v1/models", headers=f"authorization: Bearer {key}\r\n") for key in keys]
+    check = _request("GET", "/healthz", headers="authorization: Bearer wrong\r\n")
+    answers = _answers(*requests, check, settings=settings, reported=["invalid_api_key"] * 2)
+    assert [answer.status for answer in answers] == [401, 200, 401, 200]
 
 
 @pytest.mark.parametrize(
