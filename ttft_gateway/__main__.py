@@ -5,7 +5,6 @@ the functions as entry points; the library itself never imports the server. No u
 """
 
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 
 _NOT_INSTALLED = 2  # the exit code for a command line that cannot be run
 _INTERRUPTED = 130  # the exit code after Ctrl-C
@@ -23,15 +22,17 @@ def bench() -> int:
 
 def _run(name: str) -> int:
     try:
-        commands = distribution("ttft-gateway-server").entry_points
-    except PackageNotFoundError:
-        print(
-            f"{name}: only the client library is installed; install the gateway with the extra `serve`: "
-            'pip install "ttft-gateway[serve]"',
-            file=sys.stderr,
-        )
-        return _NOT_INSTALLED
-    try:
+        from importlib.metadata import PackageNotFoundError, distribution
+
+        try:
+            commands = distribution("ttft-gateway-server").entry_points
+        except PackageNotFoundError:
+            print(
+                f"{name}: only the client library is installed; install the gateway with the extra `serve`: "
+                'pip install "ttft-gateway[serve]"',
+                file=sys.stderr,
+            )
+            return _NOT_INSTALLED
         return int(commands[name].load()())
     except KeyboardInterrupt:  # while modules are imported
         return _INTERRUPTED

@@ -55,6 +55,16 @@ importlib.metadata.distribution = lambda name: Distribution
 import ttft_gateway.__main__ as commands
 sys.exit(getattr(commands, sys.argv[1])())
 """
+INTERRUPTED_EARLY = """
+import sys
+import types
+class Metadata(types.ModuleType):
+    def __getattr__(self, name):
+        raise KeyboardInterrupt
+sys.modules["importlib.metadata"] = Metadata("importlib.metadata")
+import ttft_gateway.__main__ as commands
+sys.exit(getattr(commands, sys.argv[1])())
+"""
 COMMANDS_WITHOUT_SERVE = """
 import importlib.metadata
 import sys
@@ -106,9 +116,10 @@ def test_a_command_without_the_extra_names_it(command: str) -> None:
     assert re.fullmatch(r"ttft-(gateway|bench): only the client library .*\"ttft-gateway\[serve\]\"\n", done.stderr)
 
 
-def test_ctrl_c_while_modules_are_imported_prints_nothing() -> None:
+@pytest.mark.parametrize("code", [INTERRUPTED_EARLY, INTERRUPTED])
+def test_ctrl_c_while_modules_are_imported_prints_nothing(code: str) -> None:
     """Ctrl-C before a command has begun ends it with exit code 130 and without a traceback."""
-    done = _run(INTERRUPTED, "gateway")
+    done = _run(code, "gateway")
     assert (done.returncode, done.stderr) == (130, "")
 
 
