@@ -375,10 +375,10 @@ class Lease:
         return spending
 
     def _hint(self) -> tuple[float | None, float]:
-        """Return the amount last seen in the bucket, or supposed in it, and its time."""
+        """Return the amount last seen in the bucket, or the amount from which this process has spent, and its time."""
         if self._seen_s > -math.inf:
             return self._left, self._seen_s
-        return (None, 0.0) if self._claim_s == -math.inf else (0.0, self._claim_s)
+        return (0.0, self._claim_s) if self._sent_spending and self._claim_s > -math.inf else (None, 0.0)
 
     def _take_alone(self, cost: float, now_s: float) -> None:
         """Take from the unspent amount, then from the part of this process; give back in the opposite order."""

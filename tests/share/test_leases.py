@@ -272,6 +272,21 @@ def test_alone_a_request_larger_than_the_part_is_saved_up_for() -> None:
     assert rate.wait_s(1, table.now_s) == pytest.approx(60 / 0.054, rel=0.01)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_is_read_before_the_first_reply_empties_no_limit(*, is_known: bool) -> None:
+    """Metrics and refused requests of a gateway that starts leave the engine's count as it is."""
+    table = Table(processes=2)
+    if is_known:
+        table.others_take(1)
+    table.now_s += 1.0
+    table.fleet.alone_since_s, table.fleet.is_alone = table.now_s, True
+    rate = table.rate()
+    assert rate.left(table.now_s) == 0
+    assert rate.wait_s(1, table.now_s) > 0
+    table.fleet.is_alone = False
+    assert table.spend(rate, 100) == 60
+
+
 @pytest.mark.parametrize(
     ("when_away", "admitted", "refused"),
     [(WhenAway.SHARE, 13, False), (WhenAway.ALONE, 59, False), (WhenAway.REFUSE, 2, True)],
