@@ -1,6 +1,6 @@
 """Reads a log in one pass: finds its format, counts its lines, and stores a sample of each model's requests.
 
-The formats are a CSV file with a head line, the gateway's own lines (docs/logs.md), and JSON (json_rows.py). Memory is
+The formats are a CSV file with a head line, the gateway's own lines (docs/logs.md), and JSON (rows.py). Memory is
 bounded by the number of models and of requests stored for each, whatever the size of the file: the sample consists of
 stretches of neighbours, spread evenly over the whole. Units: as in logged.py.
 """
@@ -12,16 +12,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from http import HTTPStatus
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 import msgspec
 
 from streaming_bench.errors import BenchError
-from streaming_bench.replay import json_rows
+from streaming_bench.replay import rows
 from streaming_bench.replay.logged import Contents, LineError, LoggedAttempt, LoggedRequest, Unused
-from streaming_bench.replay.values import checked_ttft, time_s, tokens, ttft_s
+from streaming_bench.replay.values import checked_ttft
 
 STRETCH: Final = 1000  # requests; ten times the samples from which the gateway learns
 
@@ -189,9 +189,9 @@ def _format_of(line: bytes) -> tuple[str, _Read, list[str]]:
         row = _object(line, "write one object a line: jq -c . FILE > lines.jsonl")
         if "event" in row and "level" in row:
             return GATEWAY, read_line, []
-        if json_rows.litellm_payload(row) is not None:
-            return LITELLM, lambda each: json_rows.read_litellm(_object(each)), []
-        return PLAIN_JSON, lambda each: json_rows.read_plain(_object(each)), []
+        if rows.litellm_payload(row) is not None:
+            return LITELLM, lambda each: rows.read_litellm(_object(each)), []
+        return PLAIN_JSON, lambda each: rows.read_plain(_object(each)), []
     head = _text(line)
     if head[:4].isdecimal() and " info " in head[:40]:
         raise LineError(
@@ -217,7 +217,7 @@ def _fields_of(line: bytes) -> set[str]:
         row = json.loads(line)
     except ValueError:
         return set()
-    inner = json_rows.litellm_payload(row) if isinstance(row, dict) else None
+    inner = rows.litellm_payload(row) if isinstance(row, dict) else None
     return set(inner or (row if isinstance(row, dict) else ()))
 
 
@@ -267,16 +267,6 @@ HEADS: Final = "arrival,model,prompt_tokens,replica,ttft_ms"
 """The head line to write."""
 
 _SEPARATORS: Final = (",", ";", "\t")
-_ARRIVAL: Final = ("arrival", "arrived", "arrived_at", "arrival_s", "at_s", "time", "timestamp", "start", "start_time")
-_TTFT: Final = {"ttft_ms": 1e-3, "ttft_s": 1.0, "ttft": None, "first_token_ms": 1e-3, "first_token_s": 1.0}
-_MODEL: Final = ("model",)
-_TOKENS: Final = ("prompt_tokens", "input_tokens", "tokens")
-_ANSWER_TOKENS: Final = ("completion_tokens", "output_tokens")
-_REPLICA: Final = ("replica", "deployment", "provider", "backend", "host", "region")
-_TOTAL: Final = {"total_ms": 1e-3, "total_s": 1.0}
-_STATUS: Final = ("status", "status_code")
-_CANCELLED: Final = ("cancelled",)
-_UNHEDGEABLE: Final = ("unhedgeable",)
 _TRUE: Final = ("1", "true", "True", "yes")
 
 
@@ -290,71 +280,27 @@ def reader_of(head: str) -> tuple[Callable[[str], LoggedRequest | Unused], list[
     names = [name.strip().strip('"').lower().replace(" ", "_") for name in head.split(separator)]
     if any(name.replace(".", "").isdecimal() for name in names):
         raise LineError(f"the file has no head line; begin it with the names of the columns: {HEADS}")
-    arrival, ttft = _column(names, _ARRIVAL), _column(names, tuple(_TTFT))
-    missing = [wanted for wanted, column in (("arrival", arrival), ("ttft_ms or ttft_s", ttft)) if column is None]
-    if arrival is None or ttft is None:
+    wanted = (("arrival", rows.ARRIVED), ("ttft_ms or ttft_s", rows.TTFT))
+    missing = [column for column, known in wanted if not any(name in known for name in names)]
+    if missing:
         raise LineError(f"the head line has no column {' and no '.join(missing)}, but {', '.join(names)}; name them so")
-    optional = (_MODEL, _TOKENS, _REPLICA, tuple(_TOTAL), _STATUS, _CANCELLED, _UNHEDGEABLE, _ANSWER_TOKENS)
-    rest = [_column(names, wanted) for wanted in optional]
-    return _Rows(separator, names, arrival, ttft, rest).read, names
+    return partial(_read_cells, separator, names), names
 
 
-class _Rows:
-    """Reads the lines of one file.
+def _read_cells(separator: str, names: Sequence[str], line: str) -> LoggedRequest | Unused:
+    """Read one line of a CSV file.
 
-    Args:
-        arrival, ttft: numbers of the columns.
-        rest: numbers of the optional columns, in the order of `reader_of`; None for a missing column.
+    Raises:
+        LineError: A cell is wrong.
     """
-
-    def __init__(
-        self, separator: str, names: Sequence[str], arrival: int, ttft: int, rest: Sequence[int | None]
-    ) -> None:
-        self._separator = separator
-        self._names = names
-        self._arrival, self._ttft = arrival, ttft
-        self._model, self._tokens, self._replica, self._total, self._status, *others = rest
-        self._cancelled, self._unhedgeable, self._answer_tokens = others
-
-    def read(self, line: str) -> LoggedRequest | Unused:
-        """Read one line.
-
-        Raises:
-            LineError: A cell is wrong.
-        """
-        cells = next(csv.reader([line], delimiter=self._separator))
-        if len(cells) != len(self._names):
-            raise LineError(
-                f"the line has {len(cells)} cells, and the head line {len(self._names)}; write equally many"
-            )
-        status = self._cell(cells, self._status)
-        if status.isdecimal() and int(status) >= HTTPStatus.BAD_REQUEST:
-            return Unused("failed")
-        if not cells[self._ttft].strip():
-            return Unused("no first token")
-        ttft, total = self._names[self._ttft], "" if self._total is None else self._names[self._total]
-        arrived_s = time_s(self._names[self._arrival], cells[self._arrival].strip())
-        waited_s = ttft_s(ttft, cells[self._ttft].strip(), _TTFT[ttft])
-        ended = self._cell(cells, self._total)
-        rest_s = max(0.0, ttft_s(total, ended, _TOTAL[total]) - waited_s) if ended else 0.0
-        return LoggedRequest(
-            arrived_s,
-            self._cell(cells, self._model),
-            self._cell(cells, self._replica),
-            tokens("prompt_tokens", self._cell(cells, self._tokens)),
-            waited_s,
-            rest_s,
-            cancelled=self._cell(cells, self._cancelled) in _TRUE,
-            hedgeable=self._cell(cells, self._unhedgeable) not in _TRUE,
-            answer_tokens=tokens("completion_tokens", self._cell(cells, self._answer_tokens)),
-        )
-
-    def _cell(self, cells: Sequence[str], column: int | None) -> str:
-        return "" if column is None else cells[column].strip()
-
-
-def _column(names: Sequence[str], wanted: Sequence[str]) -> int | None:
-    return next((names.index(name) for name in wanted if name in names), None)
+    cells = next(csv.reader([line], delimiter=separator))
+    if len(cells) != len(names):
+        raise LineError(f"the line has {len(cells)} cells, and the head line {len(names)}; write equally many")
+    row = dict(zip(names, map(str.strip, cells), strict=True))
+    found = rows.read_plain(row)
+    if isinstance(found, Unused):
+        return found
+    return found._replace(cancelled=row.get("cancelled") in _TRUE, hedgeable=row.get("unhedgeable") not in _TRUE)
 
 
 _MS: Final = 1e-3

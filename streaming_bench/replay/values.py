@@ -103,7 +103,7 @@ def found_at(row: Mapping[str, object], path: str) -> object:
     """Return the value at a path of names with dots; None if there is none."""
     value: object = row
     for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+        value = value.get(name) if isinstance(value, dict) else None
     return value
 
 

@@ -1,7 +1,7 @@
-"""LiteLLM's logs and other JSON lines with a time to the first token, as logged requests. Pure.
+"""LiteLLM's logs, and other rows with a time to the first token, as logged requests. Pure.
 
 LiteLLM: its standard logging payload, bare or inside `standard_logging_object`. Other lines: one object a request,
-with a field of each row of `_FIELDS`, as proxies and instrumented clients of OpenAI-compatible APIs write them.
+with fields as proxies and instrumented clients of OpenAI-compatible APIs write them, or one line of a CSV file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,15 @@ from streaming_bench.replay.values import checked_ttft, found_at, text, time_s, 
 
 LITELLM_WRAPPERS: Final = ("standard_logging_object", "standard_logging_payload", "kwargs.standard_logging_object")
 _TIMED_CALLS: Final = ("completion", "text_completion", "responses", "anthropic_messages")
-_ARRIVED: Final = (
+ARRIVED: Final = (
     *("arrived_at", "arrival", "started_at", "start_time", "startTime", "request_time", "requested_at"),
     *("request.created_at", "timestamp", "time", "created_at", "created", "response.created"),
+    *("arrived", "arrival_s", "at_s", "start"),
 )
 _MODEL: Final = ("model", "request.model", "response.model", "body.model", "request.body.model")
 _TOKENS: Final = (
     *("usage.prompt_tokens", "usage.input_tokens", "response.usage.prompt_tokens", "response.usage.input_tokens"),
-    *("response.body.usage.prompt_tokens", "prompt_tokens", "input_tokens"),
+    *("response.body.usage.prompt_tokens", "prompt_tokens", "input_tokens", "tokens"),
 )
 _ANSWER_TOKENS: Final = (
     *("usage.completion_tokens", "usage.output_tokens", "response.usage.completion_tokens"),
@@ -28,9 +29,9 @@ _ANSWER_TOKENS: Final = (
 )
 _REPLICA: Final = (
     *("replica", "deployment", "upstream", "backend", "api_base", "base_url", "provider", "host", "url"),
-    "request.url",
+    *("request.url", "region"),
 )
-_TTFT: Final = {
+TTFT: Final = {
     "ttft_s": 1.0,
     "ttft_ms": 1e-3,
     "ttft": None,
@@ -90,7 +91,7 @@ def read_litellm(row: Mapping[str, object]) -> LoggedRequest | Unused:
 
 
 def read_plain(row: Mapping[str, object]) -> LoggedRequest | Unused:
-    """Read one line of another program.
+    """Read one row of another program; empty values count as missing.
 
     Raises:
         LineError: A field is missing or wrong.
@@ -99,11 +100,13 @@ def read_plain(row: Mapping[str, object]) -> LoggedRequest | Unused:
         return Unused("failed")
     if _first(row, _STREAM)[1] is False:
         return Unused("not streamed, so without a first token")
-    name, arrived = _first(row, _ARRIVED)
+    name, arrived = _first(row, ARRIVED)
     if arrived is None:
-        raise LineError(f"the line has no time of arrival; add one of the fields {', '.join(_ARRIVED[:5])}")
+        raise LineError(f"the line has no time of arrival; add one of the fields {', '.join(ARRIVED[:5])}")
     arrived_s = time_s(name, arrived)
     waited_s = _waited_s(row, arrived_s)
+    if waited_s is None:
+        return Unused("no first token")
     total, total_s = _first(row, tuple(_TOTAL))
     rest_s = 0.0 if total_s is None else max(0.0, ttft_s(total, total_s, _TOTAL[total]) - waited_s)
     return LoggedRequest(
@@ -117,12 +120,15 @@ def read_plain(row: Mapping[str, object]) -> LoggedRequest | Unused:
     )
 
 
-def _waited_s(row: Mapping[str, object], arrived_s: float) -> float:
-    name, value = _first(row, tuple(_TTFT))
+def _waited_s(row: Mapping[str, object], arrived_s: float) -> float | None:
+    """Return the TTFT; None for a row with an empty field for it."""
+    name, value = _first(row, tuple(TTFT))
     if value is not None:
-        return ttft_s(name, value, _TTFT[name])
+        return ttft_s(name, value, TTFT[name])
     name, value = _first(row, _FIRST_TOKEN_AT)
     if value is None:
+        if any(each in row for each in (*TTFT, *_FIRST_TOKEN_AT)):
+            return None
         raise LineError(
             "the line has no time to the first token; add the field ttft_ms, or log the time of the first streamed "
             "event that has text"
@@ -134,7 +140,7 @@ def _first(row: Mapping[str, object], paths: Sequence[str]) -> tuple[str, object
     """Return the first path with a value, and the value; None if no path has a value."""
     for path in paths:
         value = found_at(row, path)
-        if value not in (None, "") and not isinstance(value, (Mapping, list)):
+        if value not in (None, "") and not isinstance(value, dict | list):
             return path, value
     return paths[0], None
 
