@@ -12,7 +12,6 @@ from checkout import ROOT
 from gateway.version import VERSION
 
 SERVER_ONLY = (
-    "fastapi",
     "starlette",
     "numpy",
     "yaml",
