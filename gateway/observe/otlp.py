@@ -4,12 +4,15 @@ The SDK's own exporter is not used: it builds a message for each attribute of ea
 export. Most attributes repeat, so their messages are cached. Units: seconds, bytes.
 """
 
+import contextlib
+import http.client
 import os
+import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
@@ -17,13 +20,13 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2 as messages
 
 from gateway.config.tls import TlsFiles, tls_context
-from gateway.observe.bounded_post import BoundedPost, PostFailed
 from gateway.observe.span_queue import ExportFailed
 from gateway.observe.spans import Attribute, Span
 
 _TIMEOUT_S: Final = 5.0  # of a try, from the connect to the end of the answer
 _RETRY_S: Final = 1.0  # before the second and last try
 _RETRIED: Final = frozenset([429, 502, 503, 504])  # as OTLP has it
+_ANSWER_BYTES_MAX: Final = 65_536  # an answer to an export has some 100; http.client bounds its headers
 _NAME: Final = "ttft-gateway"
 _CACHED_MAX: Final = 4096  # attributes, of some 200 bytes each
 _UNSET: Final = messages.Status()
@@ -32,23 +35,27 @@ _REMOTE: Final = _LOCAL | messages.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 
 
 class OtlpExporter:
-    """Sends spans to a receiver (a `gateway.observe.span_queue.Exporter`).
+    """Sends spans to a receiver (a `gateway.observe.span_queue.Exporter`), over one connection that is reused.
 
     Args:
         url: URL of the receiver.
         headers: headers of each export.
         version: version of the gateway.
         instance: name of this process, unique in the service.
-        now_s: returns the time, from any thread.
     """
 
-    def __init__(
-        self, url: str, headers: Mapping[str, str], version: str, instance: str, now_s: Callable[[], float]
-    ) -> None:
-        self._url = url
-        sent = {"user-agent": f"{_NAME}/{version}", **headers, "content-type": "application/x-protobuf"}
+    def __init__(self, url: str, headers: Mapping[str, str], version: str, instance: str) -> None:
+        parts = urlsplit(url)
+        self._path = urlunsplit(("", "", parts.path, parts.query, ""))
+        self._headers = {"user-agent": f"{_NAME}/{version}", **headers, "content-type": "application/x-protobuf"}
         tls = tls_context(TlsFiles(os.environ.get("OTEL_EXPORTER_OTLP_CERTIFICATE")))
-        self._client = BoundedPost(sent, tls, _TIMEOUT_S, now_s)
+        host = parts.hostname or ""
+        self._connection = (
+            http.client.HTTPSConnection(host, parts.port, timeout=_TIMEOUT_S, context=tls)
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_S)
+        )
+        self._is_late = False
         own = {"service.name": _NAME, "service.version": version, "service.instance.id": instance}
         self._resource = Resource(attributes=[_repeated(*each) for each in {**own, **_named(os.environ)}.items()])
         self._scope = InstrumentationScope(name=_NAME, version=version)
@@ -75,17 +82,48 @@ class OtlpExporter:
         return body
 
     def close(self) -> None:
-        """End the connections, and a retry that waits."""
+        """End the connection, and a retry that waits."""
         self._closing.set()
-        self._client.close()
+        self._cut()
+        self._connection.close()
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:
-        """Send a body; return the fault, None for none, and True if a retry may help."""
+        """Send a body; return the fault, None for none, and True if a retry may help.
+
+        A timer ends the connection: the time limit of a socket is for each read, and a server that sends a byte a
+        second would hold the thread for ever.
+        """
+        self._is_late = False
+        timer = threading.Timer(_TIMEOUT_S, self._on_late)
+        timer.start()
         try:
-            status = self._client.post(self._url, body)
-        except PostFailed as error:
-            return str(error), error.is_retried
+            self._connection.request("POST", self._path, body, self._headers)
+            response = self._connection.getresponse()
+            size = len(response.read(_ANSWER_BYTES_MAX + 1))
+            if self._is_late:
+                raise TimeoutError
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            is_late = self._is_late or isinstance(error, TimeoutError)
+            return f"no whole answer within {_TIMEOUT_S:g} s" if is_late else str(error) or type(error).__name__, True
+        finally:
+            timer.cancel()
+        if not response.isclosed():  # more is left
+            self._connection.close()
+        if size > _ANSWER_BYTES_MAX:
+            return f"its answer is larger than {_ANSWER_BYTES_MAX} bytes", False
+        status = response.status
         return (None, False) if 200 <= status < 300 else (f"status {status}", status in _RETRIED)
+
+    def _on_late(self) -> None:
+        self._is_late = True
+        self._cut()
+
+    def _cut(self) -> None:
+        opened = self._connection.sock
+        if opened is not None:
+            with contextlib.suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
 
 
 def _message(span: Span) -> messages.Span:

@@ -67,7 +67,7 @@ class Tracing:
         """Return an exporter; called on its thread, because it reads files."""
         from gateway.observe.otlp import OtlpExporter
 
-        return OtlpExporter(receiver.url, receiver.headers, self._version, self._instance, self._loop.time)
+        return OtlpExporter(receiver.url, receiver.headers, self._version, self._instance)
 
     def _on_event(self, event: Event) -> None:
         """Queue the spans of a sampled request (a `gateway.events.Listener`)."""

@@ -31,7 +31,7 @@ _SPANS = [
 
 
 def _exporter() -> OtlpExporter:
-    return OtlpExporter("http://127.0.0.1:1/v1/traces", {}, "1.2", "host-1", lambda: 0.0)
+    return OtlpExporter("http://127.0.0.1:1/v1/traces", {}, "1.2", "host-1")
 
 
 def _in_sdk(span: Span) -> ReadableSpan:
