@@ -89,7 +89,7 @@ def test_all_requests_of_a_load_are_sent() -> None:
     """A load with a number of requests ends after these, which its streams share."""
     with backend(1) as back:
         target = ProxyProcess(back.ports[0], 0)
-        assert asyncio.run(send(StreamLoad(3, 2, requests=8), target.port, ("m0",))).requests == 8
+        assert asyncio.run(send(StreamLoad(3, 2, requests=8), target.port)).requests == 8
 
 
 def test_a_stepped_token_waits_for_the_one_before() -> None:
@@ -102,7 +102,7 @@ def test_a_stepped_token_waits_for_the_one_before() -> None:
             reads.append(1)
             back.step()
 
-        seen = asyncio.run(send(StreamLoad(1, 30, STEPPED), back.ports[0], ("m0",), on_token))
+        seen = asyncio.run(send(StreamLoad(1, 30, STEPPED), back.ports[0], on_token))
         assert (seen.requests, seen.tokens) == (1, 30)
         assert len(reads) in (29, 30)  # the end may come with the last token
 

@@ -17,7 +17,7 @@ from typing import Final
 from streaming_bench import arguments
 from streaming_bench.errors import BenchError
 from streaming_bench.report.grid import Grid, short
-from streaming_bench.research.overhead import growth, instructions, peers, proxies, standard
+from streaming_bench.research.overhead import instructions, peers, proxies, standard
 from streaming_bench.research.overhead.processes import Machine
 from streaming_bench.research.overhead.rows import CostRow
 
@@ -61,7 +61,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add, one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("--rounds", type=arguments.count, default=3, metavar="N", help="rounds, of which the median counts")
-    one("--growth", choices=sorted(growth.PARTS), nargs="*", help="measure the growth of the cost: all parts, or some")
     one("--instructions", action="store_true", help="count instructions: hardware counters, or else valgrind")
     one(
         "--peers",
@@ -93,14 +92,9 @@ def installed() -> dict[str, str | None]:
 
 def _rows(machine: Machine, args: argparse.Namespace, facts: Mapping[str, object]) -> Grid:
     """Measure the rows that the arguments select, and record them if asked."""
-    if args.instructions:
-        measuring = instructions.rows(machine, args.rounds)
-    elif args.growth is not None:
-        measuring = growth.rows(machine, args.growth or list(growth.PARTS), args.rounds)
-    else:
-        measuring = standard.rows(machine, args.rounds)
+    measured = instructions if args.instructions else standard
     rows: list[CostRow] = []
-    for row in measuring:
+    for row in measured.rows(machine, args.rounds):
         rows.append(row)
         print(f"measured: {row.name}", file=sys.stderr)
     _warn([row.foreign for row in rows])

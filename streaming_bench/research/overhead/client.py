@@ -6,10 +6,11 @@ body. Its own cost does not matter, because only the gateway's CPU time is measu
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
+MODEL: Final = "m0"  # the only one
 _MARK: Final = b'"content":"token'  # only in the events of tokens
 _END: Final = b"\r\n0\r\n\r\n"
 _FINE: Final = b"HTTP/1.1 200"
@@ -40,11 +41,11 @@ class StreamLoad:
     prompt_bytes: int = 200
     key: str = "none"
 
-    def request(self, model: str) -> bytes:
+    def request(self) -> bytes:
         """Return one request as bytes."""
         words = ("tell me more about it, please; " * (self.prompt_bytes // 31 + 1))[: self.prompt_bytes]
         messages = [{"role": "user", "content": words}]
-        fields = {"model": model, "max_tokens": self.tokens, "stream": True, "messages": messages}
+        fields = {"model": MODEL, "max_tokens": self.tokens, "stream": True, "messages": messages}
         body = json.dumps(fields).encode()
         head = f"host: 127.0.0.1\r\nauthorization: Bearer {self.key}\r\ncontent-length: {len(body)}"
         return b"POST /v1/chat/completions HTTP/1.1\r\n" + head.encode() + b"\r\n\r\n" + body
@@ -59,25 +60,23 @@ class LoadResult:
         errors: incomplete answers and failures.
         tokens: tokens of complete answers.
         ttfts_s: time from request to first token of each complete answer.
-        gaps_s: longest time between two reads of each complete answer.
     """
 
     requests: int = 0
     errors: int = 0
     tokens: int = 0
     ttfts_s: list[float] = field(default_factory=list)
-    gaps_s: list[float] = field(default_factory=list)
 
 
 class _LoadState:
     """State shared by all streams of a load."""
 
-    def __init__(self, load: StreamLoad, models: Sequence[str], on_token: Callable[[], None]) -> None:
+    def __init__(self, load: StreamLoad, on_token: Callable[[], None]) -> None:
         self.on_token = on_token
         self.loop = asyncio.get_running_loop()
         self.load = load
         self.seen = LoadResult()
-        self._requests = [load.request(model) for model in models]
+        self._request = load.request()
         self._sent = 0
         self._ends_s = self.loop.time() + load.length_s
         self._live = load.streams
@@ -88,7 +87,7 @@ class _LoadState:
         if self._sent >= max(self.load.streams, self.load.requests) and self.loop.time() >= self._ends_s:
             return None
         self._sent += 1
-        return self._requests[self._sent % len(self._requests)]
+        return self._request
 
     def ended(self) -> None:
         """Count the end of one stream."""
@@ -103,9 +102,8 @@ class _Stream(asyncio.Protocol):
     def __init__(self, client: _LoadState) -> None:
         self._client = client
         self._got = bytearray()
-        self._sent_s = self._read_s = 0.0
+        self._sent_s = 0.0
         self._ttft_s: float | None = None
-        self._gap_s = 0.0
         self._over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -114,13 +112,8 @@ class _Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._got += data
-        now_s = self._client.loop.time()
-        if self._ttft_s is None:
-            if _MARK in self._got:
-                self._ttft_s = now_s - self._sent_s
-        else:
-            self._gap_s = max(self._gap_s, now_s - self._read_s)
-        self._read_s = now_s
+        if self._ttft_s is None and _MARK in self._got:
+            self._ttft_s = self._client.loop.time() - self._sent_s
         if self._got.endswith(_END) or not self._got.startswith(_FINE):
             self._ended()
         elif _MARK in data:
@@ -137,7 +130,7 @@ class _Stream(asyncio.Protocol):
             self._stop()
             return
         self._got.clear()
-        self._ttft_s, self._gap_s = None, 0.0
+        self._ttft_s = None
         self._sent_s = self._client.loop.time()
         self._transport.write(request)
 
@@ -147,7 +140,6 @@ class _Stream(asyncio.Protocol):
             seen.requests += 1
             seen.tokens += tokens
             seen.ttfts_s.append(self._ttft_s)
-            seen.gaps_s.append(self._gap_s)
         else:
             seen.errors += 1
         self._ask()
@@ -158,14 +150,12 @@ class _Stream(asyncio.Protocol):
         self._client.ended()
 
 
-async def send(
-    load: StreamLoad, port: int, models: Sequence[str], on_token: Callable[[], None] = lambda: None
-) -> LoadResult:
-    """Send the load to the models in turn and wait for the answers; answers that take over a minute have failed.
+async def send(load: StreamLoad, port: int, on_token: Callable[[], None] = lambda: None) -> LoadResult:
+    """Send the load and wait for the answers; answers that take over a minute have failed.
 
     `on_token` is called after each read with tokens that does not end its answer.
     """
-    client = _LoadState(load, models, on_token)
+    client = _LoadState(load, on_token)
     left, step = load.streams, max(50, load.streams // _RAMP_STEPS)
     while left:
         count = min(step, left)

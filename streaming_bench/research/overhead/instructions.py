@@ -115,7 +115,7 @@ class CountingBench:
         on_token = self.back.step if load.gap_ms == STEPPED else lambda: None
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
-        seen = await send(load, target.port, target.models, on_token)
+        seen = await send(load, target.port, on_token)
         return seen, loop.time() - begin_s
 
 

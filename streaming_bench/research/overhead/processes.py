@@ -14,15 +14,16 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from streaming_bench.errors import BenchError
 from streaming_bench.processes import ROOT, end, read_line, start_gateway
 from streaming_bench.research.overhead.backend import STEP
+from streaming_bench.research.overhead.client import MODEL
 
-REPLICAS: Final = 3  # of a measured gateway, unless their number is measured
+REPLICAS: Final = 3  # of a measured gateway
 KEY: Final = "bench"  # the caller's, where keys are required
-_FILES: Final = 65_536  # 5,000 streams take 10,000 of a gateway
+_FILES: Final = 65_536  # 1,000 streams take 2,000 of a gateway
 
 
 class ProxyProcess(NamedTuple):
@@ -31,16 +32,12 @@ class ProxyProcess(NamedTuple):
     Attributes:
         port: port of its API.
         pid: id of its process.
-        admin_port: port of its admin address; 0 without an admin address.
         start_s: time from its start until it was ready.
-        models: names of its models.
     """
 
     port: int
     pid: int
-    admin_port: int = 0
     start_s: float = 0.0
-    models: Sequence[str] = ("m0",)
 
 
 class Machine:
@@ -161,19 +158,16 @@ def gateway(
     Raises:
         BenchError: The gateway did not start.
     """
-    names = [model["name"] for model in cast(list[dict[str, str]], config["models"])]
     variables = {"OMP_NUM_THREADS": "1", **({} if certificate is None else {"SSL_CERT_FILE": certificate})}
     variables |= environment or {}
     with start_gateway(config, environment=variables, wrapper=wrapper, folder=folder, on_start=machine.pin) as process:
-        yield ProxyProcess(process.port, process.pid, process.admin_port, process.start_s, names)
+        yield ProxyProcess(process.port, process.pid, process.start_s)
 
 
-def settings(
-    ports: Sequence[int], *, policy: str = "adaptive", models: int = 1, tls: bool = False
-) -> dict[str, object]:
-    """Return the configuration of a gateway for these ports; its models are m0, m1, and so on."""
+def settings(ports: Sequence[int], *, policy: str = "adaptive", tls: bool = False) -> dict[str, object]:
+    """Return the configuration of a gateway for these ports."""
     replicas = _replicas(ports, "https" if tls else "http")
-    return {"models": [{"name": f"m{n}", "replicas": replicas, "hedge": {"policy": policy}} for n in range(models)]}
+    return {"models": [{"name": MODEL, "replicas": replicas, "hedge": {"policy": policy}}]}
 
 
 def limited_settings(ports: Sequence[int]) -> dict[str, object]:
@@ -181,7 +175,7 @@ def limited_settings(ports: Sequence[int]) -> dict[str, object]:
     plenty = {"requests_per_min": 100_000_000, "tokens_per_min": 100_000_000_000}
     prices = {"prompt": 0.1, "completion": 0.4}
     return {
-        "models": [{"name": "m0", "replicas": _replicas(ports, "http", quota="fleet", prices=prices)}],
+        "models": [{"name": MODEL, "replicas": _replicas(ports, "http", quota="fleet", prices=prices)}],
         "keys": [{"name": "team", "key": KEY, **plenty}],
         "quotas": [{"name": "fleet", **plenty}],
     }

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from streaming_bench.errors import BenchError
 from streaming_bench.processes import end
+from streaming_bench.research.overhead.client import MODEL
 from streaming_bench.research.overhead.processes import Machine, ProxyProcess
 
 NGINX: Final[str] = "nginx"
@@ -122,7 +123,7 @@ def _litellm_config(route: Route) -> str:
     targets = [
         {"model": "openai/bench", "api_base": f"http://127.0.0.1:{port}/v1", "api_key": "none"} for port in route.ports
     ]
-    models = [{"model_name": "m0", "litellm_params": target} for target in targets]
+    models = [{"model_name": MODEL, "litellm_params": target} for target in targets]
     return json.dumps(
         {
             "model_list": models,

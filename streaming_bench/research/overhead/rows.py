@@ -102,7 +102,7 @@ async def _send(load: StreamLoad, target: ProxyProcess) -> tuple[LoadResult, flo
     """Send a load, and watch the target's memory."""
     peak_mb = 0.0
     async with asyncio.TaskGroup() as tasks:
-        sending = tasks.create_task(send(load, target.port, target.models))
+        sending = tasks.create_task(send(load, target.port))
         while not sending.done():
             await asyncio.wait([sending], timeout=_MEMORY_S)
             peak_mb = max(peak_mb, process_usage(target.pid).rss_mb)

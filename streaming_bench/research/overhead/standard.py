@@ -141,7 +141,7 @@ def first_answer_s(machine: Machine, back: Backend, folder: Path, environment: M
     """Start a gateway from a folder, send one request, and return the time from the start to the first token."""
     back.pace(0)
     with gateway(machine, settings(back.ports), environment=environment, folder=folder) as target:
-        seen = asyncio.run(send(_ONE, target.port, target.models))
+        seen = asyncio.run(send(_ONE, target.port))
     if seen.errors:
         raise BenchError("the first answer of a gateway failed; run `python -m gateway demo`")
     return target.start_s + seen.ttfts_s[0]
