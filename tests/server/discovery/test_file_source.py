@@ -81,7 +81,10 @@ def test_it_is_read_when_it_changes(tmp_path: Path) -> None:
         "a",
         "a",
         "ab",
-        "replicas.yaml:2:32: the file is not valid YAML: a quote, [ or { before this position is not closed; close it",
+        (
+            "replicas.yaml:2:32: the file is not valid YAML: a quote, [ or { before this position is not closed, "
+            "or a comma is missing; add it"
+        ),
         "replicas.yaml:1:1: found nothing, but a list of replicas is expected; write `- {name: a, base_url: ...}`",
         "",
         "replicas.yaml:1:1: found no list, but a list of replicas is expected; write `- {name: a, base_url: ...}`",
