@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ttft_gateway.apis.base import Headers, HttpClient, Request
 from ttft_gateway.apis.errors import UpstreamError
 
-FETCH_S_MAX = 5.0
+_FETCH_S_MAX = 5.0
 
 _BODY_BYTES_MAX = 256 * 1024
 
@@ -24,13 +24,13 @@ async def within(wait_s: float, event: asyncio.Event) -> bool:
     return True
 
 
-async def fetch(client: HttpClient, target: str, headers: Headers, wait_s: float = FETCH_S_MAX) -> bytes | None:
+async def fetch(client: HttpClient, target: str, headers: Headers) -> bytes | None:
     """Return the start of the body of a GET; None unless the status is 200 and the body is complete in time."""
     document = _Document()
     lines = b"".join(b"%s: %s\r\n" % header for header in headers)
     exchange = client.send(Request(b"GET %s HTTP/1.1\r\n%s\r\n" % (target.encode(), lines), b""), document)
     try:
-        complete = await within(wait_s, document.over)
+        complete = await within(_FETCH_S_MAX, document.over)
     finally:
         exchange.abort()
     return bytes(document.body) if complete and document.ok else None

@@ -259,18 +259,15 @@ class WorkerGroup:
                 self._on_ready(worker, Ready(None))
         return answers
 
-    async def read(
-        self, method: str, kind: type[_T], payload: object = None, workers: Iterable[Worker] | None = None
-    ) -> list[tuple[Worker, _T]]:
-        """Call a method of every worker that serves, or of these; return the answers of this kind in time."""
-        asked = await self.ask(method, payload, workers=workers)
-        answers = [(worker, self.decoded(worker, answer, kind)) for worker, answer in asked]
-        return [(worker, answer) for worker, answer in answers if answer is not None]
+    async def read(self, method: str, kind: type[_T], payload: object = None) -> list[_T]:
+        """Call a method of every worker that serves; return the answers of this kind in time."""
+        answers = [self.decoded(worker, answer, kind) for worker, answer in await self.ask(method, payload)]
+        return [answer for answer in answers if answer is not None]
 
     async def read_parts(
         self, method: str, kind: type[_T], payload: object = None, workers: Iterable[Worker] | None = None
     ) -> list[tuple[Worker, list[_T]]]:
-        """Do the same for answers in parts; return all parts of each answer."""
+        """Call a method of every worker that serves, or of these; return all parts of each answer in time."""
         asked = self.ready if workers is None else list(workers)
         asking = (worker.channel.ask_parts(method, payload, CALL_S_MAX) for worker in asked)
         found = []

@@ -6,7 +6,7 @@ The classes of gateway/observe/state.py have the units.
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from gateway.health.facts import Collected, ProcessFacts, WorkersState
 from gateway.health.history import ModelHistory
@@ -31,8 +31,6 @@ from gateway.workers.messages import Describe, WorkerScrape
 from gateway.workers.parts import joined_facts, joined_scrape
 
 _SLICE_POOLS: Final = 32  # that are merged in one iteration of the event loop, about 1 ms
-
-_T = TypeVar("_T")
 
 
 class GroupView:
@@ -129,7 +127,7 @@ class GroupView:
         )
 
     async def admission(self) -> AdmissionState:
-        return merged_admission(await self._read("admission", AdmissionState))
+        return merged_admission(await self._group.read("admission", AdmissionState))
 
     async def usage(self, key: str | None, model: str | None) -> UsageReport:
         await self._group.read_counts()
@@ -140,18 +138,18 @@ class GroupView:
         return table.report(key, model)
 
     async def proof(self, hours: int | None) -> Mapping[str, Tally]:
-        tallies = await self._read("proof", dict[str, Tally], hours)
+        tallies = await self._group.read("proof", dict[str, Tally], hours)
         return merged_tallies(tallies if hours else [*tallies, self._group.dead_proof])
 
     async def share(self) -> ShareState | None:
-        return merged_share(await self._read("share", ShareState))
+        return merged_share(await self._group.read("share", ShareState))
 
     async def blocks(self, begin: str) -> list[Block]:
-        return merged(await self._read("blocks", list[Block], begin))
+        return merged(await self._group.read("blocks", list[Block], begin))
 
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         asked = Describe(model, list(quantiles))
-        answers = await self._read("describe", list[dict[str, Any]], asked)
+        answers = await self._group.read("describe", list[dict[str, Any]], asked)
         described = merged_description([each for answer in answers for each in answer])
         if described is None:
             return None
@@ -160,9 +158,6 @@ class GroupView:
 
     def serves(self, model: str) -> bool:
         return model in self._models()
-
-    async def _read(self, method: str, kind: type[_T], payload: object = None) -> list[_T]:
-        return [answer for _, answer in await self._group.read(method, kind, payload)]
 
     def _worker_values(self) -> Iterable[ProcessValue]:
         ready = sorted(self._group.ready, key=lambda worker: worker.number)

@@ -115,7 +115,7 @@ def extra_load(run: Run) -> Estimate:
     return Estimate(value, value + counted.low - counted.value, value + counted.high - counted.value)
 
 
-def compare_runs(above: Run, below: Run, key: str, share: float | None, seed: int = 0) -> Estimate:
+def compare_runs(above: Run, below: Run, key: str, share: float | None) -> Estimate:
     """Return the ratio of a wait between two runs.
 
     Args:
@@ -124,7 +124,7 @@ def compare_runs(above: Run, below: Run, key: str, share: float | None, seed: in
         share: quantile; None for the mean.
     """
     one, other = _blocks(above, key, share), _blocks(below, key, share)
-    return ratio(one, other, seed, paired=len(one.blocks) == len(other.blocks))
+    return ratio(one, other, 0, paired=len(one.blocks) == len(other.blocks))
 
 
 def _blocks(run: Run, key: str, share: float | None) -> Blocks:

@@ -32,12 +32,10 @@ class FleetPlan:
     Attributes:
         gateways: number of gateways.
         share_s: time between two exchanges of what they share; None if they share nothing.
-        delay_s: time after which the engine's answers arrive.
     """
 
     gateways: int = 1
     share_s: float | None = None
-    delay_s: float = _DELAY_S
 
 
 class Gateway:
@@ -129,22 +127,21 @@ class Gateways:
     def _sync(self, loop: asyncio.AbstractEventLoop, fleet: FleetPlan, hub: ShareHub, name: str) -> Sync | None:
         if fleet.share_s is None:
             return None
-        engine = _HubEngine(loop, hub, name, fleet.delay_s)
+        engine = _HubEngine(loop, hub, name)
         return Sync(engine, loop.time, loop.call_later, self._rng.random, 60, fleet.share_s)
 
 
 class _HubEngine:
     """The engine in the process, for one gateway."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, hub: ShareHub, name: str, delay_s: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, hub: ShareHub, name: str) -> None:
         self._loop = loop
         self._hub = hub
         self._name = name
-        self._delay_s = delay_s
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
         reply = self._hub.answer(self._loop.time(), self._name, asks)
-        self._loop.call_later(self._delay_s, answered, reply)
+        self._loop.call_later(_DELAY_S, answered, reply)
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
