@@ -14,7 +14,7 @@ server = shared_fixtures.server
 
 @pytest.mark.parametrize(
     ("crowd", "batch_bytes_max", "batches_per_s_max"),
-    [(Crowd(3, 3, 3, "idle"), 400, 4.2), (Crowd(3, 3, 3, "busy"), 740, 10.2)],
+    [(Crowd(3, 3, 3, "idle"), 400, 4.5), (Crowd(3, 3, 3, "busy"), 740, 20.2)],
     ids=str,
 )
 def test_a_batch_has_what_has_changed(

@@ -55,13 +55,13 @@ class Part:
         self.got += answers
 
 
-def run(engine: Scripted, lasts_s: float, part: Part | None = None) -> list[float]:
+def run(engine: Scripted, lasts_s: float, *parts: Part) -> list[float]:
     """Exchange for a while; return the times of the batches."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         sync = Sync(engine, loop.time, loop.call_later, lambda: 0.5, BATCH_EXCHANGES)
-        sync.exchanges = [part or Part()]
+        sync.exchanges = parts or [Part()]
         sync.start()
         await asyncio.sleep(lasts_s)
         sync.stop()
@@ -72,11 +72,12 @@ def run(engine: Scripted, lasts_s: float, part: Part | None = None) -> list[floa
     return [at_s for at_s, *_ in engine.batches]
 
 
-def test_ten_times_a_second() -> None:
+@pytest.mark.parametrize(("parts", "batches"), [(1, 21), (30, 14), (50, 11)])
+def test_twenty_times_a_second_with_few_pools(parts: int, batches: int) -> None:
     """Each period has one batch, and each answer reaches its part; nothing is asked after the end."""
-    part = Part()
-    assert len(run(Scripted(), 1.05, part)) == 11
-    assert len(part.got) == 11
+    each = [Part() for _ in range(parts)]
+    assert len(run(Scripted(), 1.02, *each)) == batches
+    assert {len(part.got) for part in each} == {batches}
 
 
 @pytest.mark.parametrize(
