@@ -129,7 +129,9 @@ class MessageAssembler:
                 raise ProtocolError(f"the upstream's answer has over {ITEMS_MAX} blocks")
             self._pieces.pop(index, None)
             self._blocks[index] = dict(dict_or_empty(event.get("content_block")))
-        elif kind == "content_block_delta" and index in self._blocks:
+        elif kind == "content_block_delta":
+            if index not in self._blocks:
+                raise ProtocolError("the upstream sent a piece of a content block that it had not begun")
             self._delta(index, dict_or_empty(event.get("delta")))
         elif kind == "message_delta":
             self._message |= dict_or_empty(event.get("delta"))

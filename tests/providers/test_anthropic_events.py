@@ -11,7 +11,7 @@ from anthropic_calls import PING, end, event, messages_call, start, text, thinki
 from providers.anthropic.protocol import AnthropicMessages
 from ttft_gateway.apis.base import Frame, FrameKind, Usage
 from ttft_gateway.apis.error_reasons import is_refusal, is_too_long
-from ttft_gateway.apis.errors import BadStatus
+from ttft_gateway.apis.errors import BadStatus, ProtocolError
 from ttft_gateway.apis.sse import Splitter
 
 CALL = messages_call(stream=True)
@@ -154,6 +154,14 @@ def test_what_makes_no_message(events: list[bytes]) -> None:
         assembler.add(each)
     with pytest.raises(ValueError, match=r"no message|not JSON"):
         assembler.body()
+
+
+def test_a_piece_of_a_block_that_has_not_begun_makes_no_message() -> None:
+    """Without its block the text would be missing in a message that looks whole."""
+    assembler = AnthropicMessages().assembler(CALL)
+    assembler.add(start())
+    with pytest.raises(ProtocolError, match="had not begun"):
+        assembler.add(delta("text_delta", text="Hello"))
 
 
 def test_citations_are_gathered() -> None:
