@@ -1,6 +1,7 @@
 """Translates the events of the Responses API to the chunks of a chat completion.
 
-Deltas become chunks; a text that an upstream sends only in a done event becomes one chunk. The terminal event becomes
+Deltas become chunks; a text that an upstream sends only in a done event, or an output that it sends only in the
+terminal event, becomes chunks, too. The terminal event becomes
 the finish_reason, the token counts and `[DONE]`. Pure.
 """
 
@@ -9,7 +10,7 @@ from typing import Final
 
 from ttft_gateway.apis.json_fields import dict_or_empty
 from ttft_gateway.apis.openai.events import DONE_EVENT
-from ttft_gateway.apis.responses.writer import CALL_FIELDS
+from ttft_gateway.apis.responses.writer import CALL_FIELDS, events_of_answer
 from ttft_gateway.apis.sse import data_of, object_in
 from ttft_gateway.apis.tolerant_json import as_key, dumps
 
@@ -62,6 +63,8 @@ class ChatChunksFromResponses:
             yield from self._arguments(stem, last, event)
         elif kind == "response.output_item.added":
             yield from self._begin_call(event)
+        elif kind == "response.output_item.done":
+            yield from self._end_call(event)
         elif kind in ("response.completed", "response.incomplete"):
             yield from self._end(dict_or_empty(event.get("response")))
 
@@ -104,7 +107,18 @@ class ChatChunksFromResponses:
         if number is not None and isinstance(more, str) and more:
             yield self._chunk({"tool_calls": [{"index": number, kind: {field: more}}]})
 
+    def _end_call(self, event: Fields) -> Iterator[bytes]:
+        item = dict_or_empty(event.get("item"))
+        field, name = CALL_FIELDS.get(str(item.get("type")), ("", ""))
+        if field:
+            if as_key(event.get("output_index")) not in self._calls:
+                yield from self._begin_call(event)
+            yield from self._arguments(f"response.{name}", "done", {**event, field: item.get(field)})
+
     def _end(self, answer: Fields) -> Iterator[bytes]:
+        if not self._started:
+            for each in events_of_answer(answer, ends=False):
+                yield self.read(each)
         self._ended = True
         reason = _REASONS.get(str(dict_or_empty(answer.get("incomplete_details")).get("reason")))
         yield self._chunk({}, finish=reason or ("tool_calls" if self._calls else "stop"))

@@ -280,3 +280,29 @@ def test_done_events_without_deltas() -> None:
     assert deltas[1] == {"content": "so"}
     assert deltas[3] == {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}
     assert frames[0].kind is FrameKind.CONTENT
+
+
+def test_an_output_that_comes_only_at_the_end() -> None:
+    """Calls in finished items alone, and an output in the last event alone, are content and become chunks."""
+    writer = EventWriter()
+    whole, _ = chunks_of(*events_of_answer(ANSWER))
+    chunks, frames = chunks_of(
+        writer.lifecycle("created", {**ANSWER, "output": []}), writer.lifecycle("completed", ANSWER)
+    )
+    assert (chunks, frames[-1].kind, frames[-1].usage) == (whole, FrameKind.CONTENT, Usage(3, 2, 1))
+    _, frames = chunks_of(writer.lifecycle("completed", {**ANSWER, "output": []}))
+    assert frames[-1].kind is FrameKind.FINISH
+    items = [
+        writer.event("response.output_item.done", output_index=index, item=item)
+        for index, item in enumerate(ANSWER["output"])
+        if item["type"] != "message"
+    ]
+    chunks, frames = chunks_of(*items, writer.lifecycle("completed", ANSWER))
+    calls = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
+    assert [call.get("function", call.get("custom")) for call in calls] == [
+        {"name": "f", "arguments": ""},
+        {"arguments": "{}"},
+        {"name": "g", "input": ""},
+        {"input": "ls"},
+    ]
+    assert frames[0].kind is FrameKind.CONTENT

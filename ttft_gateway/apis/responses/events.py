@@ -1,9 +1,9 @@
 """Classifies the events of OpenAI's Responses API.
 
-Content is a `*.delta` with a non-empty delta; a `*.done`, an image or a finished item counts if no delta came before
-it, for servers that send those alone. A new output item is a sign of work. The stream ends with one of three events
-that carry the whole response: completed, incomplete or failed (or cancelled), and only the first two complete an
-answer. The API has no `[DONE]`.
+Content is a `*.delta` with a non-empty delta; a `*.done`, an image, a finished item, or the output in the last event
+counts if no delta came before it, for servers that send those alone. A new output item is a sign of work. The stream
+ends with one of three events that carry the whole response: completed, incomplete or failed (or cancelled), and only
+the first two complete an answer. The API has no `[DONE]`.
 
 Units: bytes, tokens.
 """
@@ -146,10 +146,13 @@ class ResponsesReader:
             return Frame(FrameKind.ERROR, raw, None, failed)
         self.complete = True
         filtered = reason_of(answer) == "content_filter"
+        kinds = () if self._content_seen else {self.read(each).kind for each in events_of_answer(answer, ends=False)}
         usage = usage_of(answer.get("usage"), answer.get("service_tier"))
         if usage is not None and usage.reasoning_tokens and not self._reasoning_seen:
             usage = msgspec.structs.replace(usage, hidden_reasoning=True)
-        return Frame(FrameKind.REFUSAL if filtered else FrameKind.FINISH, raw, usage)
+        if filtered or FrameKind.REFUSAL in kinds:
+            return Frame(FrameKind.REFUSAL, raw, usage)
+        return Frame(_CONTENT if _CONTENT in kinds else FrameKind.FINISH, raw, usage)
 
 
 def _phase(event: _Event) -> Phase | None:

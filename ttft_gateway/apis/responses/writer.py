@@ -29,8 +29,8 @@ class EventWriter:
         return self.event(f"response.{kind}", response=answer)
 
 
-def events_of_answer(answer: Mapping[str, object]) -> Iterator[bytes]:
-    """Write the events of a stream that ends with this response object; an unfinished one has no last event."""
+def events_of_answer(answer: Mapping[str, object], *, ends: bool = True) -> Iterator[bytes]:
+    """Write the events of a stream with this response object; `ends`: with the last event, if it is finished."""
     writer = EventWriter()
     started = {**answer, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     yield writer.lifecycle("created", started)
@@ -39,7 +39,7 @@ def events_of_answer(answer: Mapping[str, object]) -> Iterator[bytes]:
     for index, item in enumerate(output if isinstance(output, list) else ()):
         if isinstance(item, dict):
             yield from _events_of_item(writer, item, index)
-    if answer.get("status") in FINISHED:
+    if ends and answer.get("status") in FINISHED:
         yield writer.lifecycle(str(answer["status"]), answer)
 
 
