@@ -19,12 +19,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, NamedTuple, Protocol, TypeVar
 
 import msgspec
+from fastapi import Depends, FastAPI, Request, Response, params
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
@@ -75,8 +73,6 @@ AppStatus.enable_automatic_graceful_drain = False
 _encode = msgspec.json.Encoder().encode
 
 _T = TypeVar("_T")
-Answer = Callable[[Request], Awaitable[Response]]
-"""Answers a request of a route."""
 
 
 class _Unprocessable(BadRequest):
@@ -223,60 +219,38 @@ class Admin:
         self._page = Page()
         self._feed = Feed() if feed is None else feed
         self.on_event = self._feed.on_event
-        route = self._route
-        app = self.app = Starlette(
-            routes=[
-                Route("/healthz", _healthz),
-                Route("/metrics", self._metrics),
-                route("/admin/models", self._models),
-                route("/admin/models/{name:path}", self._model, "q"),
-                route("/admin/health", self._health),
-                route("/admin/history/{name:path}", self._history),
-                route("/admin/usage", self._usage, "key", "model"),
-                route("/admin/proof", self._proof, "model", "hours"),
-                route("/admin/admission", self._admission_route),
-                route("/admin/hedging", self._hedging),
-                route("/admin/hedging", self._switch, method="POST"),
-                route("/admin/replicas", self._replicas),
-                route("/admin/replicas", self._take, method="POST"),
-                route("/admin/blocks", self._blocks, method="POST"),
-                route("/admin/reload", self._reload_route, method="POST"),
-                route("/admin/events", self._events),
-                route("/admin/workers", self._workers),
-                route("/admin/share", self._share),
-                *(Route(path, self._page_of(name)) for path, name in LIVE.items()),
-            ]
-        )
-        app.router.redirect_slashes = False
+        app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+        app.add_api_route("/healthz", _healthz, methods=["GET", "HEAD"])
+        guarded = [Depends(self._check_key)]
+        app.add_api_route(
+            "/metrics", self._metrics, methods=["GET", "HEAD"], dependencies=guarded
+        )  # scrapers may add any query parameters; `all=1` is the gateway's own
+        plain, quantiles, used = ([*guarded, _only_parameters(*names)] for names in ((), ("q",), ("key", "model")))
+        app.add_api_route("/admin/models", self._models, dependencies=plain)
+        app.add_api_route("/admin/models/{name:path}", self._model, dependencies=quantiles)
+        app.add_api_route("/admin/health", self._health, dependencies=plain)
+        app.add_api_route("/admin/history/{name:path}", self._history, dependencies=plain)
+        app.add_api_route("/admin/usage", self._usage, dependencies=used)
+        app.add_api_route("/admin/proof", self._proof, dependencies=[*guarded, _only_parameters("model", "hours")])
+        app.add_api_route("/admin/admission", self._admission_route, dependencies=plain)
+        app.add_api_route("/admin/hedging", self._hedging, dependencies=plain)
+        app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=plain)
+        app.add_api_route("/admin/replicas", self._replicas, dependencies=plain)
+        app.add_api_route("/admin/replicas", self._take, methods=["POST"], dependencies=plain)
+        app.add_api_route("/admin/blocks", self._blocks, methods=["POST"], dependencies=plain)
+        app.add_api_route("/admin/reload", self._reload_route, methods=["POST"], dependencies=plain)
+        app.add_api_route("/admin/events", self._events, dependencies=plain)
+        app.add_api_route("/admin/workers", self._workers, dependencies=plain)
+        app.add_api_route("/admin/share", self._share, dependencies=plain)
+        for path, name in LIVE.items():
+            app.add_api_route(path, _page(name), methods=["GET", "HEAD"], dependencies=[Depends(self._check_host)])
         _answer_errors(app)
 
     def close(self) -> None:
         """End all feeds; must be called first when the gateway stops."""
         self._feed.close()
 
-    def _route(self, path: str, answer: Answer, *known: str, method: str = "GET") -> Route:
-        """Return a route with access control, and with these query parameters only."""
-
-        async def guarded(request: Request) -> Response:
-            self._check_key(request)
-            _check_parameters(request, known)
-            if method == "POST":
-                _check_origin(request)
-            return await answer(request)
-
-        route = Route(path, guarded)
-        route.methods = {method}  # without HEAD, which would wait for the end of the feed
-        return route
-
-    def _page_of(self, name: str) -> Answer:
-        async def file(request: Request) -> Response:
-            self._check_host(request)
-            kind, content = await run_in_threadpool(page, name)  # the first time it reads the file
-            return Response(content, headers={**HEADERS, "content-type": kind})
-
-        return file
-
-    def _check_host(self, request: Request) -> None:
+    async def _check_host(self, request: Request) -> None:
         """Admit a request of the live page: its files contain no state, so they need no key."""
         settings = self._settings()
         if settings.admin_key is None:
@@ -284,10 +258,10 @@ class Admin:
                 self._hosts, self._hosts_of = HostCheck(settings.own_hosts), settings
             self._hosts.check(request.scope["headers"])
 
-    def _check_key(self, request: Request) -> None:
+    async def _check_key(self, request: Request) -> None:
         key = self._settings().admin_key
         if key is None:
-            self._check_host(request)
+            await self._check_host(request)
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         expected = key.get_secret_value().encode()
@@ -295,8 +269,6 @@ class Admin:
             raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
 
     async def _metrics(self, request: Request) -> Response:
-        """Answer a scraper, which may add any query parameters; `all=1` is the gateway's own."""
-        self._check_key(request)
         scrape = whole = await self._view.scrape()
         if request.query_params.get("all") != "1":
             scrape = await self._page.bounded(whole)
@@ -304,36 +276,32 @@ class Admin:
             await whole.discard()
         return StreamingResponse(parts(scrape), media_type=CONTENT_TYPE)
 
-    async def _models(self, _request: Request) -> Response:
+    async def _models(self) -> Response:
         models: dict[str, list[PoolState]] = {}
         for pool in await self._view.pools():
             models.setdefault(pool.model, []).append(pool)
         return _json({"models": [_model_state(model, pools) for model, pools in models.items()]})
 
-    async def _model(self, request: Request) -> Response:
-        name = request.path_params["name"]
+    async def _model(self, name: str, request: Request) -> Response:
         described = await self._view.describe(name, _quantiles(request.query_params.getlist("q")))
         if described is None:
             raise _unknown(name)
         return _json(described)
 
-    async def _health(self, _request: Request) -> Response:
+    async def _health(self) -> Response:
         return _json(await self._view.health())
 
-    async def _history(self, request: Request) -> Response:
-        name = request.path_params["name"]
+    async def _history(self, name: str) -> Response:
         if not self._view.serves(name):
             raise _unknown(name)
         return _json(await self._view.history(name))
 
-    async def _usage(self, request: Request) -> Response:
-        key, model = map(request.query_params.get, ("key", "model"))
+    async def _usage(self, key: str | None = None, model: str | None = None) -> Response:
         if model is not None and not self._view.serves(model):
             raise _unknown(model)
         return _json(await self._view.usage(key, model))
 
-    async def _proof(self, request: Request) -> Response:
-        model, hours = map(request.query_params.get, ("model", "hours"))
+    async def _proof(self, model: str | None = None, hours: str | None = None) -> Response:
         if model is not None and not self._view.serves(model):
             raise _unknown(model)
         if hours is not None and not (re.fullmatch("[0-9]{1,9}", hours) and 1 <= int(hours) <= _HOURS_MAX):
@@ -342,10 +310,10 @@ class Admin:
         tallies = await self._view.proof(None if hours is None else int(hours))
         return _json(proof_document({name: tally for name, tally in tallies.items() if model in (None, name)}))
 
-    async def _admission_route(self, _request: Request) -> Response:
+    async def _admission_route(self) -> Response:
         return _json(await self._view.admission())
 
-    async def _hedging(self, _request: Request) -> Response:
+    async def _hedging(self) -> Response:
         return await self._switches(None)
 
     async def _switches(self, reach: Reach | None) -> Response:
@@ -355,12 +323,13 @@ class Admin:
         return _json({"on": all(models.values()), "models": models, **_reached(reach)})
 
     async def _switch(self, request: Request) -> Response:
+        _check_origin(request)
         switch = _decode(await _read_body(request, _SWITCH_SHAPE), _SwitchRequest, _SWITCH_SHAPE)
         if switch.model is not None and not self._view.serves(switch.model):
             raise _unknown(switch.model)
         return await self._switches(await self._controls.switch_hedging(switch.model, on=switch.on))
 
-    async def _replicas(self, _request: Request) -> Response:
+    async def _replicas(self) -> Response:
         return await self._every_replica(None)
 
     async def _every_replica(self, reach: Reach | None) -> Response:
@@ -373,28 +342,31 @@ class Admin:
         return _json({"models": models, **_reached(reach)})
 
     async def _take(self, request: Request) -> Response:
+        _check_origin(request)
         asked = _decode(await _read_body(request, _REPLICA_SHAPE), _ReplicaRequest, _REPLICA_SHAPE)
         if asked.model is not None and not self._view.serves(asked.model):
             raise _unknown(asked.model)
         return await self._every_replica(await self._controls.switch_replica(asked.replica, asked.model, out=asked.out))
 
     async def _blocks(self, request: Request) -> Response:
+        _check_origin(request)
         asked = _decode(await _read_body(request, _BLOCK_SHAPE), _BlockRequest, _BLOCK_SHAPE)
         return _json({"blocks": reports(await self._view.blocks(asked.block))})
 
-    async def _reload_route(self, _request: Request) -> Response:
+    async def _reload_route(self, request: Request) -> Response:
+        _check_origin(request)
         done = await self._controls.reload()
         return _json({"models": done.models, "replicas": {"kept": done.kept, "new": done.new, "rekeyed": done.rekeyed}})
 
-    async def _workers(self, _request: Request) -> Response:
+    async def _workers(self) -> Response:
         workers = self._controls.workers
         return _json({"workers": []} if workers is None else workers())
 
-    async def _share(self, _request: Request) -> Response:
+    async def _share(self) -> Response:
         shared = await self._view.share()
         return _json({"engine": None} if shared is None else shared)
 
-    async def _events(self, _request: Request) -> Response:
+    async def _events(self) -> Response:
         subscription = self._feed.join()
         if subscription is None:
             raise _TooManySubscribers("the event feed has its maximum number of subscribers; close one first")
@@ -427,17 +399,21 @@ def _reached(reach: Reach | None) -> dict[str, int]:
     return {} if reach is None else reach._asdict()
 
 
-async def _healthz(_request: Request) -> Response:
+async def _healthz() -> Response:
     return _json({"status": "ok"})
 
 
-def _check_parameters(request: Request, known: Sequence[str]) -> None:
+def _only_parameters(*known: str) -> params.Depends:
     """Reject other query parameters: ignoring a misspelt one would answer a different question."""
-    unknown = [name for name in request.query_params if name not in known]
-    if unknown:
-        supported = " and ".join(known) if known else "none"
-        message = f"unknown query parameter {unknown[0][:80]!r}; this route takes {supported}"
-        raise BadRequest(message, param=unknown[0][:80], code="invalid_value")
+
+    async def check(request: Request) -> None:
+        unknown = [name for name in request.query_params if name not in known]
+        if unknown:
+            supported = " and ".join(known) if known else "none"
+            message = f"unknown query parameter {unknown[0][:80]!r}; this route takes {supported}"
+            raise BadRequest(message, param=unknown[0][:80], code="invalid_value")
+
+    return params.Depends(check)
 
 
 def _check_origin(request: Request) -> None:
@@ -502,7 +478,15 @@ def _json(content: object) -> Response:
     return Response(_encode(content), media_type="application/json")
 
 
-def _answer_errors(app: Starlette) -> None:
+def _page(name: str) -> Callable[[], Response]:
+    def file() -> Response:  # not async, hence on a thread: the first time it reads the file
+        kind, content = page(name)
+        return Response(content, headers={**HEADERS, "content-type": kind})
+
+    return file
+
+
+def _answer_errors(app: FastAPI) -> None:
     """Give every error its OpenAI body: the gateway's own errors, the framework's 404 and 405, and bugs."""
 
     async def on_http_exception(request: Request, error: Exception) -> Response:
@@ -520,7 +504,7 @@ def _answer_errors(app: Starlette) -> None:
     app.add_exception_handler(Exception, _on_bug)
 
 
-def _methods(app: Starlette, request: Request) -> set[str]:
+def _methods(app: FastAPI, request: Request) -> set[str]:
     """Return the methods of all routes with this path; the framework's `Allow` has only the methods of the first."""
     matching = (
         route for route in app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE

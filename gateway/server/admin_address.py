@@ -1,6 +1,6 @@
 """The admin address: listens from the start, and serves its application with uvicorn from the first connection on.
 
-Starlette and uvicorn are imported on a thread then, so that a start does not wait for them; the connection waits in the
+FastAPI and uvicorn are imported on a thread then, so that a start does not wait for them; the connection waits in the
 queue of the system. Part of the composition root, for a process alone and for a supervisor. Units: seconds.
 """
 

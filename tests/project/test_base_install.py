@@ -12,6 +12,7 @@ from checkout import ROOT
 from gateway.version import VERSION
 
 SERVER_ONLY = (
+    "fastapi",
     "starlette",
     "numpy",
     "yaml",

@@ -14,7 +14,7 @@ from spawned import Gateway, spawn, stream
 
 _LATER = (
     "email.parser",  # reading the metadata of a distribution imports it
-    *("anyio", "h11", "h2", "httpcore", "httpx", "prometheus_client", "redis", "sse_starlette", "starlette"),
+    *("anyio", "fastapi", "h11", "h2", "httpcore", "httpx", "prometheus_client", "redis", "sse_starlette", "starlette"),
     *("uvicorn", "gateway.server.admin", "gateway.server.admin_server", "gateway.cli.demo"),
     *("gateway.workers.supervisor", "gateway.workers.top", "gateway.workers.worker", "gateway.simulated"),
 )

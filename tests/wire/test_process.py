@@ -134,7 +134,7 @@ def test_light_commands_load_no_framework() -> None:
     """`version` loads nothing heavy, `check-config` no server and no numpy."""
     program = (
         "import sys; from gateway.__main__ import main; main(sys.argv[1:]); "
-        "print([name for name in ('numpy', 'starlette', 'prometheus_client') if name in sys.modules])"
+        "print([name for name in ('numpy', 'fastapi', 'prometheus_client') if name in sys.modules])"
     )
 
     async def main() -> None:
