@@ -6,6 +6,7 @@ no timer; the race executes the plan.
 
     untried sibling  ->  same replica again  ->  untried one of a fallback  ->  any untried replica  ->  second round
     (before all: the same replica, if it rejected the request mode)
+    (a sibling that only lost the race to the attempt that failed counts as untried, after the others)
                          (without siblings: one quick retry; a short Retry-After is waited out)
 
 The second round is for a fault that all replicas share for a moment, such as a restart of the proxy before them. Every
@@ -191,6 +192,9 @@ class RetryPlan:
                 fallbacks = pools[self._index + 1 :] if self._once(RetryHint.FALLBACK) else ()
                 return self._first_usable(pick, fallbacks, fallbacks, tried) or GiveUp()
         replica = pick(pools[self._index], tried, ignore_breakers=False)
+        if replica is None and any(attempt.outcome is Outcome.LOST for attempt in attempts):
+            at_fault = [attempt.replica for attempt in attempts if attempt.outcome is not Outcome.LOST]
+            replica = pick(pools[self._index], at_fault, ignore_breakers=False)
         if replica is not None:
             return SendTo(pools[self._index], replica)
         step: WaitUntil | SendTo | None = self._wait_for_lease(tried, now_s)

@@ -1,5 +1,7 @@
 """The order and the bounds of tries: siblings, the same replica again, fallbacks; in virtual time, through the race."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from defaults import default_hedging, default_timeouts
@@ -42,6 +44,15 @@ def test_a_sibling_comes_before_a_retry_and_before_any_wait() -> None:
         told = run_race(Scripted(failure), Scripted(GOOD), fallbacks=[Scripted(GOOD)], hedge=OFF)
         assert told.report.winner == "b"
         assert told.report.ttft_s == pytest.approx(0.06, abs=0.001)
+
+
+@pytest.mark.parametrize(("others", "attempts"), [((), "aba"), ((GOOD,), "abc")], ids=["two replicas", "three"])
+def test_a_replica_that_lost_the_race_is_asked_again(others: Sequence[list[Step]], attempts: str) -> None:
+    """If the winner breaks, the loser's replica is not at fault: hedging takes no replica from the retries."""
+    late, broken = answer(20.0), [*answer(0.01)[:3], (0.02, ConnectionCut("cut"))]
+    told = run_race(Scripted(late, GOOD), Scripted(broken), *map(Scripted, others), streaming=False)
+    assert "".join(attempt.replica for attempt in told.report.attempts) == attempts
+    assert told.client.finished
 
 
 def test_a_short_retry_after_is_waited_out_before_a_fallback() -> None:
