@@ -65,13 +65,27 @@ def test_one_first_content_clears_it() -> None:
     assert not waits.is_suspect(100.0)
 
 
-def test_after_an_answer_it_takes_three_new_ones() -> None:
-    """Attempts that become late after the last first content count, also if they were sent before it."""
+def test_an_attempt_that_a_later_one_overtook_shows_nothing() -> None:
+    """The answer to an attempt removes those that were sent before it, and no others: the replica goes on."""
     waits = three_waiting()
-    waits.sent(3, 0.5, 0.9)
-    waits.first_content(3, 1.0)
-    assert not waits.is_suspect(1.4)
-    assert waits.is_suspect(1.8)
+    waits.sent(3, 0.5, 0.3)
+    waits.first_content(2, 0.4)
+    assert waits.overdue_s(0.7) == 0.0  # attempts 0 and 1 are stragglers
+    assert waits.overdue_s(1.0) == pytest.approx(0.2)  # attempt 3 is not
+    waits.given_up(0, 2.0)
+    waits.given_up(1, 2.0)
+    assert not waits.is_suspect(100.0)
+
+
+def test_after_an_answer_it_takes_three_later_ones() -> None:
+    """Late attempts make it suspect again if they were sent with the answered one or after it."""
+    waits = three_waiting()
+    waits.sent(3, 0.5, 0.2)
+    waits.sent(4, 0.5, 0.9)
+    waits.first_content(2, 1.0)
+    waits.sent(5, 0.5, 1.1)
+    assert not waits.is_suspect(2.5)
+    assert waits.is_suspect(2.7)
 
 
 def test_two_late_ones_are_weather() -> None:
@@ -122,18 +136,23 @@ operations = st.lists(
 
 @given(operations)
 def test_it_is_the_rule_as_written(steps: list[tuple[str, int, float]]) -> None:
-    """For any history: suspect if and only if three attempts became late after the last first content, errors aside."""
+    """For any history: suspect if and only if three attempts became late after the last first content.
+
+    An attempt that ended with an error, or was sent before an answered one, does not count.
+    """
     waits = StallDetector()
     now_s, answered_s = 0.0, -math.inf
-    late_at: dict[int, float] = {}  # of attempts still waiting
+    late_at: dict[int, float] = {}  # of attempts still waiting, in the order of their sending
+    sent_at: dict[int, float] = {}
     given_up: list[float] = []
     for what, attempt, gap_s in steps:
         now_s += gap_s
         if what == "sent" and attempt not in late_at and len(late_at) < 8:
             waits.sent(attempt, 0.2 * attempt, now_s)
-            late_at[attempt] = now_s + max(1.0, 0.6 * attempt)
+            late_at[attempt], sent_at[attempt] = now_s + max(1.0, 0.6 * attempt), now_s
         elif what == "content" and attempt in late_at:
             waits.first_content(attempt, now_s)
+            late_at = {each: at_s for each, at_s in late_at.items() if sent_at[each] >= sent_at[attempt]}
             del late_at[attempt]
             answered_s = now_s
         elif what == "given up" and attempt in late_at:

@@ -47,7 +47,7 @@ def test_changed_rows_are_compared(folder: Path, capsys: pytest.CaptureFixture[s
     main(["update-golden", str(folder)])
     assert capsys.readouterr().out.splitlines() == [
         f"lab/{changed.name} has changed",
-        "w1 adaptive: p50 4.04 -> 5.05 ms, p99 20.00 -> 18.87 ms, mean 6.50 -> 5.99 ms, hedges 10.00% -> 8.30%",
+        "w1 adaptive: p50 4.04 -> 5.04 ms, p99 20.00 -> 17.28 ms, mean 6.50 -> 5.94 ms, hedges 10.00% -> 8.60%",
         "w1 older: removed",
         "w1 off: new",
     ]

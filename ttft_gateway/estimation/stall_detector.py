@@ -15,7 +15,7 @@ from typing import Final
 LATE_PREDICTIONS: Final = 3.0  # two consecutive at 1.5 fired a thousand times per run on healthy fleets
 """Multiple of its prediction that an attempt has waited when it is late."""
 LATE_MAX: Final = 3
-"""Consecutive late attempts, without a first content between them, that make a replica suspect."""
+"""Consecutive late attempts, all sent after the last one that was answered, that make a replica suspect."""
 _LATE_MIN_S: Final = 1.0
 _LATE_OVERDUE_S: Final = 0.66  # a late attempt is overdue for at least 2/3 s: after a prediction of 1/3 s
 _OLDEST_MAX: Final = 8  # oldest waiting attempts: bounds the work per call
@@ -25,6 +25,8 @@ _Waiting = tuple[float, float, float]  # due time, predicted TTFT, time at which
 
 class StallDetector:
     """One replica's attempts without a first content, identified by numbers of the caller's choice.
+
+    An attempt that a later one has overtaken is a straggler, and shows nothing about the replica: it is removed.
 
     Attributes:
         due_s: earliest due time among the oldest attempts, before which none of them is late; infinite without any.
@@ -51,9 +53,14 @@ class StallDetector:
             self.due_s = due_s
 
     def first_content(self, attempt: int, now_s: float) -> None:
-        """Clear the suspicion: attempts that are late by now no longer count."""
+        """Clear the suspicion: attempts that are late by now, or were sent before this one, no longer count."""
         waiting = self._waiting
-        waiting.pop(attempt, None)
+        answered = waiting.pop(attempt, None)
+        if waiting and answered is not None:
+            for older, (_, _, sent_s) in tuple(waiting.items()):
+                if sent_s >= answered[2]:
+                    break
+                del waiting[older]
         self.due_s = _earliest_s(waiting) if waiting else self._others_due_s
         self.late = self._others_late = 0
         self._answered_s = now_s
@@ -69,7 +76,7 @@ class StallDetector:
         self._remove(attempt)
 
     def is_suspect(self, now_s: float) -> bool:
-        """Return True if three attempts are, or were, late with no first content between them."""
+        """Return True if three attempts since the last first content are, or were, late."""
         late = self.late
         if now_s < self.due_s + _LATE_OVERDUE_S:
             return late >= LATE_MAX
