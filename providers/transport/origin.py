@@ -12,9 +12,9 @@ from ttft_gateway.apis.base import CONNECT_S
 from ttft_gateway.apis.errors import ConnectError, OutOfResources
 from ttft_gateway.apis.shortages import shortage
 
-STALE_S: Final = 2.0
+STALE_S: Final = 0.5
 """A kept-alive connection that ends within this time after a request was written, a few round trips, was already closed
-by the server when the request was sent."""
+by the server when the request was sent; a later end is a failure, because the server may have begun to compute."""
 
 SWEEP_S: Final = 5.0
 """Interval of the check for idle connections that are too old."""
