@@ -15,7 +15,7 @@ _REQUESTS = 6000
 def test_predicted_and_true_effect_on_w2() -> None:
     """One request in five waits for a cold cache: the predicted misses equal the misses of a run with hedging."""
     scenario = load("W2", _REQUESTS)
-    samples = SeedSamples(scenario, ComparisonPlan(("shadow", "adaptive"), (1,)), 1)
+    samples = SeedSamples(scenario, ComparisonPlan(("shadow", "adaptive"), (2,)), 2)
     hedges = {"shadow": 0, "adaptive": 0}
     tallies = {policy: Goal(0.1, 10.0, is_shadow=True).tally() for policy in hedges}
     for policy, tally in tallies.items():

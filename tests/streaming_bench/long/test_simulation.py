@@ -69,8 +69,8 @@ def test_first_byte_is_the_wrong_signal() -> None:
 
 def test_fan_out_asks_all_others() -> None:
     """With three replicas each late request costs two more; fewer are late, as slow replicas are known sooner."""
-    assert rows("W3", policies=("fan_out",))["fan_out"]["hedges"] == pytest.approx(
-        2 * rows("W3", policies=("static",), budget=1.0)["static"]["hedges"], rel=0.3
+    assert rows("W3", 3_000, policies=("fan_out",))["fan_out"]["hedges"] == pytest.approx(
+        2 * rows("W3", 3_000, policies=("static",), budget=1.0)["static"]["hedges"], rel=0.3
     )
 
 
