@@ -2,12 +2,12 @@
 
 Nothing here waits, and no request does: the state of the others is put where routing and learning read it. An exchange
 decides what it asks and what it does without answers; a bug in one of them costs the others nothing. The period grows
-with the number of exchanges and of gateways up to 0.1 s, and with the gateways and the bytes of their batches, so that
-they use at most about half of a core of the engine, and each gateway at most about 30 kB/s, unless loads would become
-too old. It also grows with the time to a reply: if the engine is slower than expected, all gateways ask less often.
-Many pools are asked and answered over several turns of the event loop, and in several batches: a thousand in one turn
-would hold the loop for 50 ms. A batch is larger for Redis, which takes a fixed time for each, than for the supervisor
-of a host.
+with the number of exchanges up to 0.1 s, and with the number of gateways and the bytes of their batches, so that they
+use at most about half of a core of the engine, and each gateway at most about 30 kB/s, unless loads would become too
+old. It also grows with the time to a reply: if the engine is slower than expected, all gateways ask less often. Many
+pools are asked and answered over several turns of the event loop, and in several batches: a thousand in one turn would
+hold the loop for 50 ms. A batch is larger for Redis, which takes a fixed time for each, than for the supervisor of a
+host.
 
 Units: seconds of the clock that the caller passes.
 """
@@ -19,8 +19,7 @@ from typing import Final, NamedTuple, Protocol
 from gateway.share.messages import Answer, Ask, Engine, Lost, Reply, SwitchesAnswer, SwitchesAsk, SwitchState
 
 PERIOD_S: Final = 0.05  # loads that are older make many gateways send to the same replica
-_EXCHANGE_S = 2.5e-3  # of the period for each exchange, so that all take a few % of a core, ...
-_LITTLE_SHARE, _LITTLE_S_MAX = 0.1, 0.1  # ... and the engine this share of one; the period is this long otherwise
+_EXCHANGE_S, _EXCHANGES_S_MAX = 2.5e-3, 0.1  # of the period for each exchange, so that all take a few % of a core
 LOST_S: Final = 0.5  # after this time an ask counts as lost
 PERIOD_S_MAX: Final = 2.0  # a process that is silent for 5 s counts as gone
 CORE_SHARE: Final = 0.5  # of one core of the engine, used by the batches of all gateways
@@ -135,9 +134,8 @@ class Sync:
         size_bytes = self._batches * self._bytes
         batch_s = self._batches * BATCH_S + BYTE_S * size_bytes
         bytes_s = min(size_bytes / _BYTES_PER_S, _BYTES_PERIOD_S_MAX)
-        little_s = max(len(self.exchanges) * _EXCHANGE_S, self.processes * batch_s / _LITTLE_SHARE)
-        least_s = min(little_s, _LITTLE_S_MAX)
-        needed_s = max(self.processes * batch_s / CORE_SHARE, reply_s / _REPLY_SHARE, bytes_s, least_s)
+        exchanges_s = min(len(self.exchanges) * _EXCHANGE_S, _EXCHANGES_S_MAX)
+        needed_s = max(self.processes * batch_s / CORE_SHARE, reply_s / _REPLY_SHARE, bytes_s, exchanges_s)
         return max(self._period_s, min(PERIOD_S_MAX, needed_s))
 
     def start(self) -> None:
