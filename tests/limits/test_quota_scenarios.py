@@ -20,7 +20,7 @@ def test_hedging_causes_no_429(headers: LimitHeaders, others: float) -> None:
 def test_a_quota_that_is_overdrawn_is_left_to_primaries() -> None:
     """If other clients take so much that primaries are rejected, hedges stop."""
     seen = refused(LimitHeaders.EXACT, others=0.5, headroom=0.5, requests=800, seed=101)
-    assert seen["off"].primaries + seen["off"].failed > 100
+    assert seen["off"].primaries + seen["off"].failed > 80
     assert seen["adaptive"].hedges == 0
     assert seen["adaptive"].hedged < 0.04  # the first ones, while the quota was full
 
