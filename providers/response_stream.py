@@ -465,16 +465,19 @@ class ResponseStream:
             self._fail(self._status_error())
 
     def _close(self, error: UpstreamError | None) -> None:
-        """End the stream after the body; without an error, push its last frames first."""
-        if error is None:
+        """End the stream after the body; push its last frames first, unless the error cost the answer something."""
+        if error is None or self._reader is None:
             try:
-                for frame in self._last_frames():
-                    if self._sink is not None:
-                        self._sink.on_frame(frame)
+                frames = self._last_frames()
+                if error is None or all(frame.kind is not _ERROR for frame in frames):
+                    error = None
+                    for frame in frames:
+                        if self._sink is not None:
+                            self._sink.on_frame(frame)
             except ProtocolError as failure:
-                error = failure
+                error = error or failure
             except Exception as failure:  # as in on_body
-                error = _unreadable(failure)
+                error = error or _unreadable(failure)
         self._end(error)
 
     def _status_error(self) -> UpstreamError:

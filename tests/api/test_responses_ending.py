@@ -39,15 +39,26 @@ def test_it_goes_on_with_what_had_begun() -> None:
     assert event["response"]["error"]["code"] == "upstream_cut"
 
 
-def test_line_ends_with_carriage_returns() -> None:
-    """Events of a server that ends lines with CR LF are separated, also in one piece."""
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\r"])
+def test_line_ends_with_carriage_returns(line_end: bytes) -> None:
+    """Events of a server that ends lines with CR LF or CR are separated, also in one piece."""
     writer = EventWriter()
     begun = writer.lifecycle("created", {"id": "resp_9", "model": "m", "output": []}) + writer.event("response.x", a=1)
-    event = ended(begun.replace(b"\n", b"\r\n"))
+    event = ended(begun.replace(b"\n", line_end))
     assert (event["sequence_number"], event["response"]["id"]) == (2, "resp_9")
 
 
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize(
+    "form", [b"data:%b\nevent: response.x\n\n", b"data: %b\n: a comment\n\n", b"id: 7\ndata:\ndata:%b\n\n"]
+)
+def test_fields_in_any_order(form: bytes) -> None:
+    """The fields and lines of an event may have any order that the format of events allows."""
+    created = {"type": "response.created", "sequence_number": 4, "response": {"id": "resp_9"}}
+    event = ended(form % json.dumps(created).encode())
+    assert (event["sequence_number"], event["response"]["id"]) == (5, "resp_9")
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 @pytest.mark.parametrize("joined", [False, True])
 def test_comments_have_no_number(line_end: bytes, *, joined: bool) -> None:
     """A replica's comments around the events change neither the number nor the response, in one piece or in several."""

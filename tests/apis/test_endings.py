@@ -179,7 +179,7 @@ def test_a_json_body_needs_its_finish(
     assemble: bool,
     declared: bytes,
 ) -> None:
-    """A JSON answer is whole with its finish, however it is declared, and an error without it."""
+    """A JSON answer is whole with its finish, however it is declared or ended, and an error without it."""
     native, call = NATIVES[upstream], asked(api, stream=stream, assemble=assemble)
     for name, change in {"whole": {}, **native.unfinished}.items():
         body = b" \n" + json.dumps({**native.body, **change}, separators=(",", ":")).encode()
@@ -188,6 +188,9 @@ def test_a_json_body_needs_its_finish(
             (error,) = sink.ends
             assert (error is None) == (name == "whole")
             assert (TEXT.encode() in sink.raw) == (name == "whole")
+            cut = ConnectionCut("lost")
+            assert played(protocol, call, [body], error=cut).ends == [None if name == "whole" else cut]
+            assert played(protocol, call, [body[:-1]], error=cut).ends == [cut]
 
 
 @pytest.mark.parametrize("api", NATIVES)
@@ -199,8 +202,12 @@ def test_a_heavy_json_body_needs_its_finish(api: Api, subtests: pytest.Subtests)
     for name, change in {"whole": {}, **native.unfinished}.items():
         body = json.dumps({**native.body, **change}).replace(TEXT, "word " * 400_000).encode()
         with subtests.test(name):
-            (error,) = played(protocol, call, [body[at : at + 10_000] for at in range(0, len(body), 10_000)]).ends
+            pieces = [body[at : at + 10_000] for at in range(0, len(body), 10_000)]
+            (error,) = played(protocol, call, pieces).ends
             assert (error is None) == (name == "whole")
+            cut = ConnectionCut("lost")
+            assert played(protocol, call, pieces, error=cut).ends == [None if name == "whole" else cut]
+            assert played(protocol, call, [*pieces[:-1], pieces[-1][:-1]], error=cut).ends == [cut]
 
 
 @pytest.mark.parametrize(("api", "upstream", "protocol"), WAYS)
@@ -323,12 +330,19 @@ def test_each_choice_of_a_body_needs_its_finish(finishes: Sequence[str | None], 
     ("data", "kind"),
     [
         (b'{"id": "bro', FrameKind.MALFORMED),
-        (b'{"id":"\xff","choices":[{"delta":{"role":"assistant","content":""}}]}', FrameKind.MALFORMED),
-        (b'{"choices":[{"delta":{"content":null,"finish', FrameKind.MALFORMED),
+        (b'{"id":"\xff"}', FrameKind.MALFORMED),
         (b'{"note":"\\"content\\":\\"x\\"", ', FrameKind.MALFORMED),
         (b'"a text"', FrameKind.MALFORMED),
         (b"", FrameKind.MALFORMED),
         (b'{"choices":[{"delta":{"content":"a\xff"}}]}', FrameKind.ERROR),
+        (b'{"id":"\xff","choices":[{"delta":{"role":"assistant","content":""}}]}', FrameKind.ERROR),
+        (b'{"choices":[{"delta":{"content":null,"finish', FrameKind.ERROR),
+        (b'{"choices":[{"delta":{"con\x01ent":"a"}}]}', FrameKind.ERROR),
+        (b'{"choices":[{"index":0,"del', FrameKind.ERROR),
+        (b'{"id":"c","object":"chat.completion.chunk","created":17', FrameKind.ERROR),
+        (b'{"id":"c","object":"text_completion","created":17', FrameKind.ERROR),
+        (b'{"type":"content_block_delta","index":0,"del', FrameKind.ERROR),
+        (b'{"type":"response.output_text.delta","sequence_n', FrameKind.ERROR),
         (b'{"choices":[{"delta":{"content" : "a\0"}}]}', FrameKind.ERROR),
         (b'{"choices":[{"delta":{"content":"', FrameKind.ERROR),
         (b'{"choices":[{"delta":{"content":', FrameKind.ERROR),
@@ -347,7 +361,7 @@ def test_each_choice_of_a_body_needs_its_finish(finishes: Sequence[str | None], 
     ],
 )
 def test_an_unreadable_event_is_skipped_only_without_a_piece(data: bytes, kind: FrameKind) -> None:
-    """An event that is no JSON object is skipped if it has no generated text, else the answer has lost a piece."""
+    """An event that is no JSON object is skipped if it is no part of the answer, else the answer may lack a piece."""
     assert unreadable(b"data: " + data + b"\n\n").kind is kind
 
 

@@ -11,7 +11,7 @@ An answer is whole after its API's own finish, and only then:
 A reader reports the finish as `EventReader.complete`, and nothing else ends an answer: not a closing event, because
 some servers write `[DONE]` after a failure, too; not the end of a body, not even of a JSON body, which a proxy may have
 assembled from half a stream; not an error, which `response.failed` is. Before its finish an answer is broken by any
-end, and by an event that cannot be read and holds a piece of it. After its finish nothing breaks it, unless content
+end, and by an event that cannot be read and may hold a piece of it. After its finish nothing breaks it, unless content
 follows (`EventReader.resumed`): some servers send a `finish_reason` in every chunk. Sans-I/O.
 """
 
@@ -22,6 +22,8 @@ from typing import Final
 from ttft_gateway.apis.base import EventReader, Frame, FrameKind
 from ttft_gateway.apis.errors import ConnectionCut, EmptyAnswer, ProtocolError, UpstreamError
 
+# A mark of an event of an answer, in any API: the key of its text may be cut or damaged.
+_MARK: Final = re.compile(rb'"(?:choices"|delta"|chat\.completion|text_completion|content_block|response\.)').search
 # A text under a key of generated output, in any API; also if the event ends before the text.
 _PIECE: Final = re.compile(
     rb'"(?:arguments|content|data|delta|input|name|partial_json|reasoning(?:_content|_text)?|refusal|signature|summary'
@@ -42,8 +44,8 @@ def broken(error: UpstreamError | None = None, *, is_empty: bool = False) -> Ups
 
 
 def unreadable(event: bytes) -> Frame:
-    """Return the frame of an event that is not a JSON object: it is skipped, unless a piece of the answer is lost."""
-    if _PIECE(event) is None:
+    """Return the frame of an event that is not a JSON object: it is skipped, unless a piece may be lost with it."""
+    if _PIECE(event) is None and _MARK(event) is None:
         return Frame(FrameKind.MALFORMED, b"")
     lost = ProtocolError("the upstream sent a piece of its answer in an event that is not valid JSON")
     return Frame(FrameKind.ERROR, b"", None, lost)

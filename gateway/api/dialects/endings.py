@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from gateway.errors import GatewayError
+from ttft_gateway.apis.sse import data_of, events_of
 
 PING: Final = b'event: ping\ndata: {"type": "ping"}\n\n'
 _MESSAGES_TYPES: Final = {
@@ -117,14 +118,14 @@ class ResponsesTerminator:
 
 
 def _event_at(raw: bytes, at: int) -> bytes:
-    """Return the event at a position; with CRLF line ends perhaps with others."""
+    """Return the event at a position; with other line ends than LF perhaps with others."""
     end = raw.find(b"\n\n", at)
     return raw[raw.rfind(b"\n\n", 0, at) + 1 : end if end >= 0 else None]
 
 
 def _read(events: bytes) -> Iterator[_Numbered]:
     """Read the numbered events among these, without those that cannot be read."""
-    for event in events.replace(b"\r", b"").split(b"\n\n"):
+    for event in events_of(events):
         if _NUMBER in event:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                yield _decode(event.partition(b"data:")[2])
+                yield _decode(data_of(event) or b"")
