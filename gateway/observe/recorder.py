@@ -79,7 +79,7 @@ class Recorder:
         self._instruments = instruments
         self._usage = usage
         self._requests: dict[tuple[str, Api, int, str | None, Result], _RequestSeries] = {}
-        self._attempts: dict[tuple[str, Api, str, Role, Outcome, Disposition], _AttemptSeries] = {}
+        self._attempts: dict[tuple[str, str], dict[tuple[Api, Role, Outcome, Disposition], _AttemptSeries]] = {}
         self._codes: set[str | None] = set()
         self._keys: dict[tuple[str, int], Counter] = {}
         self._waiting: list[Event] = []
@@ -108,7 +108,7 @@ class Recorder:
     def forget(self, model: str, replica: str) -> None:
         """Drop the series of a replica that was removed, after its last request."""
         families = self._instruments.families()  # counts what waits
-        self._attempts = {key: each for key, each in self._attempts.items() if (key[0], key[2]) != (model, replica)}
+        self._attempts.pop((model, replica), None)
         for family in families:
             family.forget(model, replica)
 
@@ -193,10 +193,13 @@ class Recorder:
         disposition: Disposition,
     ) -> None:
         """Count attempts that have these labels."""
-        key = (model, api, replica, role, outcome, disposition)
-        series = self._attempts.get(key)
+        of_replica = self._attempts.get((model, replica))
+        if of_replica is None:
+            of_replica = self._attempts[model, replica] = {}
+        series = of_replica.get((api, role, outcome, disposition))
         if series is None:
-            series = self._attempts[key] = _AttemptSeries(self._instruments, *key)
+            series = _AttemptSeries(self._instruments, model, api, replica, role, outcome, disposition)
+            of_replica[api, role, outcome, disposition] = series
         series.count.value += len(attempts)
         series.headers.observe(*[attempt.headers_s for attempt in attempts if attempt.headers_s is not None])
         series.content.observe(*[attempt.content_s for attempt in attempts if attempt.content_s is not None])

@@ -7,7 +7,7 @@ settings in force has `InForce`, or is renewed in `Gateway._use_new`. No policy 
 import asyncio
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -203,9 +203,14 @@ class Gateway:
         """Keep a connection open to every replica of each pool in use; must be called every few seconds."""
         topology = self.in_force.topology
         self._step(topology.keep_warm())
-        for model, replica in topology.forget_drained(self.runtime.loop.time()):
+        self._step(self._forget(topology.forget_drained(self.runtime.loop.time())))
+
+    def _forget(self, drained: Iterable[tuple[str, str]]) -> Iterator[None]:
+        """Drop what was counted of removed replicas; yields after each."""
+        for model, replica in drained:
             self.view.metrics.forget(model, replica)
             self._windows.forget(model, replica)
+            yield
 
     def _step(self, steps: Iterator[None]) -> None:
         """Take a step now, and each later one in another turn of the loop."""

@@ -176,10 +176,11 @@ class OwnView:
     def _pools(self) -> Iterator[PoolState | None]:
         self._observers.hub.flush()  # what was emitted before is in the metrics beside this state
         now_s, topology = self._runtime.loop.time(), self._in_force.topology
+        draining = topology.draining()
         for model in topology.models.values():
             for pool in model.pools:
                 with self._leave_out(pool.name):
-                    yield from pool_state(model.name, pool, now_s, topology.draining(model.name, pool.name))
+                    yield from pool_state(model.name, pool, now_s, draining.get((model.name, pool.name), ()))
 
     def _queues(self) -> AdmissionState:
         topology = self._in_force.topology

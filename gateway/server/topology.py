@@ -134,19 +134,21 @@ class Topology(msgspec.Struct, frozen=True):
             return self.replicas[named].taken_out
         return named in self.drained and self.drained[named].was_out
 
-    def draining(self, model: str, pool: str) -> list[Replica]:
-        """Return the replicas that were removed from a pool."""
-        return [each.replica for (name, _), each in self.drained.items() if (name, each.pool) == (model, pool)]
+    def draining(self) -> dict[tuple[str, str], list[Replica]]:
+        """Return the replicas that were removed, by names of model and pool."""
+        found: dict[tuple[str, str], list[Replica]] = {}
+        for (model, _), each in self.drained.items():
+            found.setdefault((model, each.pool), []).append(each.replica)
+        return found
 
     def forget_drained(self, now_s: float) -> list[tuple[str, str]]:
         """Forget removed replicas after their time and last request; return their names."""
         over = [key for key, each in self.drained.items() if now_s >= each.until_s and not each.replica.in_flight]
-        for model, name in over:
-            pools = self.models[model].pools if model in self.models else ()
-            for pool in pools:
-                if pool.name == self.drained[model, name].pool:
+        left = {(model, self.drained.pop((model, name)).pool) for model, name in over}
+        for model in {model for model, _ in left} & self.models.keys():
+            for pool in self.models[model].pools:
+                if (model, pool.name) in left:
                     pool.learning.forget_others([replica.name for replica in pool.replicas])
-            del self.drained[model, name]
         return over
 
     def keep_warm(self) -> Iterator[None]:

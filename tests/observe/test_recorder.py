@@ -40,3 +40,28 @@ def test_unlike_events_are_counted_soon() -> None:
         recorder.on_events([REQUEST, replace(REQUEST, model=f"m{number}")])
     counted = sum(series.value for series in instruments.requests.all())
     assert 190 < counted < 200
+
+
+def test_to_forget_a_replica_costs_the_same_among_many() -> None:
+    """The series of other replicas are not visited."""
+
+    class Name(str):
+        """A name that counts how often it is looked up."""
+
+        __slots__ = ()
+        looked_up = 0
+
+        def __hash__(self) -> int:
+            Name.looked_up += 1
+            return super().__hash__()
+
+    def cost(models: int) -> int:
+        recorder = Recorder(Instruments(), UsageTable())
+        for number in range(models):
+            recorder.on_events([replace(REQUEST, model=Name(f"m{number}"))])
+        recorder.forget("m0", "not here")
+        Name.looked_up = 0
+        recorder.forget("m0", REQUEST.attempts[0].replica)
+        return Name.looked_up
+
+    assert cost(100) <= 2 * cost(1)

@@ -150,14 +150,14 @@ def test_a_removed_replica_drains() -> None:
         site.change("10.0.0.1", "10.0.0.2")
         assert gone.name not in used(old, 40, since_s=2.0)
         assert old.picker.backup(RequestFacts(), old.replicas[0], [old.replicas[0]], 3.0, 0.5) is old.replicas[1]
-        assert site.topology.draining("m0", "m0") == [gone]
+        assert site.topology.draining() == {("m0", "m0"): [gone]}
         old.learning.predictor.add(gone.name, 9.0, 10.0, 0.0, 3.0)  # its last answer
         old.learning.predictor.fold(3.0)
         assert gone.name in site.pool.learning.predictor.levels
         assert site.topology.forget_drained(299.0) == site.topology.forget_drained(301.0) == []
         gone.in_flight = 0
         assert site.topology.forget_drained(301.0) == [("m0", gone.name)]
-        assert site.topology.draining("m0", "m0") == []
+        assert site.topology.draining() == {}
         assert gone.name not in site.pool.learning.predictor.levels
 
     virtually(main)
