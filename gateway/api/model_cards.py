@@ -28,6 +28,7 @@ _REPLY_S: Final = 5.0  # of a replica, for a caller to come
 _KNOWN_S: Final = 600.0  # an engine changes its model with a restart
 _AGAIN_S: Final = 30.0  # after a failure
 _ASKED_MAX: Final = 64  # replicas for one caller; the next one gets the others asked
+_BEGUN: Final = 8  # in one turn of the loop, some 1 ms
 _CARDS_MAX: Final = 50_000
 _REPLY_BYTES_MAX: Final = 1024 * 1024
 _TEXT_MAX: Final = 256
@@ -70,62 +71,75 @@ class ModelCards:
     def ask(self, models: Sequence[Model], then: Callable[[], None]) -> None:
         """Ask the replicas of these models for what is not known, and call `then`: after a second at most."""
         now_s = self._loop.time()
-        due = {each.source: each for model in models for each in model.replicas if self._is_due(each, now_s)}
+        due = self._due(models, now_s)
         if not due:
             then()
             return
         if len(self._cards) + len(due) > _CARDS_MAX:  # of replicas that have left
             self._cards.clear()
-        wait = _Wait(self._loop, then)
-        for replica in list(due.values())[:_ASKED_MAX]:
+        wait = _Wait(self._loop, len(due), then)
+        replies = []
+        for replica in due:
             card = self._cards.setdefault(replica.source, _Card(0.0))
             card.due_s = now_s + _AGAIN_S
-            wait.open += 1
-            _Reply(self._loop, replica, card, wait.on_reply).begin()
-        wait.begin()
+            replies.append(_Reply(self._loop, replica, card, wait.on_reply))
+        self._begin(replies)
 
     def facts(self, model: Model) -> Facts:
         """Return the fields in which all replicas of a model agree; none while one of them has not replied."""
-        cards = [self._cards.get(replica.source) for replica in model.replicas]
-        stated = [card.facts.items() for card in cards if card is not None and card.facts is not None]
-        if len(stated) < len(cards) or not stated:
-            return {}
-        return {name: value for name, value in stated[0] if all((name, value) in each for each in stated)}
+        agreed: Facts | None = None
+        for replica in model.replicas:
+            card = self._cards.get(replica.source)
+            if card is None or card.facts is None:
+                return {}
+            if agreed is None or agreed == card.facts:
+                agreed = card.facts
+            else:
+                agreed = {name: value for name, value in agreed.items() if (name, value) in card.facts.items()}
+        return agreed or {}
+
+    def _due(self, models: Sequence[Model], now_s: float) -> list[Replica]:
+        """Return the replicas to ask; one is asked for all with the same source."""
+        due: dict[str, Replica] = {}
+        for model in models:
+            for replica in model.replicas:
+                if replica.source not in due and self._is_due(replica, now_s):
+                    due[replica.source] = replica
+                    if len(due) == _ASKED_MAX:
+                        return list(due.values())
+        return list(due.values())
 
     def _is_due(self, replica: Replica, now_s: float) -> bool:
-        if not replica.batches or replica.locked is not None or not isinstance(replica.endpoint, PassingEndpoint):
-            return False
         card = self._cards.get(replica.source)
-        return card is None or now_s >= card.due_s
+        if card is not None and now_s < card.due_s:
+            return False
+        return replica.batches and replica.locked is None and isinstance(replica.endpoint, PassingEndpoint)
+
+    def _begin(self, replies: list["_Reply"]) -> None:
+        """Send some of the requests now, and the others in later turns of the loop: each may open a connection."""
+        for _ in range(min(_BEGUN, len(replies))):
+            replies.pop().begin()
+        if replies:
+            self._loop.call_soon(self._begin, replies)
 
 
 class _Wait:
-    """A caller that waits for replies.
+    """A caller that waits for a number of replies."""
 
-    Attributes:
-        open: replies to come.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, replies: int, then: Callable[[], None]) -> None:
         self._then: Callable[[], None] | None = then
-        self._timer: asyncio.TimerHandle | None = None
-        self.open = 0
-
-    def begin(self) -> None:
-        """Wait from now on."""
-        self._timer = self._loop.call_later(_WAIT_S, self._end)
+        self._open = replies
+        self._timer = loop.call_later(_WAIT_S, self._end)
 
     def on_reply(self) -> None:
-        """Count one reply, or failure; a later turn of the loop than `begin`."""
-        self.open -= 1
-        if not self.open:
+        """Count one reply, or failure."""
+        self._open -= 1
+        if not self._open:
             self._end()
 
     def _end(self) -> None:
         then, self._then = self._then, None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if then is not None:
             then()
 

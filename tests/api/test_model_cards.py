@@ -143,6 +143,28 @@ def test_providers_are_not_asked() -> None:
     assert provider.asked == 0
 
 
+def test_many_replicas_are_asked_a_few_at_a_time() -> None:
+    """A caller gets 64 replicas asked, eight in each turn of the loop; the next caller gets the others asked."""
+    engines = [Engine(listed(VLLM)) for _ in range(100)]
+    models = [model(replica(f"r{number}", engine)) for number, engine in enumerate(engines)]
+    begun = list[int]()
+
+    async def main() -> None:
+        cards, done = ModelCards(asyncio.get_running_loop()), asyncio.Event()
+        for _ in range(2):
+            cards.ask(models, done.set)
+            for _ in range(10):
+                begun.append(sum(engine.asked for engine in engines))
+                await asyncio.sleep(0)
+            await done.wait()
+            done.clear()
+        assert all(cards.facts(each) for each in models)
+
+    run_virtual(main())
+    assert begun[:9] == [8, 16, 24, 32, 40, 48, 56, 64, 64]
+    assert begun[-1] == 100
+
+
 @pytest.mark.parametrize(
     ("body", "facts"),
     [
