@@ -34,7 +34,7 @@ from served import replicas
 _WAIT_S_MAX: Final = 120.0
 _SETTLE_S_MAX: Final = 8  # workers exchange loads for a minute after a request
 _REPLICAS: Final = 3
-_THREADS: Final = 8
+_CONNECTIONS: Final = 8
 _TICKED: Final = ROOT / "tests/acceptance/ticked.py"
 _ADDRESSES: Final = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0"}
 _ROUNDS: Final = 6  # of streams, in 100 s; idle connections to replicas are closed after 60
@@ -278,7 +278,7 @@ def _answer(
     return answer.status, answer.read()
 
 
-def chats(port: int, models: Sequence[str], key: str = "none") -> None:
+def chats(port: int, models: Sequence[str], key: str = "none", connections: int = _CONNECTIONS) -> None:
     """Send a short request for each model, over a few connections."""
 
     def work(asked: Sequence[str]) -> None:
@@ -288,8 +288,8 @@ def chats(port: int, models: Sequence[str], key: str = "none") -> None:
                 status, text = _answer(connection, "POST", "/v1/chat/completions", body, key)
                 assert status == 200, (status, text)
 
-    with ThreadPoolExecutor(_THREADS) as threads:
-        list(threads.map(work, (models[begin::_THREADS] for begin in range(_THREADS))))
+    with ThreadPoolExecutor(connections) as threads:
+        list(threads.map(work, (models[begin::connections] for begin in range(connections))))
 
 
 def _line(what: str, value: float, most: float, unit: str, more: str = "") -> Line:
@@ -309,8 +309,13 @@ def _two_verdicts() -> None:
 
 
 def _in_use(running: Grown, count: int, settings: Callable[[int], Mapping[str, object]]) -> Iterator[Line]:
-    """Measure three requests for each model, and then scrapes, the verdict, a switch and a reload."""
-    yield _hold("a request for each model", running, lambda: chats(running.port, names_of(count)))
+    """Measure three requests for each model, and then scrapes, the verdict, a switch and a reload.
+
+    The requests have one connection: while the process waits for a CPU, requests of several would arrive and be
+    handled in one turn of the loop, with one model, too.
+    """
+    first = "a request for each model, one after the other"
+    yield _hold(first, running, lambda: chats(running.port, names_of(count), connections=1))
     running.settle()
     before_s = running.cpu_s()
     page, every = (ask(running.admin_port, "GET", f"/metrics{query}")[1] for query in ("", "?all=1"))
