@@ -1,4 +1,4 @@
-"""The last event of a failed stream of the Responses API."""
+"""The last events of a failed stream of the Responses API."""
 
 import json
 import sys
@@ -14,14 +14,18 @@ CUT = UpstreamFailed("the connection ended", status=502, code="upstream_cut")
 
 
 def ended(*raws: bytes, error: UpstreamFailed | ShuttingDown = CUT) -> dict[str, Any]:
-    """The last event after these."""
+    """The last event after these; the one before it is the error, which OpenAI's SDKs raise."""
     ending = ResponsesTerminator("req_1")
     for raw in raws:
         ending.note(raw)
-    event = ending.error(error)
+    raised, event, rest = ending.error(error).split(b"\n\n")
+    assert raised.startswith(b"event: error\ndata: ")
     assert event.startswith(b"event: response.failed\ndata: ")
-    assert event.endswith(b"\n\n")
+    assert not rest
+    problem = json.loads(raised.partition(b"data: ")[2])
     value: dict[str, Any] = json.loads(event.partition(b"data: ")[2])
+    number = value["sequence_number"] - 1
+    assert problem == {"type": "error", "sequence_number": number, "error": value["response"]["error"]}
     return value
 
 
@@ -33,7 +37,7 @@ def test_it_goes_on_with_what_had_begun() -> None:
         "response.output_text.delta", delta="b"
     )
     event = ended(begun, burst)
-    assert event["sequence_number"] == 4
+    assert event["sequence_number"] == 5
     assert (event["response"]["id"], event["response"]["model"]) == ("resp_9", "m")
     assert event["response"]["status"] == "failed"
     assert event["response"]["error"]["code"] == "upstream_cut"
@@ -45,7 +49,7 @@ def test_line_ends_with_carriage_returns(line_end: bytes) -> None:
     writer = EventWriter()
     begun = writer.lifecycle("created", {"id": "resp_9", "model": "m", "output": []}) + writer.event("response.x", a=1)
     event = ended(begun.replace(b"\n", line_end))
-    assert (event["sequence_number"], event["response"]["id"]) == (2, "resp_9")
+    assert (event["sequence_number"], event["response"]["id"]) == (3, "resp_9")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,7 @@ def test_fields_in_any_order(form: bytes) -> None:
     """The fields and lines of an event may have any order that the format of events allows."""
     created = {"type": "response.created", "sequence_number": 4, "response": {"id": "resp_9"}}
     event = ended(form % json.dumps(created).encode())
-    assert (event["sequence_number"], event["response"]["id"]) == (5, "resp_9")
+    assert (event["sequence_number"], event["response"]["id"]) == (6, "resp_9")
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
@@ -66,7 +70,7 @@ def test_comments_have_no_number(line_end: bytes, *, joined: bool) -> None:
     raws = [ping, writer.lifecycle("created", {"id": "resp_9"}), ping, writer.event("response.x", a=1), ping]
     pieces = [raw.replace(b"\n", line_end) for raw in raws]
     event = ended(*([b"".join(pieces)] if joined else pieces))
-    assert (event["sequence_number"], event["response"]["id"]) == (2, "resp_9")
+    assert (event["sequence_number"], event["response"]["id"]) == (3, "resp_9")
 
 
 def test_no_run_is_kept_for_its_last_event() -> None:
@@ -83,10 +87,10 @@ def test_no_run_is_kept_for_its_last_event() -> None:
 def test_nothing_had_come() -> None:
     """A stream that got its 200 and no event has a response of the gateway's own."""
     event = ended(error=ShuttingDown("bye"))
-    assert (event["sequence_number"], event["response"]["id"]) == (0, "resp_req_1")
+    assert (event["sequence_number"], event["response"]["id"]) == (1, "resp_req_1")
     assert event["response"]["error"]["message"] == "bye"
 
 
 def test_what_cannot_be_read_does_not_matter() -> None:
     """Events of any other form do not change the last event."""
-    assert ended(b"data: {\n\n", b": comment\n\n")["sequence_number"] == 0
+    assert ended(b"data: {\n\n", b": comment\n\n")["sequence_number"] == 1

@@ -232,11 +232,11 @@ def _response_stream(body: bytes) -> Read:
         kind = event["type"]
         assert (name or kind) == kind, (name, kind)
         assert not got.dones, f"{kind} after the end"
-        assert got.error is None, f"{kind} after the error"
+        assert got.error is None or kind == "response.failed", f"{kind} after the error"
         assert event["sequence_number"] == number, "an event has the number of another one"
         place = (event.get("output_index", 0), event.get("content_index"))
         if kind == "error":
-            got.error = str(event.get("code") or event["message"])
+            got.error = str(event["error"].get("code") or event["error"]["message"])
         elif kind == "response.created":
             got.roles[0] = got.roles.get(0, 0) + 1
             got.heads.add((event["response"]["id"], event["response"]["model"]))

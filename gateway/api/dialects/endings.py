@@ -74,10 +74,11 @@ def _messages_error(error: GatewayError) -> dict[str, object]:
 
 
 class ResponsesTerminator:
-    """Ends a stream of the Responses API with `response.failed`.
+    """Ends a stream of the Responses API with `error` and `response.failed`, as OpenAI does.
 
-    The event continues the stream's sequence numbers and contains the response as it was created, so the first and the
-    latest numbered event are kept, not comments; if there were none, the response is the gateway's own.
+    OpenAI's SDKs raise an exception for `error`, but not for `response.failed`, which LangChain.js then ignores. The
+    events continue the stream's sequence numbers and the second one contains the response as it was created, so the
+    first and the latest numbered event are kept, not comments; if there were none, the response is the gateway's own.
 
     Args:
         request_id: the gateway's id of the request, for the response's id if the upstream sent none.
@@ -100,21 +101,23 @@ class ResponsesTerminator:
         """See `gateway.api.dialects.base.StreamTerminator.error`."""
         created = next((event.response for event in _read(self._first)), None)
         last = max((event.sequence_number or 0 for event in _read(self._latest)), default=-1)
+        problem = {
+            "code": error.code or _RESPONSES_CODES.get(error.status, "server_error"),
+            "message": error.message,
+            "type": error.kind,
+            "param": error.param,
+        }
         answer = {
             "id": f"resp_{self._request_id}",
             "object": "response",
             "output": [],
             **(created or {}),
             "status": "failed",
-            "error": {
-                "code": error.code or _RESPONSES_CODES.get(error.status, "server_error"),
-                "message": error.message,
-                "type": error.kind,
-                "param": error.param,
-            },
+            "error": problem,
         }
-        event = {"type": "response.failed", "sequence_number": last + 1, "response": answer}
-        return b"event: response.failed\ndata: %s\n\n" % _encode(event)
+        raised = {"type": "error", "sequence_number": last + 1, "error": problem}
+        failed = {"type": "response.failed", "sequence_number": last + 2, "response": answer}
+        return b"event: error\ndata: %s\n\nevent: response.failed\ndata: %s\n\n" % (_encode(raised), _encode(failed))
 
 
 def _event_at(raw: bytes, at: int) -> bytes:
