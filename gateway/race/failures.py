@@ -43,11 +43,16 @@ def client_error(error: UpstreamError) -> GatewayError:
     if isinstance(error, OutOfResources):
         return Overloaded(error.message, _SHORTAGE_S)
     if isinstance(error, Unsupported):
-        code = "unsupported_api" if error.param is None else "unsupported_parameter"
-        status, param = error.status or 400, error.param
-        return UpstreamFailed(error.message, status=status, kind=_CLIENT_ERROR, param=param, code=error.code or code)
-    if is_too_long(error) and status in (None, 500):
-        return UpstreamFailed(error.message, status=400, kind=_CLIENT_ERROR, code="context_length_exceeded")
+        return UpstreamFailed(
+            error.message,
+            status=error.status or 400,
+            kind=_CLIENT_ERROR,
+            param=error.param,
+            code=error.code or ("unsupported_api" if error.param is None else "unsupported_parameter"),
+        )
+    code = "context_length_exceeded" if is_too_long(error) else None
+    if code is not None and status in (None, 500):
+        return UpstreamFailed(error.message, status=400, kind=_CLIENT_ERROR, code=code)
     if status is None or not isinstance(error, (BadStatus, ErrorFrame)):
         return UpstreamFailed(error.message, status=502, code=_CODES.get(type(error), "upstream_error"))
     failure = classify(error)
@@ -67,10 +72,10 @@ def client_error(error: UpstreamError) -> GatewayError:
             code="upstream_rejected",
             should_retry=False,
         )
-    return _passed_on(error, status)
+    return _passed_on(error, status, error.code or code)
 
 
-def _passed_on(error: UpstreamError, status: int) -> GatewayError:
+def _passed_on(error: UpstreamError, status: int, code: str | None) -> GatewayError:
     """Build the client's error from an upstream's own; its 429 has another code than a 429 of the key's limits."""
     if status == 429:
         limited = RateLimited(error.message, retry_after_s=error.retry_after_s)
@@ -81,7 +86,7 @@ def _passed_on(error: UpstreamError, status: int) -> GatewayError:
         status=status if 400 <= status < 600 else 502,
         kind=error.kind or "upstream_error",
         param=error.param,
-        code=error.code,
+        code=code,
         retry_after_s=error.retry_after_s,
         should_retry=error.should_retry,
     )

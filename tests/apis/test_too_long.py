@@ -311,10 +311,15 @@ NOT_TOO_LONG: tuple[tuple[int, str], ...] = (
 def test_a_prompt_that_is_too_long_is_for_a_fallback(
     server: str, status: int, body: dict[str, Any], source: str
 ) -> None:
-    """Every server's error for a prompt that does not fit goes to another model and is no fault of the replica."""
+    """Every server's error for a prompt that does not fit goes to another model and is no fault of the replica.
+
+    Without another model the caller gets it with OpenAI's code, unless the server sent one of its own.
+    """
     assert source.startswith("https://"), server
-    failure = classify(OpenAIChat().error(status, (), json.dumps(body).encode()))
+    error = OpenAIChat().error(status, (), json.dumps(body).encode())
+    failure = classify(error)
     assert (failure.outcome, failure.hint) == (Outcome.CLIENT_ERROR, RetryHint.FALLBACK)
+    assert client_error(error).code == (error.code or "context_length_exceeded")
 
 
 @pytest.mark.parametrize(("status", "message"), NOT_TOO_LONG)

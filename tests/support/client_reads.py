@@ -236,7 +236,8 @@ def _response_stream(body: bytes) -> Read:
         assert event["sequence_number"] == number, "an event has the number of another one"
         place = (event.get("output_index", 0), event.get("content_index"))
         if kind == "error":
-            got.error = str(event["error"].get("code") or event["error"]["message"])
+            problem = event.get("error") or event
+            got.error = str(problem.get("code") or problem["message"])
         elif kind == "response.created":
             got.roles[0] = got.roles.get(0, 0) + 1
             got.heads.add((event["response"]["id"], event["response"]["model"]))
