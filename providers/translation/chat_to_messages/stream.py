@@ -1,8 +1,9 @@
 """Translates the events of a Messages stream to the chunks of a chat completion.
 
 Thinking becomes `reasoning_content`. Each complete block of thinking is repeated as a whole, with its signature, in
-`thinking_blocks`: a client that sends these back lets the model continue its own reasoning. Blocks of Anthropic's own
-tools have no counterpart and cannot be requested. Sans-I/O. Units: seconds.
+`thinking_blocks`: a client that sends these back lets the model continue its own reasoning. They have an `index`,
+because OpenAI's Python SDK rejects the second object of a list if it has no index. Blocks of Anthropic's own tools have
+no counterpart and cannot be requested. Sans-I/O. Units: seconds.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,6 +45,7 @@ class ChatChunksFromMessages:
         self._no_arguments = False  # the open tool call has no arguments yet
         self._thinking: Json | None = None  # the open block of thinking, as it will be sent back
         self._thoughts: list[str] = []  # pieces of its text
+        self._signed = 0  # blocks of thinking that were sent
         self._ended = False
 
     def read(self, event: bytes) -> bytes:
@@ -135,7 +137,8 @@ class ChatChunksFromMessages:
         if thought is not None and self._thoughts:
             thought["thinking"] = "".join(self._thoughts)
         if thought is not None and (thought.get("signature") or thought.get("data")):
-            return self._chunk({"thinking_blocks": [thought]})
+            self._signed += 1
+            return self._chunk({"thinking_blocks": [{"index": self._signed - 1, **thought}]})
         return b""
 
     def _finish(self, delta: Mapping[str, object]) -> bytes:

@@ -145,13 +145,13 @@ def _assistant(item: FieldReader) -> list[Block]:
 
 
 def _thinking(item: FieldReader) -> list[Block]:
-    """The blocks of `thinking_blocks`, exactly as the gateway sent them; the API checks their signatures."""
+    """The blocks of `thinking_blocks`, as the upstream sent them, without an index; the API checks their signatures."""
     path = item.path_of("thinking_blocks")
     blocks: list[Block] = []
     for number, block in enumerate(item.take_as("thinking_blocks", list) or ()):
         if not isinstance(block, dict) or block.get("type") not in ("thinking", "redacted_thinking"):
             raise invalid_type(f"{path}[{number}]", "a block of type thinking or redacted_thinking", block)
-        blocks.append(dict(block))
+        blocks.append({key: value for key, value in block.items() if key != "index"})
     return blocks
 
 

@@ -137,13 +137,12 @@ class ChatChunksFromResponses:
 
 
 def _usage(usage: Fields) -> Fields:
+    read = dict_or_empty(usage.get("input_tokens_details"))
     return {
         "prompt_tokens": usage.get("input_tokens"),
         "completion_tokens": usage.get("output_tokens"),
         "total_tokens": usage.get("total_tokens"),
-        "prompt_tokens_details": {
-            "cached_tokens": dict_or_empty(usage.get("input_tokens_details")).get("cached_tokens") or 0
-        },
+        "prompt_tokens_details": {name: read.get(name) or 0 for name in ("cached_tokens", "cache_write_tokens")},
         "completion_tokens_details": {
             "reasoning_tokens": dict_or_empty(usage.get("output_tokens_details")).get("reasoning_tokens") or 0
         },

@@ -16,7 +16,7 @@ from ttft_gateway.apis.json_values import ITEMS_MAX
 from ttft_gateway.apis.openai.events import finish_of, usage_of
 from ttft_gateway.apis.responses.writer import CALL_FIELDS, EventWriter
 from ttft_gateway.apis.sse import data_of, object_in
-from ttft_gateway.apis.tolerant_json import as_key
+from ttft_gateway.apis.tolerant_json import as_count, as_key
 
 Fields = dict[str, object]
 
@@ -286,9 +286,10 @@ def _usage(value: object) -> Fields | None:
     if usage is None:
         return None
     read, written = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    to_cache = as_count(dict_or_empty(dict_or_empty(value).get("prompt_tokens_details")).get("cache_write_tokens")) or 0
     return {
         "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens or 0, "cache_write_tokens": to_cache},
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
         "total_tokens": read + written,

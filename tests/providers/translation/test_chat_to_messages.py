@@ -152,7 +152,7 @@ TRANSLATED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "role": "assistant",
                 "content": "4",
                 "reasoning_content": "2+2",
-                "thinking_blocks": [{"type": "thinking", "thinking": "2+2", "signature": "sig"}],
+                "thinking_blocks": [{"index": 0, "type": "thinking", "thinking": "2+2", "signature": "sig"}],
             }
         ),
         turns(

@@ -177,7 +177,12 @@ ANSWER: dict[str, Any] = {
         {"id": "fc_1", "type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
         {"id": "ct_1", "type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "ls"},
     ],
-    "usage": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, "input_tokens_details": {"cached_tokens": 1}},
+    "usage": {
+        "input_tokens": 3,
+        "output_tokens": 2,
+        "total_tokens": 5,
+        "input_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 2},
+    },
 }
 
 
@@ -198,6 +203,7 @@ def test_an_answer_as_chunks() -> None:
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "Hey"}
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
     assert (chunks[-1]["usage"]["total_tokens"], frames[-1].usage) == (5, Usage(3, 2, 1))
+    assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 1, "cache_write_tokens": 2}
     without, _ = chunks_of(*events_of_answer(ANSWER))
     assert without == chunks[:-1]
 

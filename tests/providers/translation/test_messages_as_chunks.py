@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletionChunk
 
 from anthropic_calls import (
     CHAT_TO_MESSAGES,
@@ -87,7 +89,7 @@ CHUNKS: dict[str, tuple[list[bytes], list[dict[str, Any]], str]] = {
         [
             {"reasoning_content": "2"},
             {"reasoning_content": "+2"},
-            {"thinking_blocks": [{"type": "thinking", "thinking": "2+2", "signature": "sig"}]},
+            {"thinking_blocks": [{"index": 0, "type": "thinking", "thinking": "2+2", "signature": "sig"}]},
             {"content": "4"},
         ],
         "stop",
@@ -95,8 +97,8 @@ CHUNKS: dict[str, tuple[list[bytes], list[dict[str, Any]], str]] = {
     "thinking that is not shown": (
         [*thinking(0, "sig"), *block(1, {"type": "redacted_thinking", "data": "EvwB"}), *text(2, "4"), *end()],
         [
-            {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "sig"}]},
-            {"thinking_blocks": [{"type": "redacted_thinking", "data": "EvwB"}]},
+            {"thinking_blocks": [{"index": 0, "type": "thinking", "thinking": "", "signature": "sig"}]},
+            {"thinking_blocks": [{"index": 1, "type": "redacted_thinking", "data": "EvwB"}]},
             {"content": "4"},
         ],
         "stop",
@@ -135,6 +137,20 @@ def test_messages_as_chunks(case: str) -> None:
     assert heads == {("msg_01", "chat.completion.chunk", int(WALL_S), "claude-opus-5")}
 
 
+@pytest.mark.parametrize("case", sorted(CHUNKS.keys() - {"what is not known"}), ids=str)
+def test_openais_sdk_adds_them_up(case: str) -> None:
+    """OpenAI's SDK makes one message of the chunks, with every block of thinking."""
+    events, deltas, finish = CHUNKS[case]
+    state = ChatCompletionStreamState()
+    for each in data_in(read_through(CHAT_TO_MESSAGES, STREAMED, [start(), *events]))[:-1]:
+        state.handle_chunk(ChatCompletionChunk.model_validate(each))
+    choice = state.current_completion_snapshot.choices[0]
+    message = choice.message.model_dump()
+    blocks = [block for delta in deltas for block in delta.get("thinking_blocks", ())]
+    assert (message["content"], choice.finish_reason) == ("".join(each.get("content", "") for each in deltas), finish)
+    assert message.get("thinking_blocks", []) == blocks
+
+
 def test_token_counts_for_chat() -> None:
     """The usage chunk comes where it is asked for, with what was cached as part of the prompt, and only then."""
     events = [start(), *text(0, "A"), *end()]
@@ -143,7 +159,7 @@ def test_token_counts_for_chat() -> None:
         "prompt_tokens": 128,
         "completion_tokens": 15,
         "total_tokens": 143,
-        "prompt_tokens_details": {"cached_tokens": 100, "cache_creation_tokens": 3},
+        "prompt_tokens_details": {"cached_tokens": 100, "cache_write_tokens": 3, "cache_creation_tokens": 3},
     }
     assert (usage["choices"], done) == ([], "[DONE]")
     assert b'"usage"' not in read_through(CHAT_TO_MESSAGES, STREAMED, events)

@@ -32,7 +32,11 @@ def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> byte
     return b"data: %s\n\n" % json.dumps({"id": "x1", "created": 7, "model": "up", "choices": [choice]}).encode()
 
 
-COUNTS = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
+COUNTS = {
+    "prompt_tokens": 3,
+    "completion_tokens": 2,
+    "prompt_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 2},
+}
 USAGE = b"data: %s\n\n" % json.dumps({"id": "x1", "choices": [], "usage": COUNTS}).encode()
 DONE = b"data: [DONE]\n\n"
 
@@ -83,7 +87,7 @@ def test_a_text_answer() -> None:
     assert (final["metadata"], final["store"]) == ({"a": "b"}, False)
     assert final["usage"] == {
         "input_tokens": 3,
-        "input_tokens_details": {"cached_tokens": 1},
+        "input_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 2},
         "output_tokens": 2,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": 5,

@@ -47,7 +47,7 @@ class Counts:
         details: dict[str, object] = {"cached_tokens": usage.cached_tokens or 0}
         written = as_count(self._seen.get("cache_creation_input_tokens"))
         if written:
-            details["cache_creation_tokens"] = written
+            details |= {"cache_write_tokens": written, "cache_creation_tokens": written}  # OpenAI's name, LiteLLM's
         made: dict[str, object] = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
