@@ -198,8 +198,8 @@ def test_a_timeout_ends_all_attempts(site: Replicas, timeout: dict[str, float], 
     assert all(seen.closed.wait() for seen in replica.seen)
 
 
-def test_a_full_pool_holds_a_backup(site: Replicas) -> None:
-    """With one connection, a backup waits for it and is given up with its request."""
+def test_a_full_pool_has_no_backup(site: Replicas) -> None:
+    """With one connection, a late request has no backup, and frees the connection when it is given up."""
     replica = site.add("late_headers", "quick")
 
     async def main() -> str:
@@ -207,7 +207,7 @@ def test_a_full_pool_holds_a_backup(site: Replicas) -> None:
             session.hedger.clock = lambda: 1.0 if replica.seen else 0.0
             async with asyncio.TaskGroup() as tasks:
                 task = tasks.create_task(chat(session, replica.url))
-                while not session.stats.snapshot().hedges:
+                while not session.stats.snapshot().denied:
                     await asyncio.sleep(0.001)
                 task.cancel()
             assert (len(replica.seen), in_flight(session)) == (1, 0)

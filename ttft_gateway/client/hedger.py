@@ -38,7 +38,7 @@ from ttft_gateway.client.report import announce
 from ttft_gateway.client.rules import PopulationName, Rules
 from ttft_gateway.client.stats import Stats
 from ttft_gateway.client.targets import Population, Target, YoungEndpoint, check, populate, stores_answers, teach
-from ttft_gateway.hedging.contract import Denied, Forecast, RequestFacts, StreamWatch
+from ttft_gateway.hedging.contract import Denied, Forecast, Hedge, RequestFacts, StreamWatch
 from ttft_gateway.hedging.outcomes import Denial, Outcome
 from ttft_gateway.limits.bucket import Spend
 from ttft_gateway.limits.ledger import Ledger
@@ -56,6 +56,7 @@ _COLD_SAMPLES: Final = 3  # first events before that; the first one includes the
 _USUAL_FACTOR: Final = 1.5  # of the predicted time: a backup before it is mostly for a usual answer
 _ALL_PERCENT: Final = 100.0  # a budget that pays for a backup of each request
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two decisions
+_NO_CONNECTION: Final = "the client's connection pool is full"
 
 
 def safely(function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T | None:
@@ -113,6 +114,8 @@ class Hedger:
         cold_s: delay of a backup before there is a plan, unless the first times of the server show a better one.
         credits: credits of the budget; set with the first population.
         use_tokens: locks the replicas without a token (`tokens.py`); None if no target has a credential.
+        has_room: returns True if the transport has a connection for a backup. One that waited for it would delay
+            other requests, and if its primary failed, each would wait for the other.
 
     Args:
         config: settings.
@@ -144,6 +147,7 @@ class Hedger:
         self.cold_s = max(self._parameters.cold_start_delay_s, config.min_delay)
         check(self.targets)
         self.use_tokens: Callable[[Pool, Mapping[str, tuple[Target | None, str]], float], None] | None = None
+        self.has_room: Callable[[], bool] = lambda: True
         if any(target.token is not None for target in self.targets):
             from ttft_gateway.client.tokens import use_tokens
 
@@ -346,7 +350,9 @@ class ClientRace:
                 if self.winner is not None or late.hedge_s > now_s or len(self.attempts) > pool.max_hedges:
                     continue
                 tried = [each.replica for each in self.attempts]
-                decision = pool.decide(facts, late, live, tried, now_s, hedger.rand())
+                decision: Hedge | Denied = Denied(Denial.NO_REPLICA, now_s - late.start_s, _NO_CONNECTION)
+                if hedger.has_room():
+                    decision = pool.decide(facts, late, live, tried, now_s, hedger.rand())
                 if isinstance(decision, Denied):
                     late.hedge_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
                     if all(decision.reason is not reason for reason, _, _ in self.denials):
