@@ -67,7 +67,7 @@ def run(transport: str, races: int, seed: int = 1, *, raced: bool = True) -> lis
     left = {
         "slots of the pool": slots,
         "attempts in the policy": sum(replica.in_flight for pool in pools for replica in pool.replicas),
-        "open files": _files() - files,
+        "open files": _settled(lambda: _files() - files),
         "threads": threading.active_count() - threads,
     }
     snapshot = hedgers[0].stats.snapshot() if hedgers else StatsSnapshot()
@@ -108,7 +108,7 @@ def _threads(name: str, replica: ScriptedReplica, races: int, rand: random.Rando
 
     with http.Client(transport=transport) as client:
         counts = in_threads(partial(one, client), races, rand, (http.HTTPError,))
-        return counts, [transport.hedger] if raced else [], _settled(inner._pool)
+        return counts, [transport.hedger] if raced else [], _settled(lambda: _taken(inner._pool))
 
 
 async def _tasks(name: str, replica: ScriptedReplica, races: int, rand: random.Random, *, raced: bool) -> Run:
@@ -165,14 +165,14 @@ def _taken(pool: Any) -> int:
     return sum(not (each.is_idle() or each.is_closed()) for each in pool._connections)
 
 
-def _settled(pool: Any) -> int:
-    """Return the number of connections that stay taken: the thread of a loser may end after the last race."""
+def _settled(count: Callable[[], int]) -> int:
+    """Return what stays of a number: threads of losers, and grpc's, may end some milliseconds after the last race."""
     pause = threading.Event()
     for _ in range(500):
-        if not _taken(pool):
+        if not count():
             break
         pause.wait(0.01)
-    return _taken(pool)
+    return count()
 
 
 def _call(draw: float) -> dict[str, object]:
