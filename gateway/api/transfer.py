@@ -91,6 +91,7 @@ class Transfer:
         self.replica = self._left[0]
         self._stream: HttpStream | None = None
         self._status, self._headers = 0, list[tuple[bytes, bytes]]()
+        self._size: int | None = None  # of the response's body, if it is stated
         self._error: bytearray | None = None  # body of an error response
         self._paused = False
         self._total_s = total_s
@@ -147,7 +148,7 @@ class Transfer:
     # the HTTP client's calls
 
     def on_response(self, status: int, headers: Headers) -> None:
-        """Begin the client's response, or hold an error."""
+        """Hold the head: a response that is cut before its body can be replaced."""
         secrets = self.replica.secrets
         self._status = status
         self._headers = [
@@ -159,12 +160,12 @@ class Transfer:
             self._error = bytearray()
             return
         length = next((value for name, value in headers if name == b"content-length"), b"")
-        size = int(length) if length.isdigit() and len(length) <= DIGITS_MAX else None
-        self._response.start(status, self._own_headers(), size)
+        self._size = int(length) if length.isdigit() and len(length) <= DIGITS_MAX else None
 
     def on_body(self, data: bytes) -> None:
         """Forward a piece of the body."""
         if self._error is None:
+            self._begin()
             self._response.write(data)
         else:
             self._error += data[: ERROR_BYTES_MAX - len(self._error)]
@@ -174,6 +175,7 @@ class Transfer:
         self._stream = None
         if error is None and self._status < _ERROR_MIN:
             self._timer.cancel()
+            self._begin()
             self._response.end()
             self._exchange.over(self._status, None)
         elif self._may_repeat(error):
@@ -186,6 +188,11 @@ class Transfer:
             self.give_up(client_error(error))
 
     # inside
+
+    def _begin(self) -> None:
+        """Begin the client's response, once."""
+        if not self._response.started:
+            self._response.start(self._status, self._own_headers(), self._size)
 
     def _may_repeat(self, error: UpstreamError | None) -> bool:
         if not self._left or self._response.started or isinstance(self._call.body, Upload):

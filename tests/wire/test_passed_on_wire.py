@@ -173,6 +173,28 @@ def test_a_response_that_is_cut_looks_cut() -> None:
     run_real(main())
 
 
+@pytest.mark.parametrize("framing", [b"content-length: 9\r\n", b"transfer-encoding: chunked\r\n"])
+def test_a_response_that_is_cut_before_its_body_is_an_error(framing: bytes) -> None:
+    """A replica that dies after its status costs a 502, and a GET goes to the next replica."""
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n%b\r\n" % framing)
+
+    async def main() -> None:
+        async with (
+            serving(cut) as dead,
+            storing() as well,
+            passing(f"http://127.0.0.1:{dead.port}/v1", well.url) as site,
+        ):
+            async with answer(site.port, request_bytes(b'{"model":"m"}', "/v1/audio/speech")) as got:
+                assert (got.status, got.error(await got.body())["code"]) == (502, "upstream_cut")
+            async with answer(site.port, request_bytes(b"", "/v1/audio/voices", "GET")) as got:
+                assert (got.status, got.headers["x-ttft-replica"]) == (200, "b")
+
+    run_real(main())
+
+
 def test_a_response_to_http_1_0_that_is_cut_is_reset() -> None:
     """Where the end of the connection ends the body, a cut is a reset: a proxy cannot take it for a whole answer."""
     speech = request_bytes(b'{"model":"m"}', "/v1/audio/speech").replace(b"HTTP/1.1", b"HTTP/1.0", 1)
