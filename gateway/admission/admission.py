@@ -12,8 +12,8 @@ without limits gets no permit.
       |                   '--disconnect, timeout, evicted, drain--> over       (granted: disconnect, drain --> over)
       '--refused, disconnect, drain--> over
 
-A limit that the fleet shares may have to ask for more; a request waits for the answer, at most 100 ms. Only an answer
-refuses it.
+A limit that the fleet shares may have to ask for more; a request waits for the answer, at most 100 ms. If others have
+used up what the answers granted by then, the part of this process in what the last one left decides.
 
 Units: seconds of the loop's clock, tokens.
 """
@@ -176,17 +176,17 @@ class Entry:
         self.ticket = ticket
         self._runtime = runtime
 
-    def reserve(self, size: RequestSize, now_s: float, *, anyway: bool = False) -> OverLimit | None:
+    def reserve(self, size: RequestSize, now_s: float, *, at_once: bool = False) -> OverLimit | None:
         """Enter, unless that is done, and reserve the tokens; return the reason for rejecting the request, or None."""
-        over = self.enter(now_s, anyway=anyway)
+        over = self.enter(now_s, at_once=at_once)
         if self.ticket is None:
             return over
-        return self.limiter.reserve(self.ticket, size.prompt_tokens, size.answer_tokens, now_s, anyway=anyway)
+        return self.limiter.reserve(self.ticket, size.prompt_tokens, size.answer_tokens, now_s, at_once=at_once)
 
-    def enter(self, now_s: float, *, anyway: bool = False) -> OverLimit | None:
+    def enter(self, now_s: float, *, anyway: bool = False, at_once: bool = False) -> OverLimit | None:
         """Count the request, unless that is done; return the reason for rejecting it, or None."""
         if self.ticket is None:
-            entered = self.limiter.enter(now_s, anyway=anyway)
+            entered = self.limiter.enter(now_s, anyway=anyway, at_once=at_once)
             if isinstance(entered, OverLimit):
                 return entered
             self.ticket = entered
@@ -237,6 +237,7 @@ class Permit:
         "_size",
         "_start_s",
         "_timer",
+        "_waits_for",
         "cost",
         "entry",
         "headers",
@@ -254,6 +255,7 @@ class Permit:
         self._is_waiting = self._has_slot = self._has_started = self._is_over = False
         self._is_asking = self._is_reserved = False
         self._start_s = 0.0
+        self._waits_for: Quantity | None = None  # of a limit of the key; None if it does not wait for the fleet
         self._allowance: WaitAllowance | None = None
         self._timer: asyncio.Handle | None = None  # asks again, ends the wait, or starts the granted request
         self._request: QueuedRequest | None = None
@@ -279,12 +281,13 @@ class Permit:
         now_s = self._runtime.loop.time()
         over = entry.reserve(self._size, now_s)
         if over is not None and over.is_asking and not self._may_ask(now_s):
-            over = entry.reserve(self._size, now_s, anyway=True)
+            over = entry.reserve(self._size, now_s, at_once=True)
         self.headers = tuple(_limit_headers(entry.limiter.status(now_s)))
         if over is None:
             self.entry, self._is_reserved = entry, True
         elif over.is_asking:
-            self.entry, self._is_asking = entry, True
+            self.entry, self._is_asking, self._waits_for = entry, True, over.quantity
+            entry.limiter.waiting[over.quantity] += 1
         else:
             raise _over_key_limit(over, self.key_name, self.headers)
 
@@ -359,6 +362,7 @@ class Permit:
         self._is_over = True
         self._request = self._on_reject = None  # no cycle outlives a request
         self._stop_timer()
+        self._stop_waiting()
         if self._is_waiting and self._queue is not None:
             self._is_waiting = False
             self.runtime.safely("admission", self._queue.fair_queue.remove, None, self)
@@ -374,6 +378,7 @@ class Permit:
     def _ask_again(self) -> None:
         """Continue after the answer of the fleet."""
         self._timer, self._is_asking = None, False
+        self._stop_waiting()
         try:
             if self.entry is not None and not self._is_reserved:
                 self.reserve(self.entry)
@@ -444,6 +449,11 @@ class Permit:
 
     def _waited_s(self) -> float:
         return self._runtime.loop.time() - self._caller.arrived_s
+
+    def _stop_waiting(self) -> None:
+        if self._waits_for is not None and self.entry is not None:
+            self.entry.limiter.waiting[self._waits_for] -= 1
+            self._waits_for = None
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

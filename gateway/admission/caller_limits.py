@@ -83,9 +83,12 @@ class KeyLimiter:
         limits: limits of the key.
         name: name of the key's limits, the same in every process.
         made: makes the limits.
+
+    Attributes:
+        waiting: requests that wait while the fleet's engine is asked for more, by quantity.
     """
 
-    __slots__ = ("_requests", "_slots", "_tokens", "_wait_estimator", "limits")
+    __slots__ = ("_requests", "_slots", "_tokens", "_wait_estimator", "limits", "waiting")
 
     def __init__(self, limits: CallerLimits, name: str = "", made: LimitMaker = LOCAL) -> None:
         self.limits = limits
@@ -94,37 +97,50 @@ class KeyLimiter:
         self._tokens = None if tokens is None else made.rate(f"{name}:tokens", tokens)
         self._slots = made.slots(f"{name}:slots", math.inf if concurrency is None else concurrency)
         self._wait_estimator = WaitEstimator(concurrency or 1)
+        self.waiting = dict.fromkeys(Quantity, 0)
 
     @property
     def in_flight(self) -> int:
         """Requests admitted and not ended."""
         return self._slots.taken
 
-    def enter(self, now_s: float, *, anyway: bool = False) -> CallerTicket | OverLimit:
+    def enter(self, now_s: float, *, anyway: bool = False, at_once: bool = False) -> CallerTicket | OverLimit:
         """Count one request before its body is known, or return the reason for rejecting it.
 
-        A rejected request takes nothing; with `anyway` none is rejected.
+        A rejected request takes nothing; with `anyway` none is rejected, with `at_once` none has to wait for an answer.
         """
-        over = None if anyway else self._over(now_s)
+        over = None if anyway else self._over(now_s, at_once=at_once)
         if over is not None:
             return over
         self._take(0.0, 1.0, now_s)
         self._slots.taken += 1
         return CallerTicket(0.0, now_s)
 
-    def _over(self, now_s: float) -> OverLimit | None:
+    def _over(self, now_s: float, *, at_once: bool) -> OverLimit | None:
         slots = self._slots
         if slots.taken >= slots.allowed:
-            is_asking, limit = slots.is_asking(now_s), self.limits.concurrency
-            if limit is not None and slots.taken >= slots.allowed:  # no answer, and no share while the engine is away
+            is_asking, limit = slots.is_asking(now_s, self.waiting[Quantity.CONCURRENCY]), self.limits.concurrency
+            is_last = is_asking and at_once
+            # no answer, and no share while the engine is away
+            if limit is not None and slots.taken >= slots.allowed and not (is_last and slots.has_part):
                 wait_s = self._wait_estimator.wait_s()
                 is_unknown = slots.taken < limit and not is_asking and slots.is_refused
+                is_asking = is_asking and not at_once
                 return OverLimit(Quantity.CONCURRENCY, limit, slots.taken + 1, wait_s, is_asking, is_unknown)
         if self._requests is not None:
-            wait_s = self._requests.wait_s(1.0, now_s)
-            if wait_s > 0:
-                return _over(Quantity.REQUESTS, self._requests, 1, wait_s)
+            return self._over_rate(Quantity.REQUESTS, self._requests, 1.0, now_s, at_once=at_once)
         return None
+
+    def _over_rate(
+        self, quantity: Quantity, rate: Rate, amount: float, now_s: float, *, at_once: bool
+    ) -> OverLimit | None:
+        """Return the reason for rejecting a request that a limit per minute has no room for, None if it has room."""
+        wait_s, is_asking = rate.wait_s(amount, now_s, self.waiting[quantity]), rate.is_asking
+        if is_asking and at_once:
+            wait_s, is_asking = rate.part_wait_s(amount, now_s), False
+        if wait_s <= 0:
+            return None
+        return OverLimit(quantity, rate.limit, math.ceil(amount), wait_s, is_asking, rate.is_refused)
 
     def reserve(
         self,
@@ -133,13 +149,13 @@ class KeyLimiter:
         answer_tokens: float,
         now_s: float,
         *,
-        anyway: bool = False,
+        at_once: bool = False,
     ) -> OverLimit | None:
         """Reserve the tokens of a request that has entered, or return the reason for rejecting it.
 
         A request is never admitted if its prompt alone exceeds the limit. If only prompt and longest possible answer
         together exceed it, the request waits for a full bucket: most answers are far shorter than their limit. With
-        `anyway` every request with a prompt within the limit is admitted.
+        `at_once` it does not have to wait for an answer.
         """
         tokens = prompt_tokens + answer_tokens
         if self._tokens is not None:
@@ -147,9 +163,9 @@ class KeyLimiter:
             if prompt_tokens > limit:
                 return OverLimit(Quantity.TOKENS, limit, math.ceil(prompt_tokens), None)
             tokens = min(tokens, limit)
-            wait_s = 0.0 if anyway else self._tokens.wait_s(tokens, now_s)
-            if wait_s > 0:
-                return _over(Quantity.TOKENS, self._tokens, math.ceil(tokens), wait_s)
+            over = self._over_rate(Quantity.TOKENS, self._tokens, tokens, now_s, at_once=at_once)
+            if over is not None:
+                return over
         self._take(tokens, 0.0, now_s)
         ticket.tokens = tokens
         return None
@@ -190,8 +206,3 @@ class KeyLimiter:
             self._tokens.take(tokens, now_s)
         if self._requests is not None:
             self._requests.take(requests, now_s)
-
-
-def _over(quantity: Quantity, rate: Rate, asked: int, wait_s: float) -> OverLimit:
-    """Return the reason for rejecting a request that a limit per minute has no room for."""
-    return OverLimit(quantity, rate.limit, asked, wait_s, rate.is_asking, rate.is_refused)

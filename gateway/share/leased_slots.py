@@ -24,6 +24,7 @@ class LeasedSlots(Slots):
     """
 
     __slots__ = (
+        "_asked",
         "_asked_s",
         "_excess",
         "_fleet",
@@ -52,13 +53,19 @@ class LeasedSlots(Slots):
         self._is_asking = self._wanted = False
         self._was_alone = False  # since the last answer
         self._others: int | None = None
-        self._want = self._sent = self._excess = 0
+        self._want = self._asked = self._sent = self._excess = 0
         self._asked_s = self._used_s = self._quiet_until_s = -math.inf
 
     @property
     def is_refused(self) -> bool:
         """True while no further slot may be used without the engine, which is away."""
         return self._fleet.is_alone and not self._fleet.part
+
+    @property
+    def has_part(self) -> bool:
+        """True if this process's part of what the last answer left has a free slot."""
+        free = self.limit - (self._others or 0) - self.allowed
+        return self.taken < self.allowed + max(0, free) // max(1, self._fleet.processes)
 
     @property
     def unspent(self) -> float:
@@ -121,6 +128,7 @@ class LeasedSlots(Slots):
             self.allowed = self.taken
         self._sent = int(self.allowed)
         spare = 0 if gives_back else 1
+        self._asked = self._want
         want = self._want + spare if self._want else 0
         return SlotsAsk(self.key, int(self.limit), self._sent, want, self._others)
 
@@ -130,7 +138,7 @@ class LeasedSlots(Slots):
         self._is_asking = self._was_alone = False
         self._others, self._wanted = answer.others, answer.wanted
         self.allowed = self._sent + answer.granted
-        if answer.granted < self._want:
+        if answer.granted < self._asked:
             self._quiet_until_s = now_s + QUIET_S
         part = max(1, answer.limit // self._fleet.processes)
         self._excess = max(0, self.taken - part) if answer.wanted else 0

@@ -1,9 +1,9 @@
 """Limits that many processes share: each leases a part from the engine, and spends it without asking. Pure.
 
 Requests take from the unspent amount of a lease; below 0 it is a debt, which the next ask settles. The amount is filled
-before it is empty, while limit and fleet are large enough for that; otherwise a request that needs more waits for one
-ask. Only the engine refuses. While the engine is away, a process spends the unspent amount and its part of the limit
-(`Fleet.part`). Slots are leased in the same way (leased_slots.py).
+before it is empty, while limit and fleet are large enough for that; otherwise the requests that need more wait for one
+ask. It is small, because no other process can use it. Only the engine refuses. While the engine is away, a process
+spends the unspent amount and its part of the limit (`Fleet.part`). Slots are leased in the same way (leased_slots.py).
 
 Units: requests, tokens and slots; seconds of the loop's clock.
 """
@@ -22,11 +22,8 @@ from ttft_gateway.limits.bucket import MARGIN_SHARE, Bucket, BucketState, Limit,
 from ttft_gateway.limits.rates import RATE_WINDOW_S, Rate, Slots
 from ttft_gateway.pool.learned import Drop
 
-_AHEAD_S: Final = 1.0  # time for which the unspent amount lasts at the usual rate
-_USUAL_MIN: Final = 2.0  # requests of usual size that it holds at least
-_UNSPENT_SHARE: Final = 1 / 8  # of the limit: the largest unspent amount
+_AHEAD_SHARE: Final = 0.01  # of the limit: what all processes together lease ahead, so that no other one lacks more
 _USUAL_SHARE: Final = 0.05  # of the limit: a usual request of every process; if it is larger, nothing is leased ahead
-_RATE_S: Final = 5.0  # time over which the usual rate is measured, about
 _USUAL_WEIGHT: Final = 0.05  # of a new request in the usual size
 _FRESH_S: Final = 1.5  # age up to which the amount left in the last answer is divided
 _SLOPE_S_MIN: Final = 1.0  # time over which a change of what is left is extended; two answers may be 1 ms apart
@@ -131,8 +128,6 @@ class Lease:
         "_left",
         "_need",
         "_quiet_until_s",
-        "_rate",
-        "_rate_s",
         "_refill",
         "_seen_s",
         "_sent",
@@ -142,11 +137,11 @@ class Lease:
         "_share_s",
         "_slope",
         "_spending",
-        "_spent",
         "_unspent",
         "_usable",
         "_used_s",
         "_usual",
+        "_waiting",
         "_want_s",
         "_wanted",
         "_was_alone",
@@ -164,6 +159,7 @@ class Lease:
         self._refill = amount / window_s
         self._unspent = 0.0
         self._need = 0.0  # amount that a waiting request needs
+        self._waiting = 0  # other requests that wait
         self._is_asking = self._is_drained = False
         self._sent = 0.0  # debt in the ask under way; negative for an amount that is given back
         self._spending: Spending | None = None  # without the engine, and not in an ask yet
@@ -181,9 +177,7 @@ class Lease:
         self._fills_ahead = True  # False for a limit that is small for the fleet
         # use
         self._usual = 0.0  # size of a request, 0 before the first
-        self._spent = 0.0  # since the rate was computed
-        self._rate = 0.0
-        self._rate_s = self._used_s = -math.inf
+        self._used_s = -math.inf
         # alone
         self._alone_number = 0
         self._share_left = 0.0
@@ -200,18 +194,26 @@ class Lease:
             return self._left
         return min(self._amount, self._unspent + self._left + (now_s - self._seen_s) * self._refill)
 
-    def wait_s(self, cost: float, now_s: float) -> float:
+    def wait_s(self, cost: float, now_s: float, waiting: int = 0) -> float:
         """Return the seconds until `cost`, or all of the limit if that is less, is available; 0 for now.
 
         The engine is asked if the unspent amount is too small; `ASK_WAIT_S` is returned until it has answered.
+
+        Args:
+            waiting: requests that wait for an answer, without the one that calls.
         """
-        return 0.0 if cost <= self._unspent else self._wait_s(min(cost, self._amount), now_s)
+        return 0.0 if cost <= self._unspent else self._wait_s(min(cost, self._amount), now_s, waiting)
+
+    def part_wait_s(self, cost: float, now_s: float) -> float:
+        """Return the seconds until this process's part of what the last answer left has room; 0 for now."""
+        part = (self.left(now_s) - self._unspent) / max(1, self._fleet.processes) + self._unspent
+        missing = min(cost, self._amount) - part
+        return max(_WAIT_S_MIN, missing / self._refill) if missing > _ROUNDING * self._amount else 0.0
 
     def take(self, cost: float, now_s: float) -> None:
         """Take `cost`; a negative cost gives back."""
         if cost > 0:
             self._used_s = now_s
-            self._spent += cost
             self._usual += (_USUAL_WEIGHT if self._usual else 1.0) * (cost - self._usual)
         if self._fleet.is_alone:
             self._take_alone(cost, now_s)
@@ -272,7 +274,8 @@ class Lease:
         if self._is_asking:
             return
         is_idle = self._unspent > 0 and now_s >= self._used_s + IDLE_S
-        if self._unspent < 0 or self._spending is not None or self._is_drained or is_idle:
+        is_surplus = self._unspent > self._ahead + self._usual  # after requests that used less than they reserved
+        if self._unspent < 0 or self._spending is not None or self._is_drained or is_idle or is_surplus:
             self._want(now_s)
         elif self._unspent == 0:
             del self._leases.held[self]
@@ -280,14 +283,14 @@ class Lease:
     # for the asker
 
     def ask(self, now_s: float) -> Ask | None:
-        """Return the ask: settle the debt, or give back an unused amount, and lease for the next second."""
+        """Return the ask: settle the debt or give back a surplus, and lease for what waits and what comes next."""
         is_idle = now_s >= self._used_s + IDLE_S and not self._need
-        if self._unspent < 0 or is_idle:
-            self._sent, self._unspent = -self._unspent, 0.0
-        least = max(0.0, self._need - self._unspent)
-        target = 0.0 if is_idle else self._target(now_s)
-        want = max(least, self._need + target - self._unspent)
-        is_drained, self._need, self._is_drained, self._wanted = self._is_drained, 0.0, False, want
+        needed = self._need + self._waiting * (self._usual or self._need)
+        held = needed + (0.0 if is_idle else self._ahead)
+        kept = max(0.0, min(self._unspent, held))
+        self._sent, self._unspent = kept - self._unspent, kept
+        least, want = max(0.0, self._need - kept), held - kept
+        is_drained, self._is_drained, self._need, self._waiting, self._wanted = self._is_drained, False, 0.0, 0, want
         if self._spending is not None:
             self._sent_spending, self._spending = self._spending.take(), None
         hint, hint_s = self._hint()
@@ -333,7 +336,7 @@ class Lease:
 
     # helpers
 
-    def _wait_s(self, need: float, now_s: float) -> float:
+    def _wait_s(self, need: float, now_s: float, waiting: int) -> float:
         if need <= self._unspent + _ROUNDING * self._amount:
             return 0.0
         if self._fleet.is_alone:
@@ -344,7 +347,7 @@ class Lease:
             left = self.left(now_s)
             if now_s < self._quiet_until_s and left < need:
                 return max(_WAIT_S_MIN, (need - left) / self._refill)
-        self._need = max(self._need, need)
+        self._need, self._waiting = max(self._need, need), waiting
         if not self._is_asking:
             self._want(now_s)
         return ASK_WAIT_S
@@ -353,17 +356,12 @@ class Lease:
         self._is_asking, self._want_s = True, now_s
         self._fleet.want(self)
 
-    def _target(self, now_s: float) -> float:
-        """Return the amount to hold for the next second."""
-        elapsed_s = now_s - self._rate_s
-        if elapsed_s > 0:
-            weight = 1 - math.exp(-elapsed_s / _RATE_S)
-            self._rate += weight * (self._spent / max(elapsed_s, QUIET_S) - self._rate)
-            self._spent, self._rate_s = 0.0, now_s
-        if self._fleet.processes * self._usual > _USUAL_SHARE * self._amount:
+    @property
+    def _ahead(self) -> float:
+        """Unspent amount for the next requests."""
+        if not self._fills_ahead:
             return 0.0
-        wanted = max(_AHEAD_S * self._rate, _USUAL_MIN * self._usual)
-        return min(wanted, max(_UNSPENT_SHARE * self._amount, self._usual))
+        return max(self._usual, _AHEAD_SHARE * self._amount / max(1, self._fleet.processes))
 
     @property
     def _spent_alone(self) -> float:

@@ -70,6 +70,7 @@ def virtually(test: Callable[[Asking], Awaitable[None]]) -> None:
         await asking.process.asker.start()
         await test(asking)
         asking.process.asker.close()
+        assert not any(asking.process.limiter.waiting.values())
         assert not [event for event in asking.process.events if isinstance(event, ComponentFailed)]
 
     run_virtual(main())

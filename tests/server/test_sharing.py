@@ -56,13 +56,13 @@ def test_the_state_of_sharing() -> None:
             up=True,
             since_s=0.061,
             fault=None,
-            reply_age_s=0.05,
+            reply_age_s=0.06,
             exchange_age_s=None,
             processes=2,
             expected=1,
             when_away="share",
             away_part=0.45,
-            leases=(LeaseState("key:a:requests", 2.0),),
+            leases=(LeaseState("key:a:requests", 6.0),),
             mismatches=(MismatchState("key:a:requests", 600, 500.0),),
         )
         host.kill()

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
@@ -11,6 +12,7 @@ from gateway.admission.caller_limits import CallerLimits
 from gateway.share.fleet import WhenAway
 from leased_fleet import FleetProcess, Meter, offer
 from leased_queues import Queues
+from outages import WatchedProcess, over_max
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
 from streaming_bench.simulation.virtual_loop import VirtualLoop
@@ -36,6 +38,20 @@ KILLED: Script = ((20.0, EngineHost.kill), (28.0, EngineHost.start))
 BLINKS: Script = ((20.0, EngineHost.kill), (20.01, EngineHost.start))
 HUNG: Script = ((20.0, EngineHost.hang), (28.0, EngineHost.go_on))
 SLOW: Script = ((20.0, _delay(0.2)), (28.0, _delay(0.0005)))
+
+
+class Burst(NamedTuple):
+    """What came of a burst.
+
+    Attributes:
+        meter: what was admitted.
+        running: requests under way at the end.
+        refused_in_vain: refusals while the true bucket had room.
+    """
+
+    meter: Meter
+    running: int
+    refused_in_vain: int
 
 
 @dataclass
@@ -150,6 +166,49 @@ def test_a_pause_of_a_process_admits_nothing() -> None:
             each.asker.close()
 
     run_virtual(main())
+
+
+def run_burst(limits: CallerLimits, shares: Sequence[float], number: int, over_s: float, delay_s: float) -> Burst:
+    """Send requests at random times to processes with an engine that replies after a delay."""
+
+    async def main() -> Burst:
+        loop, rand = asyncio.get_running_loop(), random.Random(1)
+        host, size = EngineHost(loop, delay_s), len(shares)
+        processes = [WatchedProcess(HostedEngine(host, f"h{n}"), limits, loop, rand) for n in range(size)]
+        for process in processes:
+            await process.asker.start()
+        await asyncio.sleep(1.0)  # until each has counted all
+        meter = Meter(limits.requests_per_min or number, loop.time())
+        for process in processes:
+            process.watch(meter, 1 + over_max(int(meter.limit), size))
+        for process in rand.choices(processes, shares, k=number):
+            loop.call_later(over_s * rand.random(), process.request, meter)
+        await asyncio.sleep(over_s + 0.5)
+        for process in processes:
+            process.asker.close()
+        running = sum(process.limiter.in_flight for process in processes)
+        return Burst(meter, running, sum(len(process.wrong_s) for process in processes))
+
+    return run_virtual(main())
+
+
+@pytest.mark.parametrize(("shares", "over_s"), [((0.8, 0.2), 3.0), ((0.7, 0.1, 0.1, 0.1), 8.0)], ids=["two", "four"])
+def test_no_process_refuses_what_another_one_holds(shares: Sequence[float], over_s: float) -> None:
+    """At twice the limit, each lacks requests at another time."""
+    burst = run_burst(CallerLimits(LIMIT), shares, 2 * LIMIT, over_s, 0.001)
+    assert burst.meter.over <= over_max(LIMIT, len(shares))
+    assert burst.refused_in_vain == 0
+
+
+@pytest.mark.parametrize("delay_s", [0.005, 0.02])
+def test_a_burst_in_an_instant_exceeds_no_limit(delay_s: float) -> None:
+    """An answer decides about all requests that wait, while they wait, neither more nor fewer than the limit."""
+    shares = (0.4, 0.3, 0.2, 0.1)
+    burst = run_burst(CallerLimits(LIMIT), shares, 2 * LIMIT, 0.02, delay_s)
+    assert burst.meter.over <= over_max(LIMIT, len(shares))
+    assert len(burst.meter.admitted) >= 0.99 * LIMIT
+    slots = run_burst(CallerLimits(concurrency=40), shares, 100, 0.02, delay_s)
+    assert 0.9 * 40 <= slots.running <= 40 + len(shares)
 
 
 def test_asks_are_few_where_the_limit_is_large_for_the_fleet() -> None:

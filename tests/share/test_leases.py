@@ -64,11 +64,44 @@ def test_a_request_gets_what_it_needs_whatever_the_hand_usually_holds() -> None:
 
 
 def test_a_fleet_that_is_large_for_the_limit_holds_nothing_in_unspent() -> None:
-    """100 processes of 600 a minute ask for each request; 10 do not."""
-    for processes, least in ((100, 20), (10, 1)):
+    """100 processes of 600 a minute ask for each request; 10 of 60,000 do not."""
+    for processes, limit, is_each in ((100, 600, True), (10, 60_000, False)):
         table = Table(processes=processes)
-        assert table.spend(table.rate(600), 20) == 20
-        assert (len(table.asks) >= 20) is (least == 20)
+        assert table.spend(table.rate(limit), 20) == 20
+        assert (len(table.asks) >= 20) is is_each
+
+
+def test_all_processes_together_hold_one_percent_ahead() -> None:
+    """So that no other one is refused much that is there, however many requests this process had before."""
+    table = Table(processes=4)
+    rate = table.rate(6_000)
+    table.spend(rate, 1_000)
+    assert rate.unspent <= 0.01 * 6_000 / 4
+
+
+def test_what_waits_is_asked_for_together() -> None:
+    """One round trip is enough for a burst."""
+    table = Table(processes=4)
+    rate = table.rate(600)
+    table.spend(rate, 1)
+    assert rate.wait_s(1, table.now_s) == 0
+    rate.take(1, table.now_s)
+    table.answer()
+    assert rate.wait_s(100, table.now_s, 3) == ASK_WAIT_S
+    table.answer()
+    assert rate.unspent > 100
+
+
+def test_tokens_that_were_reserved_in_vain_are_given_back_at_once() -> None:
+    """Other processes may lack them."""
+    table = Table(processes=4)
+    rate = table.rate(60_000)
+    assert table.spend(rate, 4, 10_000.0) == 4
+    rate.take(-36_000.0, table.now_s)
+    assert rate.unspent >= 36_000
+    table.leases.tick(table.now_s)
+    table.answer()
+    assert (rate.unspent, table.last_left) == (0, 56_000)
 
 
 def test_more_than_was_reserved_is_a_debt_that_the_next_ask_settles() -> None:
@@ -341,12 +374,12 @@ def test_what_is_owed_is_seen() -> None:
     table.spend(rate, 1)
     table.leave()
     table.spend(rate, 500)
-    assert rate.owed == pytest.approx(500, abs=3)
+    assert rate.owed == pytest.approx(500, abs=7)
     assert rate.unspent == -rate.owed
     table.fleet.is_alone = False
     table.leases.tick(table.now_s)
     assert table.take_asks()
-    assert rate.owed == pytest.approx(500, abs=3)
+    assert rate.owed == pytest.approx(500, abs=7)
     rate.lost(table.now_s)
     table.others_take(400)
     table.leases.tick(table.now_s)

@@ -36,8 +36,15 @@ class Rate(Protocol):
     def take(self, amount: float, now_s: float) -> None:
         """Take an amount; a negative one gives back."""
 
-    def wait_s(self, amount: float, now_s: float) -> float:
-        """Return the time until an amount is available, 0 for now; `ASK_WAIT_S` while that is being asked."""
+    def wait_s(self, amount: float, now_s: float, waiting: int = 0) -> float:
+        """Return the time until an amount is available, 0 for now; `ASK_WAIT_S` while that is being asked.
+
+        Args:
+            waiting: requests that wait for an answer, without the one that calls.
+        """
+
+    def part_wait_s(self, amount: float, now_s: float) -> float:
+        """Return the time until this process's part of what the last answer left has room; 0 for now."""
 
     def reset_s(self, now_s: float) -> float:
         """Return the time until the full limit is available."""
@@ -67,10 +74,12 @@ class LocalRate:
         """Take an amount; a negative one gives back."""
         self._left = min(float(self.limit), self.left(now_s) - amount)
 
-    def wait_s(self, amount: float, now_s: float) -> float:
+    def wait_s(self, amount: float, now_s: float, waiting: int = 0) -> float:
         """Return the time until `amount` is available; a millionth of the limit counts as available (rounding)."""
         missing = amount - self.left(now_s)
         return missing * RATE_WINDOW_S / self.limit if missing > _ROUNDING * self.limit else 0.0
+
+    part_wait_s = wait_s
 
     def reset_s(self, now_s: float) -> float:
         """Return the time until the full limit is available."""
@@ -99,6 +108,11 @@ class Slots:
     def is_refused(self) -> bool:
         """True while no further slot may be used, because the engine of the fleet is away."""
         return False
+
+    @property
+    def has_part(self) -> bool:
+        """True if this process's part of what the last answer left has a free slot."""
+        return self.taken < self.allowed
 
     def release(self) -> None:
         """Release a slot."""
