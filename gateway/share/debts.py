@@ -66,11 +66,6 @@ class Spending:
         segments, self._segments, self.total = merged(self._segments, SEGMENTS_MAX), [], 0.0
         return segments
 
-    def put_back(self, segments: Sequence[Segment]) -> None:
-        """Remember segments that were taken; later amounts may have come since."""
-        self._segments = [*segments, *self._segments]
-        self.total += sum(amount for _, _, amount in segments)
-
 
 def merged(segments: Sequence[Segment], number: int) -> list[Segment]:
     """Return at most a number of segments: neighbours with the most equal rates become one."""

@@ -105,6 +105,7 @@ class _Bucket:
             amount at its creation if there was none.
         left: amount at `now_s`.
         wasted: refill that it has wasted while it was full.
+        reports: number of the last report by process.
     """
 
     amount: _Lowest
@@ -114,6 +115,7 @@ class _Bucket:
     left: float
     now_s: float
     wasted: list[Segment] = field(default_factory=list)
+    reports: _Table[int] = field(default_factory=_Table)
 
 
 @dataclass(slots=True)
@@ -200,7 +202,7 @@ class ShareHub:
 
     def _answer(self, now_s: float, process: str, ask: Ask) -> Answer:
         if isinstance(ask, BucketAsk):
-            return self._bucket(now_s, ask)
+            return self._bucket(now_s, process, ask)
         if isinstance(ask, GaugeAsk):
             return self._gauge(now_s, process, ask)
         if isinstance(ask, SliceAsk):
@@ -209,7 +211,7 @@ class ShareHub:
 
     # leases
 
-    def _bucket(self, now_s: float, ask: BucketAsk) -> BucketAnswer:
+    def _bucket(self, now_s: float, process: str, ask: BucketAsk) -> BucketAnswer:
         bucket = self._buckets.use(ask.key)
         if bucket is None or now_s >= bucket.now_s + min(FORGET_WINDOWS * ask.window_s, FORGET_S_MAX):
             bucket = self._buckets.add(ask.key, self._created(now_s, ask))
@@ -218,7 +220,8 @@ class ShareHub:
         _refill(bucket, amount, rate, ask.window_s, now_s)
         if ask.hint is not None and ask.epoch != bucket.epoch:
             _use_hint(bucket, ask.hint, now_s - ask.hint_age_s, amount, rate)
-        if ask.spent:
+        if ask.spent and (not ask.report or bucket.reports.use(process) != ask.report):
+            bucket.reports.add(process, ask.report)
             owed = absorb(bucket.wasted, segments_of(ask.spent, now_s))
             bucket.left = max(bucket.left - owed, min(bucket.left, -OWED_MAX * amount))
         bucket.left -= ask.beyond

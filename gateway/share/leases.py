@@ -129,6 +129,7 @@ class Lease:
         "_need",
         "_quiet_until_s",
         "_refill",
+        "_report",
         "_seen_s",
         "_sent",
         "_sent_spending",
@@ -163,7 +164,8 @@ class Lease:
         self._is_asking = self._is_drained = False
         self._sent = 0.0  # debt in the ask under way; negative for an amount that is given back
         self._spending: Spending | None = None  # without the engine, and not in an ask yet
-        self._sent_spending: Sequence[Segment] = ()  # in the ask under way
+        self._sent_spending: Sequence[Segment] = ()  # in asks without an answer
+        self._report = 0  # its number
         self._wanted = 0.0  # amount asked for in it
         self._want_s = -math.inf  # when that began
         # the last answer
@@ -275,7 +277,7 @@ class Lease:
             return
         is_idle = self._unspent > 0 and now_s >= self._used_s + IDLE_S
         is_surplus = self._unspent > self._ahead + self._usual  # after requests that used less than they reserved
-        if self._unspent < 0 or self._spending is not None or self._is_drained or is_idle or is_surplus:
+        if self._unspent < 0 or self._is_drained or is_idle or is_surplus or self._has_report:
             self._want(now_s)
         elif self._unspent == 0:
             del self._leases.held[self]
@@ -291,8 +293,9 @@ class Lease:
         self._sent, self._unspent = kept - self._unspent, kept
         least, want = max(0.0, self._need - kept), held - kept
         is_drained, self._is_drained, self._need, self._waiting, self._wanted = self._is_drained, False, 0.0, 0, want
-        if self._spending is not None:
+        if self._spending is not None and not self._sent_spending:
             self._sent_spending, self._spending = self._spending.take(), None
+            self._report = max(self._report + 1, int(1e6 * now_s))
         hint, hint_s = self._hint()
         return BucketAsk(
             self.key,
@@ -306,6 +309,7 @@ class Lease:
             is_drained,
             0.0 if hint is None else min(now_s - hint_s, AGE_S_MAX),
             ages_of(self._sent_spending, now_s),
+            self._report,
         )
 
     def answered(self, answer: Answer, now_s: float) -> None:
@@ -326,13 +330,10 @@ class Lease:
         self._leases.note_amount(self.key, self._amount / self._usable, answer.amount / self._usable)
 
     def lost(self, now_s: float) -> None:
-        """Put the debt back: whether it was counted is unknown."""
+        """Put the debt back: whether it was counted is unknown. A report is sent again, and counts once."""
         self._is_asking = False
         self._unspent -= self._sent
         self._sent = 0.0
-        if self._sent_spending:
-            self._own_spending().put_back(self._sent_spending)
-            self._sent_spending = ()
 
     # helpers
 
@@ -362,6 +363,10 @@ class Lease:
         if not self._fills_ahead:
             return 0.0
         return max(self._usual, _AHEAD_SHARE * self._amount / max(1, self._fleet.processes))
+
+    @property
+    def _has_report(self) -> bool:
+        return self._spending is not None or bool(self._sent_spending)
 
     @property
     def _spent_alone(self) -> float:

@@ -71,6 +71,8 @@ class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
         hint_age_s: age of `hint`.
         spent: amounts that were spent while the engine was away, oldest first: the ages of the start and of the end of
             each segment, and its amount (see `gateway.share.debts`).
+        report: number of `spent` in this process, higher than before; it is charged once, however often it is sent
+            because the answer was lost. 0 for a report that is charged always.
     """
 
     key: Name
@@ -84,6 +86,7 @@ class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
     drained: bool = False
     hint_age_s: Age = 0.0
     spent: Annotated[Sequence[Change], Meta(max_length=3 * SEGMENTS_MAX)] = ()
+    report: Number = 0
 
 
 class BucketAnswer(Struct, tag="bucket", array_like=True, frozen=True):

@@ -258,11 +258,12 @@ local function lowered(state, hint, hint_s, amount, rate) -- uses what a process
   end
 end
 
--- {key, amount, window_s, want, least, beyond, hint, epoch, drained, hint_age_s, {age of start, age of end, amount, ...}}
+-- {key, amount, window_s, want, least, beyond, hint, epoch, drained, hint_age_s, {age of start, age of end, amount, ...},
+--  report}
 -- -> {granted, left, wait_s, epoch, amount}
 local function bucket(fleet, process, at_s, ask, from, to)
   local key, window_s, want, least, beyond, hint, epoch = ask[2], ask[4], ask[5], ask[6], ask[7], ask[8], ask[9]
-  local asked, hint_s, spent = ask[3] * (to - from), at_s - ask[11], ask[12]
+  local asked, hint_s, spent, report = ask[3] * (to - from), at_s - ask[11], ask[12], ask[13] or 0
   local forget_s = math.min(FORGET_WINDOWS * window_s, FORGET_S_MAX)
   local at = fleet .. 'b:' .. key
   local packed = call('GET', at)
@@ -282,7 +283,9 @@ local function bucket(fleet, process, at_s, ask, from, to)
   if over > 0 then state.wasted = waste(state.wasted, at_s - over / rate, at_s, over, window_s) end
   state.left, state.left_s = math.min(amount, state.left + refill), at_s
   if hint and epoch ~= state.born then lowered(state, hint, hint_s, amount, rate) end
-  if #spent > 0 then
+  local last, number = fleet .. 'r:' .. process .. ':' .. key, string.format('%.0f %.0f', report, state.born)
+  if #spent > 0 and (report == 0 or call('GET', last) ~= number) then
+    call('SET', last, number, 'EX', math.ceil(forget_s) + 1)
     local reported, owed = {}, nil
     for i = 1, #spent, 3 do reported[#reported + 1] = {at_s - spent[i], at_s - spent[i + 1], spent[i + 2]} end
     owed, state.wasted = absorb(state.wasted, reported)

@@ -59,10 +59,6 @@ def test_segments_are_bounded_and_keep_their_sum() -> None:
     within = sum(amount for start_s, end_s, amount in segments if start_s <= 2_000 <= end_s)
     assert before == pytest.approx(2_000, abs=5)
     assert within == pytest.approx(500, abs=5)
-    spending.add(2.0, 2_700.0)
-    spending.put_back(segments)
-    assert spending.total == 3_101
-    assert spending.take()[0][0] == 0
 
 
 def test_neighbours_at_the_same_time_become_one() -> None:

@@ -53,6 +53,7 @@ ASKS: st.SearchStrategy[Ask] = st.one_of(
         drained=st.booleans(),
         hint_age_s=st.sampled_from([0.0, 0.125, 3.0, 70.0, 700.0]),
         spent=st.lists(st.tuples(AGES, AGES, EIGHTHS), max_size=4).map(_sorted),
+        report=st.integers(0, 2),
     ),
     st.builds(
         SlotsAsk,

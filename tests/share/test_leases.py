@@ -351,6 +351,32 @@ def test_what_was_spent_alone_is_settled_with_the_same_engine() -> None:
     assert rate.left(table.now_s) == pytest.approx(600 - spent)
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["same", "new"])
+def test_what_was_spent_alone_counts_once_if_the_answer_is_lost(*, is_new: bool) -> None:
+    """The engine has executed the ask; what is spent in another time alone counts, too."""
+    table = Table(processes=2)
+    rate = table.rate(600)
+    table.spend(rate, 1)
+    spent = 1
+    if is_new:
+        table.hub = ShareHub()
+    for number in (100, 10):
+        table.leave()
+        spent += table.spend(rate, number)
+        table.fleet.is_alone = False
+        table.leases.tick(table.now_s)
+        for requester in table.take_asks():
+            table.hub.answer(table.now_s, "me", [table.asks[-1]])
+            requester.lost(table.now_s)
+        assert rate.owed > 0
+    for _ in range(2):
+        table.leases.tick(table.now_s)
+        table.answer()
+    assert spent == 111
+    assert rate.left(table.now_s) == pytest.approx(600 - spent, abs=3 * 0.01 * 600)
+    assert rate.owed == 0
+
+
 def test_what_was_spent_alone_counts_once_with_a_new_engine() -> None:
     """It goes on from what was left before."""
     table = Table(processes=2)

@@ -21,7 +21,7 @@ from gateway.share.wire import pack, unpack
 from redis_server import redis_server
 from share_engines import ServerEngine
 
-FORM: Final = (3, "cf5176dc1e131bdb")  # wire version, and the digest of its messages and replies
+FORM: Final = (3, "8fd7285f2863b3fd")  # wire version, and the digest of its messages and replies
 LIMIT = 600.0
 STEP_S = 0.25
 
