@@ -65,6 +65,24 @@ def test_streams_of_a_provider_are_not_counted() -> None:
     assert chosen(answering(9, 0, 0, ttft_s=(0.198, 0.2, 0.2), batches=False)) == {"a"}
 
 
+def test_the_number_in_flight_counts_where_it_matters() -> None:
+    """With slots, a replica that is twice as quick gets twice as many requests at a time, not all of them."""
+    fleet = answering(9, 5, 4, ttft_s=(0.1, 0.2, 0.2), batches=False)
+    assert chosen(fleet) == {"a"}
+    fleet.learning.crowding.matters = True
+    assert chosen(fleet) == {"c"}
+
+
+def test_an_attempt_knows_the_crowd_at_its_replica() -> None:
+    """It is the logarithm of the attempts in flight over the mean of all replicas, before it and each plus one."""
+    fleet = answering(9, 1, 2)
+    forecasts = [send(fleet, index, NOW_S).forecast for index in (0, 1)]
+    assert [None if each is None else each.crowd for each in forecasts] == [
+        math.log(10 / 5),
+        math.log(2 / (1 + 13 / 3)),
+    ]
+
+
 def test_a_burst_is_shared() -> None:
     """Requests that come at the same time, before any has first content, do not all go to the least busy replica."""
     fleet = answering(9, 2, 2, ttft_s=(0.198, 0.2, 0.2))

@@ -72,6 +72,7 @@ _fleets = st.builds(
     routing=st.sampled_from([Routing.PREDICTED] * 5 + list(Routing)),
     policy=st.sampled_from([Policy.ADAPTIVE] * 5 + list(Policy)),
     unit=st.sampled_from(BudgetUnit),
+    is_crowded=st.booleans(),
 )
 
 
@@ -99,6 +100,7 @@ def test_both_ways_agree_after_any_history(fleet: Fleet, steps: list[Step], warm
         Fleet(unit=BudgetUnit.COST),
         Fleet(odd="billed"),
         Fleet(names=_MANY),
+        Fleet(batches=False, is_crowded=True),
     ],
     ids=str,
 )
@@ -107,7 +109,7 @@ def test_usual_requests_take_one_step(fleet: Fleet) -> None:
     burst: list[Step] = [("request", (0.001, RequestFacts(prompt_tokens=50.0 * n), n / 64)) for n in range(64)]
     world = both(fleet, [*burst, *[("content", (n, 0.001)) for n in range(64)], *burst], 40)
     assert world.begun == 40 + 2 * 64 - 1
-    is_shared = len(fleet.names) > 1 and fleet.batches  # of a provider, streams are not counted
+    is_shared = len(fleet.names) > 1 and (fleet.batches or fleet.is_crowded)  # else streams are not counted
     assert not is_shared or max(each.in_flight for each in world.pool.replicas) < 70
 
 

@@ -26,7 +26,10 @@ Step = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Fleet:
-    """A pool as it is configured; each replica is `usual` unless `odd` names its difference."""
+    """A pool as it is configured; each replica is `usual` unless `odd` names its difference.
+
+    `is_crowded`: it is known from the start that the attempts in flight matter.
+    """
 
     names: Sequence[str] = ("a", "b", "c")
     odd: str | None = None
@@ -36,6 +39,7 @@ class Fleet:
     policy: Policy = Policy.ADAPTIVE
     unit: BudgetUnit = BudgetUnit.TOKENS
     spread_s: float = 0.005
+    is_crowded: bool = False
 
     def build(self) -> Callable[[Pool | None], Pool]:
         """Return a function that makes its pool, at first or after a reload."""
@@ -75,6 +79,7 @@ class World:
     def __post_init__(self) -> None:
         self.make = self.fleet.build()
         self.pool = self.make(None)
+        self.pool.learning.crowding.matters = self.fleet.is_crowded
 
     def do(self, kind: str, value: Any) -> object:
         """Do one step and return what it showed."""
@@ -213,6 +218,7 @@ class World:
             [(pool.learning._samples, pool.learning._due_s), pool.loads.unseen_s, pool.loads.probe_every_s],
             pool.loads.ramping_until_s,
             pool.loads.breaking_until_s,
+            vars(pool.learning.crowding),
         )
 
 

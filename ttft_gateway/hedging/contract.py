@@ -82,6 +82,7 @@ class Forecast(msgspec.Struct):
         target_s: TTFT target of its delay, from its start; None without a target, and for later attempts of a request.
         booked: money charged in advance for what it may cost more than the request on the usual way.
         cold: True if the replica may be cold after idle time: its TTFT shows nothing about others.
+        crowd: crowd of its replica (`estimation.crowding`); None if it is no sample of it.
     """
 
     number: int
@@ -99,6 +100,7 @@ class Forecast(msgspec.Struct):
     target_s: float | None = None
     booked: float = 0.0
     cold: bool = False
+    crowd: float | None = None
 
 
 class HedgeTickets(msgspec.Struct, frozen=True):

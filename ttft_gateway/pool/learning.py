@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from ttft_gateway.estimation.crowding import Crowding
 from ttft_gateway.estimation.predictor import Predictor, PredictorState
 from ttft_gateway.estimation.window import Window, WindowState
 from ttft_gateway.hedging.calibration import Calibration, Expectation, Guard, Rescue
@@ -94,6 +95,7 @@ class Learning:
         self._policy = Policy.ADAPTIVE if settings.policy is Policy.SHADOW else settings.policy
         self._records_ttft = settings.shows_replicas or self._policy is Policy.QUANTILE
         self.predictor = Predictor()
+        self.crowding = Crowding()
         self.ratios = self._window()
         self.ttft = {name: self._window() for name in replicas}
         self.ttfb = {name: self._window() for name in replicas}
@@ -113,6 +115,7 @@ class Learning:
     def adopt_state(self, old: "Learning", stay: Collection[str]) -> None:
         """Take over the state learned under other settings; `stay` has the names of unchanged replicas."""
         self.predictor, self.ratios, self.second_hedges = old.predictor, old.ratios, old.second_hedges
+        self.crowding = old.crowding
         self.answer_tokens, self._answers, self._contents = old.answer_tokens, old._answers, old._contents
         self.restored_age_s = old.restored_age_s
         self.calibration, self.rescues = old.calibration, old.rescues
@@ -127,7 +130,7 @@ class Learning:
 
     def restart(self) -> None:
         """Forget every TTFT: another event is timed as the first token from now on."""
-        self.predictor, self.ratios = Predictor(), self._window()
+        self.predictor, self.crowding, self.ratios = Predictor(), Crowding(), self._window()
         self.ttft = {name: self._window() for name in self.ttft}
         self.calibration, self.rescues = Calibration(), Guard()
         self._contents = self._samples = 0

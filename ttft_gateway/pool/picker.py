@@ -11,7 +11,7 @@ Units: seconds of the loop's clock, tokens; `rand` is uniform in [0, 1).
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from operator import attrgetter, itemgetter
+from operator import add, attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final
 
 from ttft_gateway.estimation.predictor import TTFT_MIN_S
@@ -159,7 +159,12 @@ class Picker:
                 expected_s = own_s + stalls.overdue_s(now_s)
             choices.append((expected_s, ttft_s, uncached, replica, load))
         best = min(choices, key=_EXPECTED_S)
-        if now_s >= self._seen_until_s or best[3].in_flight >= _IN_FLIGHT_MIN or self._streams.law is not None:
+        if (
+            now_s >= self._seen_until_s
+            or best[3].in_flight >= _IN_FLIGHT_MIN
+            or self._streams.law is not None
+            or self._learning.crowding.matters
+        ):
             return self._compared(best, choices, rows[:count], facts, now_s)
         return best
 
@@ -300,15 +305,17 @@ class Picker:
     ) -> Choice:
         """Return a choice that is preferred to the best one.
 
-        It is due for a request, expected to end its answer earlier, or nearly as good and less busy.
+        It is due for a request, expected to end its answer earlier, less crowded, or nearly as good and less busy.
         """
+        is_breaking = now_s < self._loads.breaking_until_s
         if now_s >= self._seen_until_s:
             unseen, own_s, load = self._due(rows, choices, now_s), best[1], best[4]
-            if now_s < self._loads.breaking_until_s:
+            if is_breaking:
                 own_s += load.breaks.cost_s(now_s)
             if unseen is not None and unseen[0] <= _UNSEEN_RATIO * own_s:
                 return unseen
-        costs_s = self._answer_costs_s(facts, [each[3] for each in choices])
+        predicted_s = [each[1] + each[4].breaks.cost_s(now_s) if is_breaking else each[1] for each in choices]
+        costs_s = self._costs_s(facts, [each[3] for each in choices], predicted_s)
         if costs_s is not None:
             choices = [(each[0] + cost_s, *each[1:]) for each, cost_s in zip(choices, costs_s, strict=True)]
             best = min(choices, key=_EXPECTED_S)
@@ -357,6 +364,23 @@ class Picker:
         if others <= 0 or self._streams.slowness(replica.name) <= 1.0:
             return load.used_s
         return min(load.used_s, load.own_s + others * loads.unseen_s)
+
+    def _costs_s(
+        self, facts: RequestFacts, candidates: Sequence[Replica], predicted_s: Sequence[float]
+    ) -> list[float] | None:
+        """Return what counts for a primary besides the predicted TTFT of each candidate; None for nothing.
+
+        It is the weighted time of the answer, and the TTFT times the excess in flight over the least crowded candidate,
+        while that is known to matter.
+        """
+        answers_s = self._answer_costs_s(facts, candidates)
+        if not self._learning.crowding.matters:
+            return answers_s
+        least = 1 + min(map(_IN_FLIGHT, candidates))
+        crowds_s = [
+            own_s * (1 + each.in_flight - least) / least for each, own_s in zip(candidates, predicted_s, strict=True)
+        ]
+        return crowds_s if answers_s is None else list(map(add, crowds_s, answers_s))
 
     def _answer_costs_s(self, facts: RequestFacts, candidates: Sequence[Replica]) -> list[float] | None:
         """Return the weighted time by which each candidate ends an answer later than the quickest; None if unknown."""
@@ -475,8 +499,9 @@ class Picker:
             expected_s = predicted_s[candidates.index(due)] + loads[due].stalls.overdue_s(now_s)
             if expected_s <= _UNSEEN_RATIO * predicted_s[index]:
                 return due
-        if self._streams.law is not None:
-            predicted_s = self._with_answers(facts, candidates, predicted_s)
+        costs_s = self._costs_s(facts, candidates, predicted_s)
+        if costs_s is not None:
+            predicted_s = [own_s + cost_s for own_s, cost_s in zip(predicted_s, costs_s, strict=True)]
             best, index = self._best(candidates, predicted_s, now_s, rand)
         if self._is_weighted:
             return self._weighed(candidates, predicted_s, _WEIGHED_RATIO * predicted_s[index], now_s, rand)

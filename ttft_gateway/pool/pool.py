@@ -10,7 +10,7 @@ Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0,
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ttft_gateway.apis.base import Api, RateLimit
 from ttft_gateway.estimation.first_token import FirstTokenChoice
@@ -49,6 +49,7 @@ from ttft_gateway.routing.replicas import BreakerState, Replica
 if TYPE_CHECKING:
     from ttft_gateway.pool.bills import Bills
 
+_CROWD_REPLICAS: Final = 16  # of a larger pool, not every attempt is a sample of its crowd
 _EMPTY, _SUCCESS, _COST = Outcome.EMPTY, BreakerSignal.SUCCESS, BudgetUnit.COST
 
 
@@ -78,7 +79,9 @@ class Pool:
         self.name = name
         self.replicas = tuple(replicas)
         self.settings = settings
-        self.is_single = len(self.replicas) < 2
+        self._count = len(self.replicas)
+        self.is_single = self._count < 2
+        self._crowd_every = 1 + self._count // _CROWD_REPLICAS
         self.max_hedges = 0 if settings.policy is Policy.OFF else settings.max_hedges  # of a request
         self.is_shadow = settings.policy is Policy.SHADOW
         self.withholds = self.is_shadow or settings.measure != NOT_MEASURED  # some granted hedges
@@ -198,6 +201,7 @@ class Pool:
             delay_s = self._planned_delay_s(replica, ttft_s, target_s, facts.coin, now_s)
         forecast = self._sent(next(self.loads.numbers), replica, facts, None, ttft_s, uncached, now_s, is_first=True)
         replica.in_flight += 1
+        self._see_crowd(forecast, replica)
         if replica.breaker.eventful:
             replica.breaker.on_sent(now_s)
         return Primary(replica, forecast, delay_s)
@@ -218,7 +222,9 @@ class Pool:
         load, uncached = self.loads.of[replica], self.loads.uncached(facts, replica, now_s)
         ttft_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
         number = next(self.loads.numbers)
-        attempt.forecast = self._sent(number, replica, facts, tickets, ttft_s, uncached, now_s, is_first=is_first)
+        forecast = self._sent(number, replica, facts, tickets, ttft_s, uncached, now_s, is_first=is_first)
+        self._see_crowd(forecast, replica)
+        attempt.forecast = forecast
 
     def waits_for_hidden(self, attempt: AttemptView) -> bool:
         """Return True if the first token of an attempt follows hidden reasoning."""
@@ -526,6 +532,15 @@ class Pool:
         load.used_s = load.own_s = now_s
         return forecast
 
+    def _see_crowd(self, forecast: Forecast, replica: Replica) -> None:
+        """Note the crowd of the replica of an attempt that was just sent."""
+        if forecast.number % self._crowd_every or self.is_single or forecast.cold:
+            return
+        others = -1
+        for each in self.replicas:
+            others += each.in_flight
+        forecast.crowd = math.log(replica.in_flight / (1.0 + others / self._count))
+
     def _why_denied(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
         if denied.gain_s is not None and denied.asked_s is not None:
             return why_low_gain(replica.name, denied.gain_s, denied.asked_s)
@@ -549,6 +564,8 @@ class Pool:
             name = attempt.replica.name
             if not forecast.cold:
                 learning.predictor.add(name, ttft_s, forecast.uncached, forecast.pending, now_s)
+            if forecast.crowd is not None and forecast.ttft_s is not None:
+                learning.crowding.add(forecast.crowd, ttft_s, forecast.ttft_s)
             learning.add_content(name, ttft_s, None if forecast.cold else forecast.ttft_s, now_s)
             if self.bills is not None:
                 self.bills.add_content(name, ttft_s, forecast.uncached, now_s)
