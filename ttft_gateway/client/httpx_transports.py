@@ -160,11 +160,10 @@ def _has_room(inner: Inner) -> bool:
     """Return True if the pool of httpcore has a connection for one more request, or if there is no such pool."""
     try:
         pool = inner._pool
-        if any(each.is_queued() for each in list(pool._requests)):
-            return False
-        connections = list(pool._connections)
-        return len(connections) < pool._max_connections or any(
-            each.is_available() or each.is_idle() or each.is_closed() for each in connections
+        if len(pool._connections) < pool._max_connections:
+            return True
+        return not any(each.is_queued() for each in list(pool._requests)) and any(
+            each.is_available() or each.is_idle() or each.is_closed() for each in list(pool._connections)
         )
     except AttributeError:
         return True
