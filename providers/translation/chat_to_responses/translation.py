@@ -66,7 +66,9 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
     Raises:
         Unsupported: a message, an item or a part of one has no counterpart.
     """
-    unsupported = unsupported_fields(_UNSUPPORTED, {n: v for n, v in request.items() if v not in _EMPTY})
+    unsupported = unsupported_fields(
+        _UNSUPPORTED, {n: v for n, v in request.items() if v not in _EMPTY or n == "web_search_options"}
+    )
     if request.get("n") not in (None, 1):
         unsupported["n"] = "`n` is above 1, and this upstream gives one answer per request; send n: 1"
     if request.get("modalities") not in (None, ["text"]):

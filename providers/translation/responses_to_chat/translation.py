@@ -41,6 +41,8 @@ _IS_STATEFUL: Final = (
     "`{}` refers to stored data, and this upstream stores none; send the whole conversation as `input`"
 )
 _UNSUPPORTED: Final = ("context_management", "moderation", "access_programs", "image")
+_NESTED: Final = {"reasoning": ("effort", "context"), "text": ("format", "verbosity")}  # translated, or without effect
+_DEFAULTS: Final = (None, "auto", "none", "standard")  # of `summary` and `mode` of the reasoning
 _INCLUDED: Final = (ENCRYPTED, LOGPROBS)  # the answers have no reasoning items to include
 
 
@@ -133,7 +135,7 @@ def messages_of(request: Mapping[str, object]) -> list[dict[str, object]]:
             content = _text_parts(item.get("output"), f"{at}.output")
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
         elif kind == "message":
-            messages.append(_message(item, at))
+            _add_message(messages, _message(item, at))
         else:
             raise Unsupported(f"`{at}` is of type {kind!r}, which this upstream does not support", param=at)
     return messages
@@ -153,6 +155,16 @@ def _add_call(messages: list[dict[str, object]], item: Item, kind: str) -> None:
     calls = messages[-1].setdefault("tool_calls", [])
     assert isinstance(calls, list)
     calls.append(call)
+
+
+def _add_message(messages: list[dict[str, object]], message: dict[str, object]) -> None:
+    """Add a message; the assistant's text after its tool calls joins them, because results must follow calls."""
+    last = messages[-1] if messages else {}
+    if message["role"] == "assistant" and "tool_calls" in last:
+        texts = [str(each["content"]) for each in (last, message) if each["content"]]
+        messages[-1] = {**last, **message, "content": "".join(texts) or None}
+    else:
+        messages.append(message)
 
 
 def _message(item: Item, at: str) -> dict[str, object]:
@@ -277,8 +289,10 @@ def _unsupported_values(request: Item) -> dict[str, str]:
         found["store"] = "`store` is true, and this upstream stores no answers; send store: false"
     if request.get("truncation") == "auto":
         found["truncation"] = "`truncation` is 'auto', which this upstream does not support; send 'disabled'"
-    if dict_or_empty(request.get("reasoning")).get("summary") in ("concise", "detailed"):
-        found["reasoning.summary"] = UNSUPPORTED.format("reasoning.summary")
+    for name, without_effect in _NESTED.items():
+        for key, value in dict_or_empty(request.get(name)).items():
+            if key not in without_effect and value not in _DEFAULTS:
+                found[f"{name}.{key}"] = UNSUPPORTED.format(f"{name}.{key}")
     other = [each for each in list_or_empty(request.get("include")) if each not in _INCLUDED]
     if other:
         found["include"] = f"`include` has {other[0]!r}, which this upstream does not support"

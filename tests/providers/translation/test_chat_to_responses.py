@@ -150,6 +150,7 @@ def test_the_name_of_a_tools_result_is_dropped() -> None:
         ("logit_bias", {"logit_bias": {"1": 2}}),
         ("modalities", {"modalities": ["text", "audio"]}),
         ("functions", {"functions": [{"name": "f"}]}),
+        ("web_search_options", {"web_search_options": {}}),
         ("messages[0]", {"messages": [{**USER, "name": "eve"}]}),
         ("messages[0]", {"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}),
     ],

@@ -100,6 +100,34 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             ]
         },
     ),
+    "a message between calls and their results": (
+        {
+            "input": [
+                USER,
+                {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "well"}]},
+                {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "ls"},
+                {"role": "assistant", "content": "now"},
+                {"type": "function_call_output", "call_id": "c1", "output": "1"},
+                {"type": "custom_tool_call_output", "call_id": "c2", "output": "2"},
+            ]
+        },
+        {
+            "messages": [
+                USER,
+                {
+                    "role": "assistant",
+                    "content": "wellnow",
+                    "tool_calls": [
+                        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+                        {"id": "c2", "type": "custom", "custom": {"name": "g", "input": "ls"}},
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "c1", "content": "1"},
+                {"role": "tool", "tool_call_id": "c2", "content": "2"},
+            ]
+        },
+    ),
     "a tool call without words": (
         {"input": [{"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}]},
         {
@@ -217,7 +245,10 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"response_format": {"type": "json_object"}},
     ),
     "plain text": ({"input": "hi", "text": {"format": {"type": "text"}}}, {}),
-    "effort": ({"input": "hi", "reasoning": {"effort": "low", "summary": "auto"}}, {"reasoning_effort": "low"}),
+    "effort": (
+        {"input": "hi", "reasoning": {"effort": "low", "summary": "auto", "mode": "standard"}},
+        {"reasoning_effort": "low"},
+    ),
     "logprobs": (
         {"input": "hi", "include": ["message.output_text.logprobs"], "top_logprobs": 2},
         {"logprobs": True, "top_logprobs": 2},
@@ -256,6 +287,9 @@ UNSUPPORTED: dict[str, dict[str, Any]] = {
     "prompt": {"prompt": {"id": "pmpt_1"}},
     "truncation": {"truncation": "auto"},
     "reasoning.summary": {"reasoning": {"summary": "detailed"}},
+    "reasoning.mode": {"reasoning": {"mode": "pro"}},
+    "reasoning.new": {"reasoning": {"new": 1}},
+    "text.new": {"text": {"new": {}}},
     "include": {"include": ["file_search_call.results"]},
     "tools[0]": {"tools": [{"type": "web_search"}]},
     "tools[0].tools[0]": {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "web_search"}]}]},
