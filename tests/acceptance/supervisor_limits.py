@@ -1,7 +1,8 @@
 """Limits across a supervisor that is killed and replaced: a key's requests a minute, and a model's concurrency; Linux.
 
-Two workers, real processes and sockets. A true bucket is charged for each admitted request when it arrives at the
-replica, and slots are counted there: on a busy machine the times of a client are late. Units: seconds, requests.
+Two workers, real processes and sockets. Slots are counted at the replica, and a true bucket is charged for each
+admitted request when it arrives there: on a busy machine the times of a client are late. Refusals are compared with a
+bucket that is charged when the client sends. Units: seconds, requests.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import json
 import os
 import signal
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -136,13 +138,10 @@ async def _status(port: int, model: str, key: str) -> int:
 
 
 def _judged(keyed: list[Sent], quick: SimulatedServer, slow: SimulatedServer, others: frozenset[int]) -> Limited:
-    admitted_s = sorted(record.received_s for record in quick.stats.records.values())
-    lowest, refused = float(LIMIT), 0
-    first_s = min(each.begin_s for each in keyed)
-    points: list[tuple[float, float]] = [(first_s, float(LIMIT))]  # the level after each admitted request
-    for at_s in admitted_s:
-        points.append((at_s, _level(points[-1], at_s) - 1.0))
-        lowest = min(lowest, points[-1][1])
+    first_s, refused = min(each.begin_s for each in keyed), 0
+    lowest = min(level for _, level in _levels(first_s, [each.received_s for each in quick.stats.records.values()]))
+    # A request may have been admitted long before the replica has it, but not before it was sent.
+    points = _levels(first_s, [each.begin_s for each in keyed if each.status == 200])
     for sent in (each for each in keyed if each.status == 429):
         times_s = (sent.begin_s, *(at_s for at_s, _ in points if sent.begin_s < at_s <= sent.end_s), sent.end_s)
         least = min(_level(max(each for each in points if each[0] <= at_s), at_s) for at_s in times_s)
@@ -152,8 +151,15 @@ def _judged(keyed: list[Sent], quick: SimulatedServer, slow: SimulatedServer, ot
     for _, change in sorted((at_s, step) for begin_s, end_s in spans for at_s, step in ((begin_s, 1), (end_s, -1))):
         running += change
         most = max(most, running)
-    admitted = sum(each.status == 200 for each in keyed)
-    return Limited(admitted, len(keyed), max(0.0, -lowest), refused, most, others)
+    return Limited(len(points) - 1, len(keyed), max(0.0, -lowest), refused, most, others)
+
+
+def _levels(first_s: float, times_s: Sequence[float]) -> list[tuple[float, float]]:
+    """Return the times at which a full bucket is charged, and its level after that, from a time on."""
+    points = [(first_s, float(LIMIT))]
+    for at_s in sorted(times_s):
+        points.append((at_s, _level(points[-1], at_s) - 1.0))
+    return points
 
 
 def _level(point: tuple[float, float], at_s: float) -> float:
