@@ -217,7 +217,6 @@ class Top:
         Raises:
             ForkFailed: the system does not allow the processes.
         """
-        gc.collect()
         gc.freeze()  # what the processes share is not copied by their garbage collections
         with _signal_pipe() as received:
             self._start_supervisor()

@@ -70,5 +70,5 @@ def _ticked_loop() -> asyncio.AbstractEventLoop:
 if __name__ == "__main__":
     from gateway.__main__ import main
 
-    process.new_loop = _ticked_loop  # type: ignore[attr-defined]
+    process.new_loop = _ticked_loop  # type: ignore[attr-defined] # the loop that `run_until_end` makes
     raise SystemExit(main())
