@@ -77,12 +77,18 @@ def _serves(replica: ReplicaState) -> bool:
 
 
 def model_down(facts: Facts) -> Iterator[Found]:
-    """Find models without a usable replica."""
+    """Find models without a usable replica; a model of which the sources have found that there is none is not down."""
+    unknown = {each.model: each for each in facts.discovery if each.fault is not None}
     for model, replicas in facts.models().items():
-        if not replicas or any(map(_serves, replicas)):
+        if any(map(_serves, replicas)):
             continue
-        names = ", ".join(f"{each.replica} ({_why_down(facts, model, each)})" for each in replicas[:5])
-        yield Found(f"no replica of {model} can be used: {names}", len(replicas), {MODEL: model})
+        if replicas:
+            names = ", ".join(f"{each.replica} ({_why_down(facts, model, each)})" for each in replicas[:5])
+            yield Found(f"no replica of {model} can be used: {names}", len(replicas), {MODEL: model})
+        elif model in unknown:
+            source = unknown[model]
+            sentence = f"{model} has no replicas: the source {source.source} has no usable answer: {source.fault}"
+            yield Found(sentence, labels={MODEL: model})
 
 
 def _why_down(facts: Facts, model: str, replica: ReplicaState) -> str:

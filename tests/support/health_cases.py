@@ -95,6 +95,12 @@ CASES = (
         facts(pool(_OPEN, B), last=_last("failed")),
     ),
     Case(
+        "TtftModelDown",
+        facts(pool(replicas=()), discovery=[DiscoveryState("m", "m", "dns:llm", 0, None, "the name does not resolve")]),
+        "m has no replicas: the source dns:llm has no usable answer: the name does not resolve",
+        facts(pool(replicas=()), discovery=[DiscoveryState("m", "m", "endpointslices:llm", 0, 3.0, None)]),
+    ),
+    Case(
         "TtftCallersGet429",
         facts(_quota(50.0), minute=minute(requests=100, limited=5, limits={"provider": 5})),
         "5% of the requests for m get a 429 (5 of 100 in a minute): the provider's limit of quota openai is used up",
