@@ -331,14 +331,14 @@ class PartsBuilder:
         return client
 
     def _protocol_options(self, model: config.ModelSettings, replica: config.ReplicaSettings) -> ProtocolOptions:
-        runtime = self._runtime
+        runtime, kept = self._runtime, self._kept  # the builder has the previous objects: nothing may hold it
 
         def dropped(params: Sequence[str]) -> None:
             shortened = tuple(param[:_PARAM_CHARS_MAX] for param in params[:_PARAMS_MAX])
             runtime.emit(ParamsDropped(runtime.loop.time(), model.name, replica.name, shortened))
 
         def learn(owner: str, answer_id: str) -> None:
-            self._kept.learn(answer_id, StoredAnswer(owner, model.name, replica.name))
+            kept.learn(answer_id, StoredAnswer(owner, model.name, replica.name))
 
         return ProtocolOptions(
             first_token=model.first_token,

@@ -8,6 +8,7 @@ than their own model. Running requests keep their old objects. No policy belongs
 
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -26,7 +27,7 @@ from gateway.config.settings import KeySettings
 from gateway.events import PreviousKeyUsed
 from gateway.listed_keys import ListedKeys
 from gateway.observe.proof import Goal, goals
-from gateway.race.context import Model
+from gateway.race.context import Model, Runtime
 from gateway.server.credentials.board import TokenUser
 from gateway.server.model_parts import Before, Foundation, ModelParts, NewKey, PartsBuilder, answers_as
 from gateway.server.upstreams import UpstreamClient, quota_model
@@ -282,7 +283,7 @@ class _Builder:
         counts = Admission(count_limiters, {}, self._runtime, None if listed is None else listed.counts)
         limits, attempts = _request_limits(settings), _attempt_limits(settings.keys)
         listed_keys = None if listed is None else listed.keys
-        keys = _keyring(settings, self._on_previous_key, listed_keys)
+        keys = _keyring(settings, partial(_report_previous_key, self._runtime), listed_keys)
         named = _with_aliases(models, settings.models)
         tracing = settings.tracing
         traces = None if tracing is None else TraceStart(tracing.sample, random.Random().getrandbits)
@@ -315,9 +316,6 @@ class _Builder:
     def _kept(self, replicas: Mapping[tuple[str, str], Replica]) -> int:
         old = {} if self._previous is None else self._previous.replicas
         return sum(replica is old.get(named) for named, replica in replicas.items())
-
-    def _on_previous_key(self, name: str) -> None:
-        self._runtime.emit(PreviousKeyUsed(self._runtime.loop.time(), name))
 
     def _with_changed(self, old: Topology, parts: dict[str, ModelParts], models: dict[str, Model]) -> Topology:
         """Return a topology in which only the replicas of some models are others."""
@@ -366,6 +364,10 @@ class _Builder:
                     if (name, replica.name) not in replicas:
                         drained[name, replica.name] = Drained(pool.name, replica, replica.taken_out, until_s)
         return drained
+
+
+def _report_previous_key(runtime: Runtime, name: str) -> None:
+    runtime.emit(PreviousKeyUsed(runtime.loop.time(), name))
 
 
 def _with_aliases(models: Mapping[str, Model], settings: Sequence[config.ModelSettings]) -> dict[str, Model]:

@@ -1,19 +1,22 @@
-"""What was counted of replicas that have left is dropped without holding the event loop."""
+"""Objects of earlier settings are dropped, and counts of replicas that have left, without holding the event loop."""
 
 import asyncio
+import gc
 from itertools import pairwise
 
 from gateway.api.plain_routes import contract
 from gateway.config.settings import Settings
 from gateway.server.app import Gateway
+from gateway.server.model_parts import ModelParts
+from gateway.server.topology import Topology
 from running import run_virtual
 
 _MODELS = 300
 
 
-def settings(models: int) -> Settings:
+def settings(models: int, port: int = 1) -> Settings:
     """Return settings with a number of models of one replica."""
-    row = {"name": "a", "kind": "vllm", "base_url": "http://127.0.0.1:1/v1"}
+    row = {"name": "a", "kind": "vllm", "base_url": f"http://127.0.0.1:{port}/v1"}
     return Settings.model_validate({"models": [{"name": f"m{n}", "replicas": [row]} for n in range(models)]})
 
 
@@ -39,4 +42,26 @@ def test_many_replicas_leave() -> None:
             assert max(before - after for before, after in pairwise(left)) == 1
             gateway.close()
 
+    run_virtual(main())
+
+
+def test_nothing_holds_earlier_settings() -> None:
+    """After reloads that change each replica, only the last topology and its models are in memory."""
+    contract()
+
+    def count() -> tuple[int, int]:
+        gc.collect()
+        kinds = [type(each) for each in gc.get_objects()]
+        return kinds.count(Topology), kinds.count(ModelParts)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            gateway = Gateway(settings(3), tasks)
+            before = count()
+            for port in range(2, 6):
+                gateway.reloads.commit(gateway.reloads.prepare(settings(3, port)))
+            assert count() == before
+            gateway.close()
+
+    gc.collect()
     run_virtual(main())
