@@ -81,7 +81,8 @@ class HttpEndpoint:
         self.model = model
         self._responses = ResponseContext(bounds, StreamSupport(), burst or Burst())
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
-        self._path, self._query, self._lines, self._token = path.encode(), query.encode(), lines, b""
+        self._path, self._query, self._lines = path.encode(), query.encode(), lines
+        self._token = token = bytearray()  # its header line
         lines += b"content-type: application/json\r\naccept-encoding: identity\r\n"  # request no compression
 
         def heads(api: Api, protocol: WireProtocol) -> dict[bool, bytes]:
@@ -89,7 +90,7 @@ class HttpEndpoint:
             base = path.removesuffix("/v1") if api is Api.TOKENIZE else path
             return {
                 stream: b"POST %s HTTP/1.1\r\n%b%baccept: %b\r\n"
-                % (f"{base}{protocol.path(api, model, stream=stream)}{query}".encode(), lines, self._token, accepted)
+                % (f"{base}{protocol.path(api, model, stream=stream)}{query}".encode(), lines, bytes(token), accepted)
                 for stream, accepted in _ACCEPTED.items()
             }
 
@@ -103,7 +104,7 @@ class HttpEndpoint:
 
     def use_token(self, name: bytes, value: bytes) -> None:
         """Send a header with another token from now on; requests under way keep the one that they were sent with."""
-        self._token = b"%b: %b\r\n" % (name, value)
+        self._token[:] = b"%b: %b\r\n" % (name, value)
         for served in (self._served, self._continuing):
             served.clear()  # heads with the other token
 
@@ -146,7 +147,7 @@ class HttpEndpoint:
                 framing = b"content-length: %d\r\n" % len(body)
         head = b"%b %b%b%b HTTP/1.1\r\n" % (call.method, self._path, call.path, query)
         given = b"".join(b"%s: %s\r\n" % header for header in call.headers)
-        lines = b"%b%b%baccept-encoding: identity\r\n%b" % (self._lines, self._token, given, framing)
+        lines = b"%b%b%baccept-encoding: identity\r\n%b" % (self._lines, bytes(self._token), given, framing)
         return self._client.send(Request(b"%b%b\r\n" % (head, lines), body), sink)
 
 

@@ -19,11 +19,12 @@ from gateway.server.credentials.board import token_sources
 from gateway.server.discovery.driver import Discovery
 from gateway.server.extras import missing_extra
 from gateway.server.key_watch import check_names
-from gateway.server.model_parts import Foundation
+from gateway.server.model_parts import Foundation, ModelParts
 from gateway.server.switches import Switches
 from gateway.server.topology import InForce, Topology, build_in_steps, build_topology
 from ttft_gateway.credentials.sources import Source
 
+_FREED_MODELS = 8  # in one turn of the loop, less than 1 ms
 _FIXED = (
     "listen",
     "admin_listen",
@@ -188,7 +189,14 @@ class Reloads:
                 switched += self._switches.take_in(model)  # the rest is gone
         self._use_new()
         old.close(keep=topology)
+        self._free(list(old.parts.values()))
         return switched
+
+    def _free(self, held: list[ModelParts]) -> None:
+        """Let go of a few parts in each turn of the loop: to free all parts of many models would hold it for long."""
+        del held[-_FREED_MODELS:]
+        if held:
+            self._loop.call_soon(self._free, held)
 
 
 async def _no_tokens(_sources: Collection[Source]) -> None:

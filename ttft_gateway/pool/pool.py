@@ -10,7 +10,9 @@ Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0,
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import proxy
 
 from ttft_gateway.apis.base import Api, RateLimit
 from ttft_gateway.estimation.first_token import FirstTokenChoice
@@ -99,13 +101,21 @@ class Pool:
         self.loads: Loads = Loads(replicas, self.learning, loads)
         self.streams = Streams([replica.name for replica in replicas])
         self.bills: Bills | None = None
+        own = proxy(self)  # without a cycle, a pool that a reload replaces is freed at once
         if by_bill:
             from ttft_gateway.pool import bills  # few pools need it
 
-            self.bills = bills.Bills(self.replicas, settings, self.learning, self._is_hedged)
+            self.bills = bills.Bills(self.replicas, settings, self.learning, partial(Pool._is_hedged, own))
             self.budget = self.bills.budget
         self.picker = Picker(
-            self.replicas, settings, self.loads, self.learning, self.quotas, self.streams, self._can_hedge, self.bills
+            self.replicas,
+            settings,
+            self.loads,
+            self.learning,
+            self.quotas,
+            self.streams,
+            partial(Pool._can_hedge, own),
+            self.bills,
         )
         off = settings.policy is Policy.OFF or settings.budget <= 0
         is_alone = self.is_single and not has_fallback

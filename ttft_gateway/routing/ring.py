@@ -40,7 +40,7 @@ class Ring:
         self._turn = 0  # index in it
         self._shuffled = sorted(replicas, key=lambda replica: zlib.crc32(replica.name.encode()))
         self._members = frozenset(replicas)
-        self._whole = self if whole is None else whole
+        self._whole = whole
         # Random groups would distort the shares of weighted replicas.
         self.is_large: bool = len(replicas) > WHOLE_MAX and (
             not is_weighted(replicas) if whole is None else whole.is_large
@@ -89,7 +89,7 @@ class Ring:
 
     def _member(self, prefixes: Sequence[int]) -> Replica | None:
         """Return the replica of this ring that last received the longest known prefix of this prompt."""
-        replica = self._whole.last_replica(prefixes)
+        replica = (self._whole or self).last_replica(prefixes)
         return replica if replica in self._members else None
 
     @staticmethod
