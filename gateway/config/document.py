@@ -125,7 +125,7 @@ class _Loader(yaml.SafeLoader):
     """Loader with the resolvers below instead of the resolvers of YAML 1.1."""
 
 
-class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # mypy knows neither base
+class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the base is a value
     """The same in C, twenty times as fast, with other messages for errors; PyYAML may be built without it."""
 
 
