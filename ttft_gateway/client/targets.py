@@ -269,6 +269,7 @@ def populate(asked: Asked, config: HedgeConfig, parameters: HedgeParameters, tar
             replicas.append(_replica(unique, kind_of(origin), origin, config, is_llm=is_llm))
             found[unique] = None, label
     pool = Pool(name, replicas, parameters)
+    pool.sees_crowds = len(targets) > 1  # one address has one load
     for load in pool.loads.of.values():  # a first answer waits for a connection, and for code that runs first
         load.cold_until_s = math.inf
     return Population(pool, found)

@@ -83,6 +83,7 @@ class Pool:
         self.settings = settings
         self._count = len(self.replicas)
         self.is_single = self._count < 2
+        self.sees_crowds = not self.is_single
         self._crowd_every = 1 + self._count // _CROWD_REPLICAS
         self.max_hedges = 0 if settings.policy is Policy.OFF else settings.max_hedges  # of a request
         self.is_shadow = settings.policy is Policy.SHADOW
@@ -211,7 +212,8 @@ class Pool:
             delay_s = self._planned_delay_s(replica, ttft_s, target_s, facts.coin, now_s)
         forecast = self._sent(next(self.loads.numbers), replica, facts, None, ttft_s, uncached, now_s, is_first=True)
         replica.in_flight += 1
-        self._see_crowd(forecast, replica)
+        if self.sees_crowds:
+            self._see_crowd(forecast, replica)
         if replica.breaker.eventful:
             replica.breaker.on_sent(now_s)
         return Primary(replica, forecast, delay_s)
@@ -233,7 +235,8 @@ class Pool:
         ttft_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
         number = next(self.loads.numbers)
         forecast = self._sent(number, replica, facts, tickets, ttft_s, uncached, now_s, is_first=is_first)
-        self._see_crowd(forecast, replica)
+        if self.sees_crowds:
+            self._see_crowd(forecast, replica)
         attempt.forecast = forecast
 
     def waits_for_hidden(self, attempt: AttemptView) -> bool:
@@ -544,7 +547,7 @@ class Pool:
 
     def _see_crowd(self, forecast: Forecast, replica: Replica) -> None:
         """Note the crowd of the replica of an attempt that was just sent."""
-        if forecast.number % self._crowd_every or self.is_single or forecast.cold:
+        if forecast.number % self._crowd_every or forecast.cold:
             return
         others = -1
         for each in self.replicas:
