@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pooled import pool, send
+from pooled import fail, pool, send
 from ttft_gateway.hedging.contract import Denied, Hedge, RequestFacts
 from ttft_gateway.hedging.outcomes import Denial, Outcome
 from ttft_gateway.pool.pool import Pool
@@ -189,3 +189,17 @@ def test_a_probe_of_a_suspect_is_hedged_without_a_gain() -> None:
     assert isinstance(decided[0], Hedge)
     assert isinstance(decided[1], Denied)
     assert decided[1].reason is Denial.LOW_GAIN
+
+
+def test_the_last_resort_is_shared() -> None:
+    """If all breakers are open, those with the fewest failures are asked: the quickest may be one that only refuses."""
+    fleet = answering(ttft_s=(0.1, 0.2, 0.3))
+    for replica in fleet.replicas:
+        replica.breaker.trip(NOW_S)
+    asked = []
+    for _ in range(6):
+        picked = fleet.picker.pick_ignoring_breakers(FACTS, (), NOW_S, 0.5)
+        assert picked is not None
+        asked.append(picked.name)
+        fail(fleet, fleet.replicas.index(picked), NOW_S)
+    assert asked == ["a", "b", "c", "a", "b", "c"]

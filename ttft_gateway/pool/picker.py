@@ -207,6 +207,8 @@ class Picker:
     ) -> Replica | None:
         """Pick a replica with open breakers ignored: the last resort, better than rejecting the request.
 
+        Those with the fewest failures are asked in turn: any may answer again, and one that refuses is quick.
+
         Args:
             key_name: name of a caller's key: only replicas that are out because they reject other callers' requests;
                 None for any replica.
@@ -220,6 +222,8 @@ class Picker:
             ]
             candidates = self._quotas.without_wait(in_use, facts, now_s)
             if candidates:
+                fewest = min(each.breaker.failures + each.breaker.broken for each in candidates)
+                candidates = [each for each in candidates if each.breaker.failures + each.breaker.broken == fewest]
                 return self._pick_usable(self.ring, facts, candidates, now_s, rand)
         return None
 
