@@ -65,12 +65,13 @@ class Predecessor:
 def predecessor(environ: MutableMapping[str, str]) -> Predecessor:
     """Return what this process inherits, and remove the variables that describe it from the environment.
 
-    SIGUSR2 is ignored until the process is ready.
+    SIGUSR2 is ignored until the process is ready, and SIGUSR1 for good: rotation of logs may send it.
 
     Raises:
         InheritError: an inherited descriptor is no listening socket.
     """
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # else they would end this process
+        signal.signal(number, signal.SIG_IGN)
     descriptors = environ.pop(_VARIABLE, "")
     are_held = environ.pop(_HELD, None) is not None
     if not descriptors:

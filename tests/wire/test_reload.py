@@ -237,7 +237,7 @@ def test_origins_are_read_again(tmp_path: Path) -> None:
 
 
 def test_sighup_drops_no_stream(tmp_path: Path) -> None:
-    """After SIGHUP, a process serves the new models immediately, and a running stream completes."""
+    """After SIGHUP, a process serves new models immediately, and a running stream completes; SIGUSR1 does nothing."""
 
     async def main() -> None:
         async with simulated_sockets.serving(ttft="5ms", gap="10ms") as server:
@@ -254,6 +254,7 @@ def test_sighup_drops_no_stream(tmp_path: Path) -> None:
                 await gateway.ready(gateway.process.stderr)
                 async with answer(gateway.port, asking(model="old", max_tokens=60)) as got:
                     write("new")
+                    gateway.process.send_signal(signal.SIGUSR1)  # of a rotation of logs
                     gateway.process.send_signal(signal.SIGHUP)
                     await gateway.says(gateway.process.stdout, b"config_reloaded")
                     async with answer(gateway.port, asking(model="new", max_tokens=2)) as other:
