@@ -45,6 +45,7 @@ class Blamed:
         asked: requests that a dead account received, by form.
         named: forms for which the metric names the dead replica.
         changes: changes of breakers, by model.
+        took_s: seconds from the first request to the last answer.
     """
 
     careful: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in MISTAKES})
@@ -53,6 +54,7 @@ class Blamed:
     asked: Counter[str] = field(default_factory=Counter)
     named: set[str] = field(default_factory=set)
     changes: Counter[str] = field(default_factory=Counter)
+    took_s: float = 0.0
 
 
 async def blamed(folder: Path, *, mistakes: int, careful: int, every_s: float) -> Blamed:
@@ -88,11 +90,14 @@ async def blamed(folder: Path, *, mistakes: int, careful: int, every_s: float) -
                 status, _ = await _ask(port, "careful", f"dead.{name}", f"{number}")
                 seen.dead[name] += status != HTTPStatus.OK
 
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
         async with asyncio.TaskGroup() as tasks:
             for name in MISTAKES:
                 tasks.create_task(make_mistakes(name))
             for name in DEAD:
                 tasks.create_task(ask_the_dead(name))
+        seen.took_s = now_s() - began_s
         metrics = await asyncio.to_thread(httpx.get, f"{served.admin_url}/metrics")
         seen.named = set(_MISCONFIGURED.findall(metrics.text))
         seen.changes.update(_CHANGED.findall((folder / "gateway.log").read_text(encoding="utf-8")))

@@ -5,6 +5,7 @@ from pathlib import Path
 from blamed import blamed
 from error_forms import DEAD, MISTAKES
 from running import run_real
+from ttft_gateway.routing.replicas import OPEN_S
 
 
 def test_mistakes_harm_nobody_and_dead_accounts_leave(tmp_path: Path) -> None:
@@ -14,6 +15,6 @@ def test_mistakes_harm_nobody_and_dead_accounts_leave(tmp_path: Path) -> None:
         assert set(seen.careful[name]) <= {"a", "b"}
         assert seen.changes[f"mistake.{name}"] == 0
     assert {name: seen.dead[name] for name in DEAD} == dict.fromkeys(DEAD, 0)
-    assert max(seen.asked.values()) <= 3
+    assert max(seen.asked.values()) <= 3 + seen.took_s // OPEN_S  # and the probes on a slow machine
     assert seen.named == set(DEAD)
     assert {seen.changes[f"dead.{name}"] for name in DEAD} == {1}
