@@ -13,15 +13,16 @@ from functools import partial
 from itertools import islice
 from typing import Final, Literal
 
-from gateway.share.fleet import ASK_S_MAX, Fleet, Requester
+from gateway.share.fleet import ASK_S_MAX, Fleet, Requester, WaitAllowance
 from gateway.share.messages import SILENT_S, Ask, Engine, Lost, Reply
 
 TICK_S: Final = 0.1
 BATCH_MAX: Final = 256  # asks
 _STRIKES_MAX: Final = 3
 _LOOK_S: Final = 0.01  # between looks at a batch under way
-_COUNTED_S_MAX: Final = 2 * _LOOK_S  # between two looks; more is a pause of this process, during which no reply is read
-_ROUNDING_S: Final = 1e-6
+_COUNTED_S_MAX: Final = (
+    1.2 * _LOOK_S
+)  # between two looks; more is a pause of this process, during which no reply is read
 _SILENCE_S: Final = 1.0  # longest time without an ask, so that the engine counts this process
 _AWAY_PING_S: Final = 0.25  # between checks of an engine that is away
 _JITTER: Final = 0.1  # of each tick, so that processes do not ask at the same time
@@ -34,15 +35,13 @@ class _Batch:
     """A batch under way.
 
     Attributes:
-        left_s: time until it is late, without pauses of this process.
-        looked_s: time of the last look.
+        allowance: time until it is late.
     """
 
     requesters: Sequence[Requester]
     sent_s: float
     is_ping: bool
-    looked_s: float
-    left_s: float = ASK_S_MAX
+    allowance: WaitAllowance
     is_late: bool = False
     timer: asyncio.Handle | None = None
 
@@ -153,8 +152,8 @@ class Asker:
             return
         self._sent_s = now_s
         self._pending += 1
-        batch = _Batch([requester for requester, _ in asks], now_s, is_ping, now_s)
-        batch.timer = self._loop.call_later(_LOOK_S, self._look, batch)
+        batch = _Batch([requester for requester, _ in asks], now_s, is_ping, WaitAllowance(ASK_S_MAX, _COUNTED_S_MAX))
+        self._look(batch)
         self._engine.ask([ask for _, ask in asks], partial(self._answered, batch))
 
     def _ask(self, requester: Requester, now_s: float) -> Ask | None:
@@ -166,11 +165,8 @@ class Asker:
 
     def _look(self, batch: _Batch) -> None:
         """Count the time that a batch has waited, and give it up at the limit."""
-        now_s = self._loop.time()
-        batch.left_s -= min(now_s - batch.looked_s, _COUNTED_S_MAX)
-        batch.looked_s = now_s
-        if batch.left_s > _ROUNDING_S:
-            batch.timer = self._loop.call_later(min(_LOOK_S, batch.left_s), self._look, batch)
+        if batch.allowance.lasts(self._loop.time()):
+            batch.timer = self._loop.call_later(_LOOK_S, self._look, batch)
             return
         batch.is_late, batch.timer = True, None
         self._pending -= 1

@@ -17,7 +17,8 @@ QUIET_S: Final = 0.05  # longest time after a refusal without another ask
 IDLE_S: Final = 2.0  # without use, after which unspent amounts and spare slots are given back
 _WAITS_S_MAX: Final = ASK_S_MAX + 0.005  # of one request: the time limit of a reply has then passed, too
 _UNKNOWN_SIZE: Final = 16  # of a fleet that was never counted: too small a part costs less than too large a part
-_COUNTED_S_MAX: Final = 0.005  # of the time between two calls; what is more is a pause of this process
+_COUNTED_S_MAX: Final = 0.005  # of the time between two looks of a request, which come every ASK_WAIT_S
+_ROUNDING_S: Final = 1e-6
 
 
 class WhenAway(enum.Enum):
@@ -29,20 +30,25 @@ class WhenAway(enum.Enum):
 
 
 class WaitAllowance:
-    """The time for which one request waits for the engine.
+    """The time for which something waits for the engine, by default one request.
 
     A pause of this process does not count: a reply that has come during the pause is read after it.
+
+    Args:
+        limit_s: length of the wait, without pauses.
+        counted_s_max: longest time that counts between two calls of `lasts`; what is more is a pause.
     """
 
-    __slots__ = ("_left_s", "_now_s")
+    __slots__ = ("_counted_s_max", "_left_s", "_now_s")
 
-    def __init__(self) -> None:
-        self._left_s = _WAITS_S_MAX
+    def __init__(self, limit_s: float = _WAITS_S_MAX, counted_s_max: float = _COUNTED_S_MAX) -> None:
+        self._counted_s_max = counted_s_max
+        self._left_s = limit_s - _ROUNDING_S
         self._now_s = math.inf
 
     def lasts(self, now_s: float) -> bool:
-        """Return True if the request may wait; called about every `ASK_WAIT_S` while it does."""
-        self._left_s -= min(max(0.0, now_s - self._now_s), _COUNTED_S_MAX)
+        """Return True if the wait may go on; called at its begin, and again and again."""
+        self._left_s -= min(max(0.0, now_s - self._now_s), self._counted_s_max)
         self._now_s = now_s
         return self._left_s > 0
 

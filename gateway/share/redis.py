@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.resources import files
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -23,6 +23,7 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from redis.exceptions import AuthenticationError, MovedError, NoPermissionError, RedisError, ResponseError
 
 from gateway.share.address import EngineAddress
+from gateway.share.fleet import WaitAllowance
 from gateway.share.messages import ASK_LIFE_S, Answered, Ask, keep_silent
 from gateway.share.server_rows import ServerRows
 from gateway.share.wire import pack, unpack
@@ -31,6 +32,10 @@ from ttft_gateway.pool.learned import Drop
 CONNECT_S: Final = 1.0  # time limit of a connect with all that belongs to it, and of one Sentinel
 SILENCE_S: Final = 1.0  # time limit of the reply to a batch, after which the connection is closed
 QUEUE_MAX: Final = 256  # batches without a reply
+_LOOK_S: Final = 0.02  # between looks at a wait for the server
+_COUNTED_S_MAX: Final = (
+    1.2 * _LOOK_S
+)  # between two looks; more is a pause of this process, during which it reads nothing
 _PAUSES_S: Final = (0.05, 0.5)  # first and longest time between attempts to connect; doubled after each
 _REASON_MAX: Final = 200  # characters
 _TEXT: Final = files("gateway.share").joinpath("ttft3.lua").read_text("utf-8")
@@ -134,7 +139,7 @@ class RedisEngine:
             while not self._is_closed:
                 connection = None
                 try:
-                    async with asyncio.timeout(connect_s):
+                    async with _within(connect_s):
                         connection = await self._connect()
                     self.fault, self.is_rejected = "", False
                     self._connected.set()
@@ -254,17 +259,38 @@ class RedisEngine:
             commands: list[tuple[str | int | bytes, ...]] = [
                 (*self._call, *arguments) for batch in calls for arguments in batch
             ]
-            async with asyncio.timeout(SILENCE_S):
+            async with _within(SILENCE_S):
                 await connection.send_packed_command(connection.pack_commands(commands))
             for batch in calls:
                 asks = self._sent[0].asks
-                async with asyncio.timeout(SILENCE_S):
+                async with _within(SILENCE_S):
                     replied = [await connection.read_response() for _ in batch]
                 reply = unpack(asks, replied, self._rows, self.drop)
                 reply = replace(reply, size_bytes=reply.size_bytes + sum(map(len, chain(*batch))))
                 self._ahead_s = reply.now_s - sent_s
                 loop.call_soon(self._sent.popleft().answered, reply)
             self._pause_s = _PAUSES_S[0]
+
+
+@contextlib.asynccontextmanager
+async def _within(limit_s: float) -> AsyncIterator[None]:
+    """Raise TimeoutError after this time; pauses of this process do not count."""
+    loop, allowance = asyncio.get_running_loop(), WaitAllowance(limit_s, _COUNTED_S_MAX)
+    async with asyncio.timeout(None) as timeout:
+        timer: asyncio.Handle
+
+        def look() -> None:
+            nonlocal timer
+            if allowance.lasts(loop.time()):
+                timer = loop.call_later(_LOOK_S, look)
+            else:
+                timeout.reschedule(loop.time())
+
+        timer = loop.call_soon(look)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 async def _load(connection: AbstractConnection) -> None:

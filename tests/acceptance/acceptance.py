@@ -30,7 +30,7 @@ from fault_requests import FAULTS
 from fault_scenarios import Results, faulty
 from floods import open_files
 from growth import growth_keys, growth_large, growth_models, growth_streams, growth_workers
-from host_scenarios import HOST_LIMIT, HOST_TROUBLES, two_hosts
+from host_scenarios import HOST_LIMIT, HOST_TROUBLES, busy_hosts, two_hosts
 from hot_path import Fleet, cost, longest_slice
 from kubernetes_scenarios import changed_pods
 from nights import played_nights
@@ -362,6 +362,11 @@ def hosts() -> Iterator[Line]:
         most = 0.01 * HOST_LIMIT
         fine = seen.over <= most and seen.provider_429s <= most and seen.errors == 0
         yield Line(f"two hosts, Redis {trouble}", "over <= 1 %, 0 errors", f"{over}; {provider}; {waited}", fine)
+    with tempfile.TemporaryDirectory() as folder:
+        busy = run_real(busy_hosts(Path(folder), 8, 30))
+    measured = f"{busy.aways:.0f}; {busy.refused} of it 429, {busy.errors} errors; load {busy.load:.0f}"
+    fine = not busy.aways and not busy.refused and not busy.errors
+    yield Line("8 hosts beside 30 spinning processes: Redis found away", "0", measured, fine)
 
 
 def faults() -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""Two gateways with two workers each, before one Redis server: one limit of a key, and one quota of a provider.
+"""Gateways before one Redis server, with one limit of a key and one quota of a provider: in outages, and on busy cores.
 
 Real processes and sockets. Units: seconds.
 """
@@ -6,6 +6,7 @@ Real processes and sockets. Units: seconds.
 import asyncio
 import contextlib
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,7 +15,7 @@ import simulated_sockets
 from leased_fleet import Meter
 from redis_server import RedisServer, redis_server
 from simulated_sockets import read_response
-from spawned import started, until
+from spawned import spawn, started, until
 from worker_site import Site
 
 HOST_LIMIT: Final = 1200  # a minute, of the key, and of the provider
@@ -45,6 +46,22 @@ class HostsSeen(NamedTuple):
     wait_s: float
     errors: int
     back_s: float
+
+
+class BusySeen(NamedTuple):
+    """What gateways made of the replies that reached them late, because other processes had the cores.
+
+    Attributes:
+        aways: times at which a gateway found the server to be away.
+        refused: number of 429s at half of what is allowed.
+        errors: number of responses with another status than 200 and 429.
+        load: processes that were ready to run at the end, on average over a minute.
+    """
+
+    aways: float
+    refused: int
+    errors: int
+    load: float
 
 
 def shared_config(urls: dict[str, str], server: RedisServer, limit: int, workers: int = WORKERS) -> dict[str, Any]:
@@ -176,6 +193,32 @@ async def two_hosts(folder: Path, trouble: str, limit: int = HOST_LIMIT, part_s:
     used = traffic.statuses["plain"][200] / allowed
     admitted = traffic.statuses["limited"][200] / allowed
     return HostsSeen(traffic.meter.over, admitted, refused, used, max(traffic.waits), errors, back_s)
+
+
+async def busy_hosts(folder: Path, hosts: int, spinning: int, limit: int = HOST_LIMIT, for_s: float = 60.0) -> BusySeen:
+    """Offer half of both limits to gateways of one worker, while other processes spin on all cores."""
+    async with contextlib.AsyncExitStack() as stack:
+        server = stack.enter_context(redis_server(folder))
+        replica = await stack.enter_async_context(simulated_sockets.serving(0, ttft="1ms"))
+        file = folder / "gateway.yaml"
+        config = shared_config({"m": replica.url, "q": replica.url}, server, limit, workers=1)
+        file.write_text(json.dumps(config), encoding="utf-8")
+        sites = [await host(stack, file) for _ in range(hosts)]
+        await all_count_all(sites, hosts)
+        traffic = Traffic(sites, limit)
+        before = await _aways(sites)
+        for _ in range(spinning):
+            stack.callback((await spawn("-c", "while True: pass")).kill)
+        await traffic.offer(limit / 60 / 2, for_s)
+        load = os.getloadavg()[0]
+        aways = await _aways(sites) - before
+    statuses = traffic.statuses["limited"] + traffic.statuses["plain"]
+    errors = sum(count for status, count in statuses.items() if status not in (200, 429))
+    return BusySeen(aways, statuses[429], errors, load)
+
+
+async def _aways(sites: list[Site]) -> float:
+    return sum([await site.metric("ttft_gateway_share_away_total") for site in sites])
 
 
 def _rate_limited(metrics: str) -> int:

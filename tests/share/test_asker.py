@@ -277,18 +277,21 @@ def test_a_reply_without_all_answers_is_lost() -> None:
     run_virtual(main())
 
 
-def test_pauses_of_the_process_are_no_delay_of_the_engine() -> None:
-    """On a busy machine, the process runs for a moment every 100 ms: a reply within that moment is in time."""
+@pytest.mark.parametrize(
+    ("pause_s", "delay_s"), [(0.1, 0.012), (0.06, 0.3)], ids=["after one pause", "after five: the engine pauses, too"]
+)
+def test_pauses_of_the_process_are_no_delay_of_the_engine(pause_s: float, delay_s: float) -> None:
+    """On a busy machine, the process runs for a moment now and then: a reply after a few such moments is in time."""
 
     async def main() -> None:
         running = Running()
         loop = running.loop
         assert isinstance(loop, VirtualLoop)
         await running.asker.start()
-        running.host.delay_s = 0.012
+        running.host.delay_s = delay_s
 
         def pause() -> None:
-            loop._move_clock(loop.time() + 0.1)
+            loop._move_clock(loop.time() + pause_s)
             loop.call_later(0.001, pause)
 
         pause()

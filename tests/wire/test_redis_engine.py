@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -158,6 +159,28 @@ def test_batches_without_a_reply_are_bounded_and_lost_when_the_engine_closes(tmp
         await asyncio.sleep(0)
         server.go_on()
         assert replies == [None] * (QUEUE_MAX + 7)
+
+    with redis_server(tmp_path) as server:
+        run_real(main(server))
+
+
+def test_a_reply_that_came_during_a_pause_of_the_process_is_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that gives the process no time for longer than the limit does not cost the connection."""
+    monkeypatch.setattr("gateway.share.redis.SILENCE_S", 0.1)
+
+    async def main(server: RedisServer) -> None:
+        async with connected(f"redis://127.0.0.1:{server.port}") as engine:
+            replies: list[Reply | None] = []
+            server.hang()
+            engine.ask(EVERY_KIND, replies.append)
+            await asyncio.sleep(0.02)
+            server.go_on()
+            time.sleep(0.3)  # noqa: ASYNC251, TID251 # the pause
+            await until(lambda: bool(replies))
+            assert replies != [None]
+            assert not engine.fault
 
     with redis_server(tmp_path) as server:
         run_real(main(server))
