@@ -47,8 +47,12 @@ class GatewayError(Exception):
         param: request field that caused the error; None if no field did.
         code: code in place of the class's code; None for the class's code.
         retry_after_s: time until a retry; None if unknown.
+
+    Attributes:
+        details: Anthropic's details of the error as JSON, which its SDKs read; None for none.
     """
 
+    details: str | None = None
     status = 500
     kind = "server_error"
     code: str | None = None
@@ -293,8 +297,10 @@ class UpstreamFailed(GatewayError):
         code: str | None = None,
         retry_after_s: float | None = None,
         should_retry: bool | None = None,
+        details: str | None = None,
     ) -> None:
         super().__init__(message, param=param, code=code, retry_after_s=retry_after_s)
+        self.details = details
         self.status = status
         self.kind = kind
         self.should_retry = should_retry

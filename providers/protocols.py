@@ -23,9 +23,8 @@ from providers.translation.chat_to_messages.translation import ChatToMessages
 from providers.translation.chat_to_responses.translation import ChatToResponses
 from providers.translation.messages_to_chat.translation import Dialect, MessagesToChat
 from providers.translation.responses_to_chat.translation import ResponsesToChat
-from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, FirstToken, Prefix, WireProtocol
+from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, FirstToken, OnAnswerId, Prefix, WireProtocol
 from ttft_gateway.apis.catalog import Kind
-from ttft_gateway.apis.responses.events import OnResponseId
 
 
 class ProtocolOptions(msgspec.Struct, frozen=True):
@@ -33,7 +32,8 @@ class ProtocolOptions(msgspec.Struct, frozen=True):
 
     Attributes:
         first_token: with "answer", reasoning does not count as content.
-        on_response_id: receives the owner and the id of every answer of the Responses API, None to ignore them.
+        on_answer_id: receives the owner and the id of every answer of the Responses API, and of a thread of the
+            Messages API; None to ignore them.
         on_dropped: receives the names of fields that a translation dropped; None: such a request is rejected.
         max_tokens: the bound on an answer if the client sends none and the upstream's API requires one.
         edits: changes to the bodies of generating APIs, None for none.
@@ -41,7 +41,7 @@ class ProtocolOptions(msgspec.Struct, frozen=True):
     """
 
     first_token: FirstToken = "any"
-    on_response_id: OnResponseId | None = None
+    on_answer_id: OnAnswerId | None = None
     on_dropped: OnDropped | None = None
     max_tokens: int = MAX_TOKENS_DEFAULT
     edits: BodyEdits | None = None
@@ -52,12 +52,14 @@ _NATIVE: Final[Mapping[Api, Callable[[Kind, ProtocolOptions], WireProtocol]]] = 
     Api.CHAT: lambda kind, options: OpenAIChat(ask_usage=kind.supports_usage_option, first_token=options.first_token),
     Api.COMPLETIONS: lambda kind, _: OpenAICompletions(ask_usage=kind.supports_usage_option),
     Api.RESPONSES: lambda _, options: OpenAIResponses(
-        first_token=options.first_token, on_response_id=options.on_response_id
+        first_token=options.first_token, on_answer_id=options.on_answer_id
     ),
     Api.MESSAGES: lambda kind, options: AnthropicMessages(
         first_token=options.first_token,
         max_tokens=options.max_tokens,
         body_version=kind.body_version,
+        stores_threads=kind.stores_threads,
+        on_answer_id=options.on_answer_id,
         signs_thinking=not kind.own_engine,
     ),
     Api.EMBEDDINGS: lambda _, __: OpenAIEmbeddings(),

@@ -214,23 +214,25 @@ def _adapted(call: Call, model: Model, caller: Caller) -> Call:
     return replace(call, model=model.name, headers=headers)
 
 
-def _pinned(previous_id: str, model: Model, key_name: str) -> Replica | None:
+def _pinned(previous_id: str, model: Model, key_name: str, api: Api) -> Replica | None:
     """Return the replica that has the stored answer to continue, None if it is unknown.
 
     Raises:
-        UpstreamFailed: the answer belongs to another key, or the id is too long to be one; OpenAI's error for an
+        UpstreamFailed: the answer belongs to another key, or the id is too long to be one; the API's error for an
             unknown id.
     """
     stored = model.stored_answers.find(previous_id)
     if stored is None and len(previous_id) <= ID_CHARS_MAX:
         return None
     if stored is None or stored.key_name != key_name:
+        thread = api is Api.MESSAGES
         raise UpstreamFailed(
-            f"Previous response with id {previous_id[:ID_CHARS_MAX]!r} not found.",
+            f"Previous {'message' if thread else 'response'} with id {previous_id[:ID_CHARS_MAX]!r} not found.",
             status=404,
             kind="invalid_request_error",
-            param="previous_response_id",
-            code="previous_response_not_found",
+            param="thread.previous_message_id" if thread else "previous_response_id",
+            code=None if thread else "previous_response_not_found",
+            details='{"error_code":"thread_not_found"}' if thread else None,
         )
     return model.replica(stored.replica) if stored.model == model.name else None
 
@@ -266,7 +268,7 @@ def _facts(
         times.deadline_s,
         inbound.hedge_off is None or call.timed,  # `parse` allows hedges of timed calls only
         call.api,
-        None if previous_id is None else _pinned(previous_id, model, key_name),
+        None if previous_id is None else _pinned(previous_id, model, key_name, call.api),
         runtime.rand(),
         attempts_max,
         times.ttft_target_s,

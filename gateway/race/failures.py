@@ -49,6 +49,7 @@ def client_error(error: UpstreamError) -> GatewayError:
             kind=_CLIENT_ERROR,
             param=error.param,
             code=error.code or ("unsupported_api" if error.param is None else "unsupported_parameter"),
+            details=error.details,
         )
     code = "context_length_exceeded" if is_too_long(error) else None
     if code is not None and status in (None, 500):
@@ -79,7 +80,7 @@ def _passed_on(error: UpstreamError, status: int, code: str | None) -> GatewayEr
     """Build the client's error from an upstream's own; its 429 has another code than a 429 of the key's limits."""
     if status == 429:
         limited = RateLimited(error.message, retry_after_s=error.retry_after_s)
-        limited.should_retry = error.should_retry
+        limited.should_retry, limited.details = error.should_retry, error.details
         return limited
     return UpstreamFailed(
         error.message,
@@ -89,6 +90,7 @@ def _passed_on(error: UpstreamError, status: int, code: str | None) -> GatewayEr
         code=code,
         retry_after_s=error.retry_after_s,
         should_retry=error.should_retry,
+        details=error.details,
     )
 
 

@@ -342,7 +342,7 @@ class PartsBuilder:
 
         return ProtocolOptions(
             first_token=model.first_token,
-            on_response_id=learn,
+            on_answer_id=learn,
             on_dropped=dropped if model.drop_params else None,
             max_tokens=int(min(replica.max_tokens_default, replica.body.max.get("max_tokens", math.inf))),
             edits=edits_of(replica),

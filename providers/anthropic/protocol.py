@@ -15,9 +15,9 @@ from providers.openai.request import build, build_instead, edited, value_of, wit
 from ttft_gateway.apis.anthropic.events import MessageReader
 from ttft_gateway.apis.anthropic.usage import counted
 from ttft_gateway.apis.anthropic.writer import PIECES, Json
-from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, Body, Call, FirstToken, Frame, FrameKind
+from ttft_gateway.apis.base import MAX_TOKENS_DEFAULT, Api, Body, Call, FirstToken, Frame, FrameKind, OnAnswerId
 from ttft_gateway.apis.endings import frames_of_body
-from ttft_gateway.apis.errors import ProtocolError
+from ttft_gateway.apis.errors import ProtocolError, Unsupported
 from ttft_gateway.apis.json_fields import dict_or_empty, list_or_empty
 from ttft_gateway.apis.json_values import ITEMS_MAX, is_light
 from ttft_gateway.apis.openai.errors import bad_status
@@ -37,6 +37,10 @@ class AnthropicMessages:
         body_version: value of `anthropic_version` in bodies, at a server that has the model in its path, as Vertex AI
             has; None for a server that has the model in the body.
         signs_thinking: the server rejects thinking of earlier turns without a signature, so it is not sent.
+        stores_threads: the server stores the conversations of `thread`. Another one could ignore the field, and answer
+            the last message alone.
+        on_answer_id: receives the owner and the id of every answer of a thread, so that the owner's requests that
+            continue it reach the same replica.
     """
 
     def __init__(
@@ -46,7 +50,11 @@ class AnthropicMessages:
         max_tokens: int = MAX_TOKENS_DEFAULT,
         body_version: str | None = None,
         signs_thinking: bool = False,
+        stores_threads: bool = False,
+        on_answer_id: OnAnswerId | None = None,
     ) -> None:
+        self._stores_threads = stores_threads
+        self._on_answer_id = on_answer_id
         self._signs_thinking = signs_thinking
         self._first_token = first_token
         self._max_tokens = max_tokens
@@ -58,6 +66,8 @@ class AnthropicMessages:
         return f"/models/{quote(model, safe='@:')}:{'streamRawPredict' if stream else 'rawPredict'}"
 
     def build(self, call: Call, model: str, *, stream: bool) -> Body:
+        if not self._stores_threads and value_of(call, "thread") != b"null":
+            raise no_threads()
         if self._signs_thinking and any(mark in call.body for mark in _UNSIGNED):
             call = _without_unsigned(call)
         call = _bounded(call, self._max_tokens)
@@ -65,8 +75,8 @@ class AnthropicMessages:
             return build(call, model, stream=stream, ask_usage=False)
         return build_instead(without(call, ("anthropic_version",)), self._version, stream=stream)
 
-    def reader(self, _call: Call) -> MessageReader:
-        return MessageReader(self._first_token)
+    def reader(self, call: Call) -> MessageReader:
+        return MessageReader(self._first_token, self._on_answer_id if "thread" in call.spans else None, call.owner)
 
     def assembler(self, _call: Call) -> "MessageAssembler":
         return MessageAssembler()
@@ -81,6 +91,15 @@ class AnthropicMessages:
         return read_outline(outline, "content", counted)
 
     error = staticmethod(bad_status)
+
+
+def no_threads() -> Unsupported:
+    """Make the error for `thread` at a server without threads; Anthropic's SDKs then send all messages."""
+    return Unsupported(
+        "`thread` is a conversation that Anthropic stores, and this upstream stores none; send all messages without it",
+        param="thread",
+        details='{"error_code":"thread_unsupported_request"}',
+    )
 
 
 class MessageAssembler:

@@ -6,11 +6,11 @@ answer. A server without the path is reported as unsupported rather than as fail
 
 from providers.openai.outlines import read_outline
 from providers.openai.request import build
-from ttft_gateway.apis.base import Api, Body, Call, FirstToken, Frame, Headers
+from ttft_gateway.apis.base import Api, Body, Call, FirstToken, Frame, Headers, OnAnswerId
 from ttft_gateway.apis.errors import ProtocolError, Unsupported, UpstreamError
 from ttft_gateway.apis.json_values import ITEMS_MAX
 from ttft_gateway.apis.openai.errors import bad_status
-from ttft_gateway.apis.responses.events import TERMINAL, OnResponseId, ResponsesReader, usage_of, whole_answer
+from ttft_gateway.apis.responses.events import TERMINAL, ResponsesReader, usage_of, whole_answer
 from ttft_gateway.apis.sse import data_of, events_of
 from ttft_gateway.apis.tolerant_json import dumps, loads
 
@@ -22,13 +22,13 @@ class OpenAIResponses:
 
     Args:
         first_token: with "answer", reasoning does not count as content.
-        on_response_id: receives the owner and the id of every response, so that the owner's requests that continue it
+        on_answer_id: receives the owner and the id of every response, so that the owner's requests that continue it
             reach the same replica.
     """
 
-    def __init__(self, *, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None) -> None:
+    def __init__(self, *, first_token: FirstToken = "any", on_answer_id: OnAnswerId | None = None) -> None:
         self._first_token = first_token
-        self._on_response_id = on_response_id
+        self._on_answer_id = on_answer_id
 
     def path(self, api: Api, _model: str, *, stream: bool) -> str:
         return "/" + api.value
@@ -37,7 +37,7 @@ class OpenAIResponses:
         return build(call, model, stream=stream, ask_usage=False)
 
     def reader(self, call: Call) -> ResponsesReader:
-        return ResponsesReader(self._first_token, self._on_response_id, call.owner)
+        return ResponsesReader(self._first_token, self._on_answer_id, call.owner)
 
     def assembler(self, _call: Call) -> "ResponseAssembler":
         return ResponseAssembler()

@@ -35,6 +35,8 @@ FASTAPI = [
     {"loc": ["body", "stream_options"], "msg": "extra fields not permitted", "type": "value_error.extra"},
     {"loc": ["body", "n"], "msg": "not a number", "type": "type_error"},
 ]
+ANTHROPIC = {"type": "not_found_error", "message": "no"}
+ANTHROPIC_READ = {"message": "no", "kind": "not_found_error"}
 SILENT = {"message": "the upstream answered with status 400 and a body without a readable error"}
 
 
@@ -82,6 +84,12 @@ def read(body: Any, status: int = 400, headers: tuple[tuple[bytes, bytes], ...] 
             {"error": {"code": 403, "message": "flagged", "metadata": {"reasons": ["x"], "flagged_input": "y"}}},
             {"message": "flagged", "code": "content_policy_violation"},
         ),
+        (
+            {"type": "error", "error": {**ANTHROPIC, "details": {"error_code": "thread_not_found", "more": 1}}},
+            {**ANTHROPIC_READ, "details": '{"error_code":"thread_not_found","more":1}'},
+        ),
+        ({"error": {**ANTHROPIC, "details": {"error_visibility": "user_facing"}}}, ANTHROPIC_READ),
+        ({"error": {**ANTHROPIC, "details": {"error_code": "x", "more": "y" * 5000}}}, ANTHROPIC_READ),
         ({"error": {"message": "x" * 10_000}}, {"message": "x" * 4096}),
         ({"error": True}, SILENT),
         ({}, SILENT),

@@ -45,6 +45,8 @@ def test_what_is_read() -> None:
         ({"tools": [{"type": "code_execution_20250825", "name": "code_execution"}]}, False),
         ({"container": "c"}, False),
         ({"container": None}, True),
+        ({"thread": {"type": "create"}}, False),
+        ({"thread": None}, True),
         ({"mcp_servers": [{"type": "url"}]}, False),
         ({"max_tokens": 0}, False),
     ],
@@ -67,6 +69,8 @@ def test_what_is_hedged(more: dict[str, Any], hedged: bool) -> None:
         ({**BODY, "messages": [{"content": "Hello"}]}, "messages[0].role"),
         ({**BODY, "stream": "yes"}, "stream"),
         ({**BODY, "tools": [5]}, "tools[0]"),
+        ({**BODY, "thread": "create"}, "thread"),
+        ({**BODY, "messages": [], "thread": {"type": "create"}}, "messages"),
     ],
 )
 def test_what_is_wrong(body: dict[str, Any], param: str) -> None:
@@ -74,6 +78,16 @@ def test_what_is_wrong(body: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         read(body)
     assert refused.value.param == param
+
+
+def test_what_continues_a_thread() -> None:
+    """The id of the answer before is read; an answer that has not ended goes on without a new message."""
+    thread = {"type": "continue", "previous_message_id": "msg_1"}
+    for messages in ([USER], []):
+        inbound = read({**BODY, "messages": messages, "thread": thread})
+        assert (inbound.previous_id, inbound.hedge_off) == ("msg_1", Denial.OFF)
+    with pytest.raises(InvalidRequest, match="max_tokens"):
+        read({"model": "m", "messages": [], "thread": thread})
 
 
 def test_what_is_counted() -> None:

@@ -38,9 +38,9 @@ def openai(status: int, message: str, kind: str | None, code: str | None, param:
     return Form(status, {"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
-def anthropic(status: int, kind: str, message: str) -> Form:
+def anthropic(status: int, kind: str, message: str, **more: object) -> Form:
     """Make an error in Anthropic's form."""
-    return Form(status, {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"})
+    return Form(status, {"type": "error", "error": {"type": kind, "message": message, **more}, "request_id": "req_1"})
 
 
 def google(code: int, state: str, message: str, reason: str | None = None) -> Form:
@@ -54,6 +54,9 @@ MISTAKES: Mapping[str, Form] = {
     "anthropic-file": anthropic(404, "not_found_error", "File not found: file_011CNha8iCJcU1wXNR6q4V8w"),
     "anthropic-beta": anthropic(403, "permission_error", "This organization may not use the beta header 'x-1'."),
     "anthropic-conflict": anthropic(409, "conflict_error", "The container is in use by another request."),
+    "anthropic-thread": anthropic(
+        404, "not_found_error", "No thread was found.", details={"error_code": "thread_not_found"}
+    ),
     "openai-conversation": openai(404, "Conversation with id 'conv_1' not found.", "invalid_request_error", None),
     "openai-response": openai(
         404, "Previous response with id 'resp_1' not found.", "invalid_request_error", "previous_response_not_found"

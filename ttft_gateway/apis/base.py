@@ -23,6 +23,8 @@ FirstToken = Literal["any", "work", "answer"]
 """The event that is timed as the first token: with "any" all generated content, with "work" also a sign of work, with
 "answer" no reasoning."""
 
+OnAnswerId = Callable[[str, str], None]
+"""Receives the owner of a call (`Call.owner`) and the id of its answer, for each answer that can be continued by id."""
 
 MAX_TOKENS_DEFAULT: Final = 32_000
 """Bound on an answer where the client sets none and the API requires one; every current model accepts it."""

@@ -47,6 +47,7 @@ class Kind(msgspec.Struct, frozen=True):
         supports_usage_option: supports `stream_options.include_usage`.
         apis: its native APIs; other APIs are translated to one of these where possible.
         stores_responses: stores answers of the Responses API unless the request has `store: false`.
+        stores_threads: stores the threads of the Messages API.
         limits: the format of its rate-limit headers; None if it sends none.
         counts_max_tokens: charges a request's whole `max_tokens` to its token limit in advance.
         prefills: native APIs in which it continues an answer from a given beginning. In chat completions this is
@@ -66,6 +67,7 @@ class Kind(msgspec.Struct, frozen=True):
     supports_usage_option: bool = True
     apis: frozenset[Api] = _COMPATIBLE
     stores_responses: bool = False
+    stores_threads: bool = False
     limits: RateLimitFormat | None = None
     counts_max_tokens: bool = False
     prefills: frozenset[Api] = frozenset()
@@ -104,6 +106,7 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             auth=Auth.X_API_KEY,
             cancel_stops_billing=True,
             apis=frozenset({Api.MESSAGES}),
+            stores_threads=True,
             limits=RateLimitFormat(),
             prefills=frozenset({Api.MESSAGES}),
             headers=((b"anthropic-version", b"2023-06-01"),),

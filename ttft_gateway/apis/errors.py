@@ -35,6 +35,7 @@ class UpstreamError(Exception):
         label: name of the error in logs and metrics, from a closed set.
         status: the upstream's HTTP status, or the status its error frame implies; None if there is none.
         kind, param, code: `type`, `param` and `code` of the upstream's OpenAI-shaped error, None if absent.
+        details: Anthropic's details of the error as JSON, None if absent.
         reason: reason in the details of Google's errors, None if absent.
         retry_after_s: the wait that the upstream requested, None if it requested none.
         should_retry: the upstream's `x-should-retry`, None if absent.
@@ -43,6 +44,7 @@ class UpstreamError(Exception):
 
     label = "upstream_error"
     judged = False
+    details: str | None = None
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class UpstreamError(Exception):
         self.kind = self.kind and redacted(self.kind, secrets)
         self.param = self.param and redacted(self.param, secrets)
         self.code = self.code and redacted(self.code, secrets)
+        self.details = self.details and redacted(self.details, secrets)
 
 
 def redacted(text: str, secrets: Sequence[str]) -> str:
@@ -154,13 +157,17 @@ class Unsupported(UpstreamError):
         message: the unsupported part of the request, and a replacement.
         param: the unsupported request field, None if it is the whole API.
         code: the error code, None for `unsupported_api` or `unsupported_parameter`.
+        details: see `UpstreamError`.
     """
 
     label = "unsuited"
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, details: str | None = None
+    ) -> None:
         status = 404 if param is None and code is None else 400  # 404: the upstream lacks the whole API
         super().__init__(message, status=status, kind="invalid_request_error", param=param, code=code)
+        self.details = details
 
 
 class ErrorFrame(UpstreamError):

@@ -19,12 +19,17 @@ class _Tool(msgspec.Struct, gc=False):
     type: str | None = None
 
 
+class _Thread(msgspec.Struct, gc=False):
+    previous_message_id: str | None = None
+
+
 class _Fields(msgspec.Struct, gc=False):
     model: str | None = None
     stream: bool | None = None
     max_tokens: int | float | None = None
     messages: list[_Message] | None = None
     tools: list[_Tool] | None = None
+    thread: _Thread | None = None  # a conversation that Anthropic stores; each answer may be continued once
 
 
 _decode = msgspec.json.Decoder(_Fields).decode
@@ -46,7 +51,7 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
         fields = _decode(body)
         inbound_fields.check_length("messages", fields.messages, inbound_fields.MESSAGES_MAX)
         inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
-        if fields.max_tokens is None and fields.model and fields.messages:
+        if fields.max_tokens is None and fields.model and (fields.messages or _previous_id(fields)):
             raise InvalidRequest(
                 "`max_tokens` is missing; write the maximum number of tokens of the answer",
                 param="max_tokens",
@@ -77,11 +82,14 @@ def read_count(body: bytes, raws: RawFields) -> str:
 
 
 def _within(fields: _Fields, bounds: NumberLimits) -> bool:
-    """Return True if all fields are present and within their limits; `max_tokens: 0` only fills a prompt cache."""
+    """Return True if all fields are present and within their limits; `max_tokens: 0` only fills a prompt cache.
+
+    A thread goes on without a new message if its last answer has not ended.
+    """
     return (
         bool(fields.model)
         and fields.messages is not None
-        and len(fields.messages) >= 1
+        and (len(fields.messages) >= 1 or _previous_id(fields) is not None)
         and 0 <= (fields.max_tokens or 0) <= bounds.max_tokens_max
         and (fields.max_tokens or 0) % 1 == 0
     )
@@ -95,6 +103,12 @@ def _parsed(fields: _Fields, raws: RawFields) -> ParsedFields:
         prompt=tuple(key for key in PROMPT if key in raws),
         max_tokens=int(fields.max_tokens or 0) or None,
         hedgeable=bool(fields.max_tokens)
+        and fields.thread is None
         and without_effect(raws, _NOT_REPEATABLE)
         and all(tool.type is None or tool.type.startswith(_CLIENT_TOOLS) for tool in tools),
+        previous_id=_previous_id(fields),
     )
+
+
+def _previous_id(fields: _Fields) -> str | None:
+    return None if fields.thread is None else fields.thread.previous_message_id

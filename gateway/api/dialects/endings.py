@@ -69,7 +69,8 @@ def messages_error_body(error: GatewayError) -> bytes:
 
 def _messages_error(error: GatewayError) -> dict[str, object]:
     kind = _MESSAGES_TYPES.get(error.status) or (error.kind if error.kind in _MESSAGES_TYPE_NAMES else "api_error")
-    fields = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
+    details = None if error.details is None else msgspec.Raw(error.details.encode())
+    fields = {"type": kind, "message": error.message, "param": error.param, "code": error.code, "details": details}
     return {"type": "error", "error": {key: value for key, value in fields.items() if value is not None}}
 
 

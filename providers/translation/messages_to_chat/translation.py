@@ -9,7 +9,7 @@ import hashlib
 
 import msgspec
 
-from providers.anthropic.protocol import MessageAssembler
+from providers.anthropic.protocol import MessageAssembler, no_threads
 from providers.translation.base import CONTINUED, TranslatedRequest
 from providers.translation.messages_to_chat.stream import MessageEventsFromChat
 from providers.translation.messages_to_chat.turns import content_of, messages_of
@@ -75,6 +75,8 @@ def request_of(body: object, dialect: Dialect) -> TranslatedRequest:
     """
     unsupported: dict[str, str] = {}
     request = FieldReader(body, "", target="an OpenAI-compatible replica", unsupported=unsupported)
+    if request.take("thread") is not None:
+        raise no_threads()
     system = request.take("system")
     opening: list[Json] = []
     if system is not None:

@@ -225,6 +225,7 @@ def test_unsupported_parameters_are_named(param: str) -> None:
 REJECTED: dict[str, dict[str, Any]] = {
     "max_tokens": {"max_tokens": 0},
     "messages": {"messages": None},
+    "thread": {"thread": {"type": "create"}},
     "messages[0].role": {"messages": [{"role": "tool", "content": "x"}]},
     "messages[0].content": {"messages": [{"role": "user", "content": None}]},
     "messages[0].content[0].type": user({"type": "search_result"}),

@@ -14,7 +14,7 @@ import msgspec
 
 from ttft_gateway.apis.anthropic.usage import Counts
 from ttft_gateway.apis.anthropic.writer import events_of_message
-from ttft_gateway.apis.base import FirstToken, Frame, FrameKind, Phase, Usage
+from ttft_gateway.apis.base import FirstToken, Frame, FrameKind, OnAnswerId, Phase, Usage
 from ttft_gateway.apis.endings import unreadable
 from ttft_gateway.apis.errors import ErrorFrame
 from ttft_gateway.apis.json_fields import dict_or_empty
@@ -52,23 +52,32 @@ class MessageReader:
 
     Args:
         first_token: with "answer", thinking does not count as content.
+        on_answer_id: receives the owner and the message's id, None to ignore them.
+        owner: see `ttft_gateway.apis.base.Call`.
 
     Attributes:
         complete, resumed, closed: see `EventReader`.
     """
 
-    __slots__ = ("_content_seen", "_counts", "_ignored", "_thinking_seen", "_thinking_signed", "closed", "complete")
+    __slots__ = (
+        *("_content_seen", "_counts", "_ignored", "_on_answer_id", "_owner", "_thinking_seen", "_thinking_signed"),
+        *("closed", "complete"),
+    )
 
     run = None
     resumed = False  # nothing follows a `stop_reason`
 
-    def __init__(self, first_token: FirstToken = "any") -> None:
+    def __init__(
+        self, first_token: FirstToken = "any", on_answer_id: OnAnswerId | None = None, owner: str = ""
+    ) -> None:
         self.complete = False
         self.closed = False
         self._content_seen = False
         self._thinking_seen = False  # an event has shown thinking
         self._thinking_signed = False  # a block of thinking has ended
         self._counts = Counts()
+        self._on_answer_id = on_answer_id
+        self._owner = owner
         self._ignored = _THINKING if first_token == "answer" else frozenset[str]()
 
     def read(self, event: bytes) -> Frame:
@@ -124,6 +133,8 @@ class MessageReader:
             return FrameKind.DONE
         if name == "error" or (name is None and event.get("error")):
             return FrameKind.ERROR
+        if name == "message_start" and self._on_answer_id is not None:
+            self._on_answer_id(self._owner, str(dict_or_empty(event.get("message")).get("id")))
         return FrameKind.PREAMBLE
 
     def _start(self, block: Mapping[str, object]) -> FrameKind:

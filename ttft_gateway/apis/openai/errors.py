@@ -1,9 +1,9 @@
 """Reads the error bodies and error frames of OpenAI-compatible servers.
 
 One parser for all shapes: OpenAI and Azure (`innererror`), Gemini (`[{"error": ...}]`, `retryDelay`), OpenRouter
-(`metadata`), Amazon (`Message`, `x-amzn-errortype`), llama.cpp, vLLM and SGLang (`{"object": "error"}`), TGI
-(`error_type`), Ollama (`{"error": "text"}`) and FastAPI (`detail`). Bodies that are not JSON are never quoted: they are
-HTML pages of proxies.
+(`metadata`), Anthropic (`details`), Amazon (`Message`, `x-amzn-errortype`), llama.cpp, vLLM and SGLang
+(`{"object": "error"}`), TGI (`error_type`), Ollama (`{"error": "text"}`) and FastAPI (`detail`). Bodies that are not
+JSON are never quoted: they are HTML pages of proxies.
 
 Units: seconds, HTTP status codes.
 """
@@ -15,7 +15,7 @@ import msgspec
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.apis.errors import REDIRECTIONS, BadStatus, ErrorFrame
 from ttft_gateway.apis.retry_after import retry_after_s, wait_s
-from ttft_gateway.apis.tolerant_json import loads
+from ttft_gateway.apis.tolerant_json import dumps, loads
 
 _MESSAGE_CHARS_MAX = 4096
 _OUTSIDE_BODY = ("header", "query", "path", "cookie")  # first words of FastAPI's places
@@ -71,6 +71,7 @@ class Problem(msgspec.Struct, frozen=True):
         status: the HTTP status in the error, or the one that its code implies.
         retry_after_s: the requested wait.
         reason: the reason in Google's ErrorInfo.
+        details: Anthropic's details as JSON.
     """
 
     message: str | None
@@ -80,10 +81,11 @@ class Problem(msgspec.Struct, frozen=True):
     status: int | None = None
     retry_after_s: float | None = None
     reason: str | None = None
+    details: str | None = None
 
     def frame(self) -> ErrorFrame:
         """Make the error of an error object inside a 200."""
-        return ErrorFrame(
+        error = ErrorFrame(
             self.message or "the upstream sent an error without a message",
             status=self.status,
             kind=self.kind,
@@ -92,6 +94,8 @@ class Problem(msgspec.Struct, frozen=True):
             reason=self.reason,
             retry_after_s=self.retry_after_s,
         )
+        error.details = self.details
+        return error
 
 
 def bad_status(status: int, headers: Headers, body: bytes) -> BadStatus:
@@ -104,7 +108,7 @@ def bad_status(status: int, headers: Headers, body: bytes) -> BadStatus:
     """
     problem = problem_of(loads(body)) or Problem(None)
     wait = retry_after_s(headers)
-    return BadStatus(
+    error = BadStatus(
         problem.message or f"the upstream answered with status {status} and {_state_of(status, body)}",
         status=status,
         kind=problem.kind or _amazon_type(headers),
@@ -114,6 +118,8 @@ def bad_status(status: int, headers: Headers, body: bytes) -> BadStatus:
         retry_after_s=problem.retry_after_s if wait is None else wait,
         should_retry=_SHOULD_RETRY.get(dict(headers).get(b"x-should-retry", b"").strip().lower()),
     )
+    error.details = problem.details
+    return error
 
 
 def _state_of(status: int, body: bytes) -> str:
@@ -164,7 +170,16 @@ def _described(error: Mapping[str, object]) -> Problem:
         next(filter(None, map(_http_status, numbers)), None) or next(filter(None, map(_implied, names)), None),
         next((wait_s(delay) for item in details if isinstance(delay := item.get("retryDelay"), str)), None),
         next((text for item in details if (text := _text(item.get("reason"))) is not None), None),
+        _kept(listed),
     )
+
+
+def _kept(details: object) -> str | None:
+    """Return Anthropic's details, with the `error_code` that its SDKs read, as JSON; None for others and long ones."""
+    if not isinstance(details, dict) or _text(details.get("error_code")) is None:
+        return None
+    text = dumps(details).decode()
+    return text if len(text) <= _MESSAGE_CHARS_MAX else None
 
 
 def _detailed(detail: object) -> Problem:

@@ -8,21 +8,18 @@ the first two complete an answer. The API has no `[DONE]`.
 Units: bytes, tokens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from ttft_gateway.apis.base import FirstToken, Frame, FrameKind, Phase, Usage
+from ttft_gateway.apis.base import FirstToken, Frame, FrameKind, OnAnswerId, Phase, Usage
 from ttft_gateway.apis.endings import unfinished_body, unreadable
 from ttft_gateway.apis.errors import ErrorFrame
 from ttft_gateway.apis.openai.errors import Problem, problem_of
 from ttft_gateway.apis.responses.writer import FINISHED, events_of_answer
 from ttft_gateway.apis.sse import data_of, forwardable
 from ttft_gateway.apis.tolerant_json import as_count, loads
-
-OnResponseId = Callable[[str, str], None]
-"""Receives the owner of a call (`Call.owner`) and the id of its response, for every response."""
 
 _REASONING: Final = ("response.reasoning",)
 _TEXT_DELTA: Final = "response.output_text.delta"
@@ -54,26 +51,26 @@ class ResponsesReader:
 
     Args:
         first_token: with "answer", reasoning does not count as content.
-        on_response_id: receives the owner and the response's id, None to ignore them.
+        on_answer_id: receives the owner and the response's id, None to ignore them.
         owner: see `ttft_gateway.apis.base.Call`.
 
     Attributes:
         complete, resumed, closed: see `EventReader`.
     """
 
-    __slots__ = ("_content_seen", "_ignored", "_on_response_id", "_owner", "_reasoning_seen", "closed", "complete")
+    __slots__ = ("_content_seen", "_ignored", "_on_answer_id", "_owner", "_reasoning_seen", "closed", "complete")
 
     run = None
     resumed = False  # the finish closes the stream
 
     def __init__(
-        self, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None, owner: str = ""
+        self, first_token: FirstToken = "any", on_answer_id: OnAnswerId | None = None, owner: str = ""
     ) -> None:
         self.complete = self.closed = False
         self._content_seen = False
         self._reasoning_seen = False  # an event has shown reasoning
         self._ignored = _REASONING if first_token == "answer" else ()
-        self._on_response_id = on_response_id
+        self._on_answer_id = on_answer_id
         self._owner = owner
 
     def read(self, event: bytes) -> Frame:
@@ -124,8 +121,8 @@ class ResponsesReader:
         if kind == "error" or (event.error and not kind.startswith("response.")):
             problem = problem_of(loads(data)) or Problem(None)
             return Frame(FrameKind.ERROR, raw, None, problem.frame())
-        if kind == "response.created" and self._on_response_id is not None and isinstance(event.response, dict):
-            self._on_response_id(self._owner, str(event.response.get("id")))
+        if kind == "response.created" and self._on_answer_id is not None and isinstance(event.response, dict):
+            self._on_answer_id(self._owner, str(event.response.get("id")))
         if not self._content_seen and self._is_generated(event):
             self._content_seen = True
             return Frame(_CONTENT, raw, None, None, phase)
