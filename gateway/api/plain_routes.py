@@ -42,7 +42,9 @@ def _unknown(method: str, path: str) -> str:
         return f"{method} {path} does not exist at this address; send it to the admin address (`admin_listen`)"
     meant = "/v1/" + path.replace("/v1", "", 2).lstrip("/")
     if f" {meant}," in _SERVED:
-        return f"{method} {path} does not exist; write {meant} (the base URL of an SDK ends with one /v1)"
+        twice = path.startswith("/v1/v1/messages")  # of Anthropic's SDKs, after a base URL with a /v1
+        hint = "Anthropic's SDKs add /v1 to the base URL" if twice else "the base URL of an SDK ends with one /v1"
+        return f"{method} {path} does not exist; write {meant} ({hint})"
     return f"{method} {path} does not exist; this address serves {_SERVED}"
 
 

@@ -106,6 +106,7 @@ def test_an_invalid_key_is_reported() -> None:
         ("/chat/completions", "; write /v1/chat/completions (the base URL of an SDK ends with one /v1)"),
         ("/v1/v1/chat/completions", "; write /v1/chat/completions (the base URL of an SDK ends with one /v1)"),
         ("/v1chat/completions", "; write /v1/chat/completions (the base URL of an SDK ends with one /v1)"),
+        ("/v1/v1/messages", "; write /v1/messages (Anthropic's SDKs add /v1 to the base URL)"),
         ("/models", "; write /v1/models (the base URL of an SDK ends with one /v1)"),
         ("/administrators", "; this address serves POST /v1/chat/completions, "),
     ],
