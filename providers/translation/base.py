@@ -28,6 +28,7 @@ REASONING: Final = ("reasoning_content", "reasoning")
 """Fields of a chunk with reasoning; some servers send both, with the same text."""
 UNSUPPORTED: Final = "`{}` is not supported by this upstream; remove it"
 _MAYBE_INFINITE: Final = re.compile(rb"\d[eE]\+?\d{3}|\d{309}").search  # of a number, or in a text
+_NO_EFFECT: Final[tuple[object, ...]] = (None, False, [], "auto", ["direct"])  # of fields that name an exception
 OnDropped = Callable[[Sequence[str]], None]
 """Receives the names of the fields of a request that were dropped because the upstream does not support them."""
 
@@ -211,6 +212,12 @@ def _translated_call(call: Call, api: Api, fields: Mapping[str, object]) -> Call
     return msgspec.structs.replace(
         call, api=api, body=body, spans=spans, insert_at=1, streaming=False, include_usage=False
     )
+
+
+def unknown_fields(item: Mapping[str, object], at: str, known: Iterable[str]) -> dict[str, str]:
+    """Return name -> message of each field at a place of a request that a translation does not know."""
+    names = item.keys() - set(known)
+    return {f"{at}.{n}": UNSUPPORTED.format(f"{at}.{n}") for n in sorted(names) if item[n] not in _NO_EFFECT}
 
 
 def unsupported_fields(

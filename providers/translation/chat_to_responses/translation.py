@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from providers.openai.chat import OpenAIChat
-from providers.translation.base import UNSUPPORTED, TranslatedRequest, unsupported_fields
+from providers.translation.base import UNSUPPORTED, TranslatedRequest, unknown_fields, unsupported_fields
 from providers.translation.chat_to_responses.stream import ChatChunksFromResponses
 from ttft_gateway.apis.base import Api, Assembler, Call
 from ttft_gateway.apis.errors import Unsupported
@@ -40,6 +40,7 @@ _TRANSLATED: Final = (
     ),
     *("tools", "tool_choice", "logprobs", "response_format", "reasoning_effort", "verbosity"),
 )
+_PART: Final = ("type", "text", "image_url", "input_audio", "file", "cache_control", "prompt_cache_breakpoint")
 _EMPTY: Final[tuple[object, ...]] = (None, 0, 0.0, {}, [])
 
 
@@ -69,6 +70,7 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
     unsupported = unsupported_fields(
         _UNSUPPORTED, {n: v for n, v in request.items() if v not in _EMPTY or n == "web_search_options"}
     )
+    unsupported |= _unknown(request)
     if request.get("n") not in (None, 1):
         unsupported["n"] = "`n` is above 1, and this upstream gives one answer per request; send n: 1"
     if request.get("modalities") not in (None, ["text"]):
@@ -91,6 +93,26 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
         fields["tool_choice"] = _choice(request["tool_choice"])
     fields |= {name: value for name, value in request.items() if name not in {*_UNCHANGED, *_UNSUPPORTED, *_TRANSLATED}}
     return TranslatedRequest(fields, unsupported)
+
+
+def _unknown(request: Item) -> dict[str, str]:
+    """Return name -> message of fields of tools and messages that the Responses API has no place for.
+
+    Messages of the assistant are not searched: the server that gave them has added their further fields.
+    """
+    found: dict[str, str] = {}
+    for index, tool in enumerate(map(dict_or_empty, list_or_empty(request.get("tools")))):
+        found |= unknown_fields(tool, f"tools[{index}]", ("type", str(tool.get("type")), "cache_control"))
+    for index, message in enumerate(map(dict_or_empty, list_or_empty(request.get("messages")))):
+        if message.get("role") == "assistant":
+            continue
+        at = f"messages[{index}]"
+        found |= unknown_fields(message, at, ("role", "content", "name", "tool_call_id", "cache_control"))
+        for number, part in enumerate(map(dict_or_empty, list_or_empty(message.get("content")))):
+            found |= unknown_fields(part, f"{at}.content[{number}]", _PART)
+            image = dict_or_empty(part.get("image_url"))
+            found |= unknown_fields(image, f"{at}.content[{number}].image_url", ("url", "detail"))
+    return found
 
 
 def _items(request: Item) -> Iterator[dict[str, object]]:

@@ -6,12 +6,12 @@ the reasoning of earlier turns, for which chat completions has no field. Tools i
 prefix. Unknown fields are passed on unchanged. stream.py translates the answers. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from providers.responses.protocol import ResponseAssembler
 from providers.responses.transcript import ENCRYPTED, LOGPROBS
-from providers.translation.base import CONTINUED, UNSUPPORTED, TranslatedRequest, unsupported_fields
+from providers.translation.base import CONTINUED, UNSUPPORTED, TranslatedRequest, unknown_fields, unsupported_fields
 from providers.translation.responses_to_chat.stream import READ_FIELDS, ResponseEventsFromChat
 from providers.translation.responses_to_chat.tool_groups import first_groups, joined, tools_of
 from ttft_gateway.apis.base import Api, Call
@@ -43,6 +43,20 @@ _IS_STATEFUL: Final = (
 _UNSUPPORTED: Final = ("context_management", "moderation", "access_programs", "image")
 _NESTED: Final = {"reasoning": ("effort", "context"), "text": ("format", "verbosity")}  # translated, or without effect
 _DEFAULTS: Final = (None, "auto", "none", "standard")  # of `summary` and `mode` of the reasoning
+# Fields that are translated, or change no answer, by the type of a tool, an item or a part.
+_TEXT: Final = ("type", "text", "annotations", "logprobs", "prompt_cache_breakpoint")
+_OUTPUT: Final = ("type", "id", "status", "call_id", "output", "name", "namespace", "caller")
+_KNOWN: Final[Mapping[object, Sequence[str]]] = {
+    "function": ("type", "name", "description", "parameters", "strict"),
+    "custom": ("type", "name", "description", "format"),
+    "message": ("type", "id", "status", "role", "content", "phase"),
+    "function_call_output": _OUTPUT,
+    "custom_tool_call_output": _OUTPUT,
+    **dict.fromkeys(("input_text", "output_text", "text"), _TEXT),
+    "input_image": ("type", "image_url", "detail", "prompt_cache_breakpoint"),
+    "input_audio": ("type", "input_audio", "prompt_cache_breakpoint"),
+    "input_file": ("type", "file_data", "filename", "file_id", "prompt_cache_breakpoint"),
+}
 _INCLUDED: Final = (ENCRYPTED, LOGPROBS)  # the answers have no reasoning items to include
 
 
@@ -84,6 +98,7 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
         **unsupported_fields(_STATEFUL, request, _IS_STATEFUL),
         **unsupported_fields(_UNSUPPORTED, request),
         **_unsupported_values(request),
+        **_unknown(request),
     }
     fields: dict[str, object] = {"messages": messages_of(request)}
     fields |= {name: request[name] for name in _UNCHANGED if request.get(name) is not None}
@@ -280,6 +295,25 @@ def _choice(choice: Item) -> dict[str, object] | None:
         if all(allowed):
             return {"type": kind, kind: {"mode": choice.get("mode"), "tools": allowed}}
     return None
+
+
+def _unknown(request: Item) -> dict[str, str]:
+    """Return name -> message of fields of tools and of items that have no place in a chat completion.
+
+    Items of earlier answers are not searched: the server that gave them has added their further fields.
+    """
+    found: dict[str, str] = {}
+    for param, _, tool in tools_of(request.get("tools")):
+        found |= unknown_fields(tool, param, _KNOWN.get(tool.get("type"), tool))
+    for index, item in enumerate(map(dict_or_empty, list_or_empty(request.get("input")))):
+        kind = item.get("type") or "message"
+        key = "output" if kind in _OUTPUTS else "content"
+        if key == "content" and (kind != "message" or item.get("role") == "assistant"):
+            continue
+        found |= unknown_fields(item, f"input[{index}]", _KNOWN[kind])
+        for number, part in enumerate(map(dict_or_empty, list_or_empty(item.get(key)))):
+            found |= unknown_fields(part, f"input[{index}].{key}[{number}]", _KNOWN.get(part.get("type"), part))
+    return found
 
 
 def _unsupported_values(request: Item) -> dict[str, str]:

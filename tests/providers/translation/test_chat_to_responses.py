@@ -151,6 +151,13 @@ def test_the_name_of_a_tools_result_is_dropped() -> None:
         ("modalities", {"modalities": ["text", "audio"]}),
         ("functions", {"functions": [{"name": "f"}]}),
         ("web_search_options", {"web_search_options": {}}),
+        ("tools[0].new", {"tools": [{"type": "function", "function": {"name": "f"}, "new": 1}]}),
+        ("messages[0].new", {"messages": [{**USER, "new": 1}]}),
+        ("messages[0].content[0].new", {"messages": [{**USER, "content": [{"type": "text", "text": "x", "new": 1}]}]}),
+        (
+            "messages[0].content[0].image_url.new",
+            {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {"new": 1}}]}]},
+        ),
         ("messages[0]", {"messages": [{**USER, "name": "eve"}]}),
         ("messages[0]", {"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}),
     ],

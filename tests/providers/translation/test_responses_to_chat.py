@@ -8,6 +8,7 @@ import pytest
 from openai_calls import call_of, in_one_piece
 from providers.openai.chat import OpenAIChat
 from providers.protocols import ProtocolOptions, protocols
+from providers.translation.responses_to_chat.translation import request_of
 from ttft_gateway.apis.base import Api, WireProtocol
 from ttft_gateway.apis.catalog import CATALOG
 from ttft_gateway.apis.errors import Unsupported
@@ -315,6 +316,45 @@ def test_unsupported_fields_are_rejected_or_dropped(param: str) -> None:
     dropped: list[tuple[str, ...]] = []
     made = json.loads(in_one_piece(protocol(drop=dropped).build(call, "up", stream=False)))
     assert (dropped, made) == ([(param,)], {"messages": [USER], "model": "up"})
+
+
+TOOL: dict[str, Any] = {"type": "function", "name": "f", "parameters": {}}
+SAID: dict[str, Any] = {"role": "user", "content": "hi"}
+FILE: dict[str, Any] = {"type": "input_file", "file_data": "d"}
+RESULT: dict[str, Any] = {"type": "function_call_output", "call_id": "c", "output": "x"}
+UNKNOWN: dict[str, dict[str, Any]] = {
+    "tools[0].defer_loading": {"tools": [{**TOOL, "defer_loading": True}]},
+    "tools[0].allowed_callers": {"tools": [{**TOOL, "allowed_callers": ["programmatic"]}]},
+    "tools[0].output_schema": {"tools": [{**TOOL, "output_schema": {"type": "object"}}]},
+    "tools[0].tools[0].new": {"tools": [{"type": "namespace", "name": "n", "tools": [{**TOOL, "new": 1}]}]},
+    "input[0].new": {"input": [{**SAID, "new": 1}]},
+    "input[0].content[0].detail": {"input": [{**SAID, "content": [{**FILE, "detail": "low"}]}]},
+    "input[1].new": {"input": [SAID, {**RESULT, "new": 1}]},
+}
+WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
+    "defaults of a tool": {"tools": [{**TOOL, "defer_loading": False, "allowed_callers": ["direct"]}]},
+    "a cache mark": {
+        "input": [{**SAID, "content": [{"type": "input_text", "text": "hi", "prompt_cache_breakpoint": {}}]}]
+    },
+    "an earlier answer": {
+        "input": [SAID, {"role": "assistant", "content": "A", "phase": "commentary", "new": 1}, SAID]
+    },
+    "a result": {
+        "input": [SAID, {**RESULT, "id": "1", "status": "completed", "name": "f", "caller": {"type": "direct"}}]
+    },
+}
+
+
+@pytest.mark.parametrize("param", UNKNOWN)
+def test_fields_inside_tools_and_items_are_named(param: str) -> None:
+    """A field of a tool, of a message or of a part without a counterpart is unsupported, too."""
+    assert list(request_of({"model": "m", "input": "hi", **UNKNOWN[param]}).unsupported) == [param]
+
+
+@pytest.mark.parametrize("case", WITHOUT_EFFECT)
+def test_fields_without_effect_are_omitted(case: str) -> None:
+    """Defaults, hints, and further fields of earlier answers, are no reason to reject a request."""
+    assert request_of({"model": "m", "input": "hi", **WITHOUT_EFFECT[case]}).unsupported == {}
 
 
 def test_tools_with_one_joined_name_are_rejected() -> None:
