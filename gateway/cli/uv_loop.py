@@ -76,9 +76,12 @@ class UvLoop(uvloop.Loop):
                 return await connect(address[0], port, server_hostname=server_hostname)
             except OSError as error:
                 errors.append(error)
-        if len({str(error) for error in errors}) == 1:
-            raise errors[0]
-        raise OSError(f"no address of the name can be reached: {', '.join(map(str, errors))}")
+        try:
+            if len({str(error) for error in errors}) == 1:
+                raise errors[0]
+            raise OSError(f"no address of the name can be reached: {', '.join(map(str, errors))}")
+        finally:
+            errors.clear()  # their tracebacks refer to this frame
 
 
 def _is_address(host: str) -> bool:

@@ -333,6 +333,7 @@ class Connection(asyncio.Protocol):
     )
 
     transport: asyncio.Transport
+    _parser: httptools.HttpResponseParser  # between `connection_made` and `connection_lost`
 
     def __init__(self, client: WireClient) -> None:
         self._client = client
@@ -357,8 +358,6 @@ class Connection(asyncio.Protocol):
         self._whole = 0  # number of `_pieces` that belong to the response, if there is a surplus
         self._head: Headers = ()  # of the last response
         self._reset()
-        self._parser = httptools.HttpResponseParser(self)
-        self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # old servers pad the size
 
     def _reset(self) -> None:
         self._headers: list[tuple[bytes, bytes]] = []  # later the trailers
@@ -412,6 +411,8 @@ class Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:  # TCP_WINDOW_CLAMP does not work: newer kernels raise it again
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES_MAX)
+        self._parser = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # old servers pad the size
         self._is_open = True
         self._client.opened()
 
@@ -456,6 +457,7 @@ class Connection(asyncio.Protocol):
         self._is_open = False
         self.closing = True
         self._unsent = None
+        del self._parser  # it refers to this object: no cycle outlives a connection
         self._client.lost(self)
         exchange, self._exchange, self._sink = self._exchange, None, None
         if exchange is None:

@@ -32,6 +32,7 @@ _HTTP2: Final = b"PRI * HTTP/2"  # in HTTP/2 the directions are independent, and
 _INFORMATIONAL: Final = b"HTTP/1.1 1"  # an informational response, before the final one
 _STEPS: Final = 3  # steps of connecting: TCP, the proxy's CONNECT, TLS
 _PROXY_REFUSES: Final = 407
+_KEPT_ERRORS: Final = "_read_exception", "_write_exception"  # attributes of httpcore's HTTP/2 connection
 _QUOTED_MAX: Final = 200  # characters of a proxy's or library's message
 _is_cut = re.compile(r"disconnected|closed connection|StreamReset|ConnectionTerminated").search
 
@@ -234,7 +235,7 @@ class _PooledConnection:
     def __init__(self, origin: Origin, fresh_until_s: float) -> None:
         proxy = None if origin.proxy is None else httpx.Proxy(origin.proxy)  # splits its login off
         plain_http2 = origin.http2 and origin.tls is None  # no negotiation without TLS: prior knowledge
-        self.pool = httpcore.AsyncConnectionPool(
+        self.pool = _PoolOfOne(
             ssl_context=origin.tls,
             proxy=None if proxy is None else httpcore.Proxy(str(proxy.url), auth=proxy.raw_auth),
             max_connections=1,
@@ -247,6 +248,27 @@ class _PooledConnection:
         self.used = False
         self.fresh_until_s = fresh_until_s
         self.idle_since_s = 0.0
+
+
+class _PoolOfOne(httpcore.AsyncConnectionPool):
+    """A pool of one connection that leaves no reference cycles: they would be some 30 kB of garbage for a long time."""
+
+    _created: httpcore.AsyncConnectionInterface | None = None
+
+    def create_connection(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
+        self._created = super().create_connection(origin)
+        return self._created
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        part: object = self._created
+        while part is not None:  # the layers of a proxy, of the negotiation, and of HTTP/2
+            for error in _KEPT_ERRORS:  # their tracebacks refer to the connection
+                if hasattr(part, error):
+                    setattr(part, error, None)
+            http2 = getattr(part, "_h2_state", None)
+            getattr(http2, "_frame_dispatch_table", {}).clear()  # its own methods
+            part = getattr(part, "_connection", None)
 
 
 class _Exchange:

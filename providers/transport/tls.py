@@ -69,7 +69,10 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         """
         await self._settled.wait()
         if not self._is_open:
-            raise self._fault or ConnectionResetError
+            try:
+                raise self._fault or ConnectionResetError
+            finally:
+                self._fault = None  # its traceback refers to this object
 
     # asyncio.Protocol, for the socket
 
@@ -116,6 +119,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._backlog.clear()
         if self._is_open:
             self._protocol.connection_lost(self._fault)
+        del self._protocol  # it refers to this object: no cycle outlives a connection
         self._settled.set()
 
     def pause_writing(self) -> None:
