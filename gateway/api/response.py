@@ -318,8 +318,8 @@ class EventStream:
         self.finish: Callable[[], None] = response.end
         if api.terminator is not None:
             self._terminator = api.terminator(request_id)
-            if self._terminator.note is not None:
-                self.write = self._write_noted
+            if (note := self._terminator.note) is not None:
+                self.write = _in_turn(note, response.write)
 
     @property
     def committed(self) -> bool:
@@ -341,11 +341,6 @@ class EventStream:
         else:
             respond_error(self._response, error, self._request_id, self._api)
 
-    def _write_noted(self, raw: bytes) -> None:
-        assert self._terminator.note is not None
-        self._terminator.note(raw)
-        self._response.write(raw)
-
 
 class TellingStream(EventStream):
     """An event stream that reports usage and cost in a comment before its last event.
@@ -353,27 +348,47 @@ class TellingStream(EventStream):
     SDKs skip comments. They would also skip one after the last event, but the body should end with that event.
     """
 
-    __slots__ = ("_forward", "_told")
+    __slots__ = ()
 
     def __init__(self, response: ResponseWriter, request_id: str, api: ClientApi) -> None:
         super().__init__(response, request_id, api)
-        self._forward = self.write
-        self._told = False
-        self.write, self.finish = self._write_telling, self._finish_telling
+        comment = _UsageComment(response)
+        self.write, self.finish = _in_turn(comment.write_before, self.write), comment.finish
 
-    def _finish_telling(self) -> None:
-        self._tell()  # a stream may end without a closing event
+
+class _UsageComment:
+    """The comment of a `TellingStream`, written once."""
+
+    __slots__ = ("_response", "_written")
+
+    def __init__(self, response: ResponseWriter) -> None:
+        self._response = response
+        self._written = False
+
+    def write_before(self, raw: bytes) -> None:
+        """Write the comment if these events contain the last one."""
+        if is_last(raw):
+            self._write()
+
+    def finish(self) -> None:
+        """End the response; a stream may end without a closing event."""
+        self._write()
         self._response.end()
 
-    def _write_telling(self, raw: bytes) -> None:
-        if is_last(raw):
-            self._tell()
-        self._forward(raw)
-
-    def _tell(self) -> None:
-        if not self._told and self._response.race is not None and (usage := self._response.race.usage()):
-            self._told = True
+    def _write(self) -> None:
+        if not self._written and self._response.race is not None and (usage := self._response.race.usage()):
+            self._written = True
             self._response.write(b": %b %b\n\n" % usage)
+
+
+def _in_turn(first: Callable[[bytes], None], then: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Return a function that calls both; as an attribute it is no reference cycle, which a method of its object is."""
+
+    def write(raw: bytes) -> None:
+        first(raw)
+        then(raw)
+
+    return write
 
 
 class JsonAnswer:

@@ -276,6 +276,7 @@ class Exchange:
         if self.connecting is not None:
             self._client.leave(self)
             self.connecting.cancel()
+            self.connecting = None  # the task refers to this object
         del self.sink
         if self.connection is not None:
             self.connection.drop()

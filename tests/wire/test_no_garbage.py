@@ -1,20 +1,24 @@
-"""What connections to upstreams leave in memory when they are over, without a search for garbage."""
+"""What requests and connections to upstreams leave in memory at their end, without a search for garbage."""
 
 import asyncio
 import gc
+import itertools
+import json
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import h2.connection
 import httpcore
 import pytest
 import trustme
 
+import gateway_fixture
 from http2_server import Http2Server
 from http_clients import client_of
 from providers.transport.http1 import Connection
 from providers.transport.tls import TlsTransport
+from raw_http import CHAT, answer, request_bytes
 from running import run_real
 from scripted_http import ASK, Recorder, Script, answering, exchange, serving, until
 from ttft_gateway.apis.errors import ConnectError, ConnectionCut
@@ -112,3 +116,46 @@ def test_a_failed_handshake_leaves_nothing(left: Left) -> None:
 
     run_real(main())
     assert not left()
+
+
+_CHAT: Mapping[str, object] = {"messages": [{"role": "user", "content": "hello"}]}
+_BODIES: Mapping[str, Mapping[str, object]] = {
+    CHAT: _CHAT,
+    "/v1/completions": {"prompt": "hello"},
+    "/v1/messages": {**_CHAT, "max_tokens": 9},
+    "/v1/responses": {"input": "hello"},
+}
+
+
+@pytest.mark.parametrize("path", _BODIES)
+def test_a_request_leaves_nothing(path: str) -> None:
+    """Streamed or not, hedged, read to the end or not, with usage or not: no object of the gateway refers to itself."""
+
+    async def ask(port: int) -> None:
+        for stream, usage in itertools.product((True, False), ("off", "on")):
+            body = json.dumps({"model": "m", "stream": stream, **_BODIES[path]}).encode()
+            payload = request_bytes(body, path, headers={"x-ttft-usage": usage})
+            async with answer(port, payload) as whole:
+                assert whole.status == 200
+                await whole.body()
+            async with answer(port, payload):
+                pass  # the client leaves
+
+    async def main() -> list[str]:
+        replicas = {name: {"ttft": "5ms", "tokens": 9, "gap": "1ms"} for name in "ab"}
+        hedge = {"policy": "static", "delay": "1ms", "hedge_delay_min": "1ms", "budget": "100%"}
+        async with gateway_fixture.serving(replicas, hedge=hedge) as site:
+            await ask(site.port)
+            gc.collect()
+            await ask(site.port)
+            await site.until_idle()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            gc.set_debug(0)
+            return [f"{type(each).__module__}.{_name(each)}" for each in gc.garbage]
+
+    gc.disable()
+    left = run_real(main())
+    gc.garbage.clear()
+    gc.enable()
+    assert not [name for name in left if name.startswith(("gateway.api", "gateway.race", "providers", "ttft_gateway"))]
