@@ -12,8 +12,9 @@ without limits gets no permit.
       |                   '--disconnect, timeout, evicted, drain--> over       (granted: disconnect, drain --> over)
       '--refused, disconnect, drain--> over
 
-A limit that the fleet shares may have to ask for more; a request waits for the answer, at most 100 ms. If others have
-used up what the answers granted by then, the part of this process in what the last one left decides.
+A limit that the fleet shares may have to ask for more; a request waits for the answer, and for the one after it if it
+came while the first was under way. If others have used up what these granted, the part of this process in what the last
+one left decides.
 
 Units: seconds of the loop's clock, tokens.
 """
@@ -130,7 +131,7 @@ class Admission:
         if refusal is not None:
             raise refusal
         # While the fleet is asked for a ticket, the body arrives.
-        return Entry(limiter, None if isinstance(entered, OverLimit) else entered, self._runtime)
+        return Entry(limiter, None if isinstance(entered, OverLimit) else entered, key_name, self._runtime)
 
     def applies_to(self, entry: "Entry | None", model: str) -> bool:
         """Return True if the key or the model has a limit, so that a request needs a permit."""
@@ -164,36 +165,61 @@ class Admission:
 class Entry:
     """One request in its key's limits; closed once, whatever is called after that.
 
+    Args:
+        key_name: name of the key.
+
     Attributes:
         limiter: the key's limiter.
         ticket: the request's reservation in it; None while the fleet is asked for one, and after the end.
     """
 
-    __slots__ = ("_runtime", "limiter", "ticket")
+    __slots__ = ("_allowance", "_key_name", "_runtime", "_waits_for", "limiter", "ticket")
 
-    def __init__(self, limiter: KeyLimiter, ticket: CallerTicket | None, runtime: Runtime) -> None:
+    def __init__(self, limiter: KeyLimiter, ticket: CallerTicket | None, key_name: str, runtime: Runtime) -> None:
         self.limiter = limiter
         self.ticket = ticket
+        self._key_name = key_name
         self._runtime = runtime
+        self._allowance: WaitAllowance | None = None
+        self._waits_for: Quantity | None = None  # None if it does not wait for the fleet
 
-    def reserve(self, size: RequestSize, now_s: float, *, at_once: bool = False) -> OverLimit | None:
-        """Enter, unless that is done, and reserve the tokens; return the reason for rejecting the request, or None."""
-        over = self.enter(now_s, at_once=at_once)
-        if self.ticket is None:
-            return over
-        return self.limiter.reserve(self.ticket, size.prompt_tokens, size.answer_tokens, now_s, at_once=at_once)
+    def admit(self, size: RequestSize | None) -> bool:
+        """Count the request, unless that is done, and reserve its tokens; return False while the fleet is asked.
 
-    def enter(self, now_s: float, *, anyway: bool = False, at_once: bool = False) -> OverLimit | None:
-        """Count the request, unless that is done; return the reason for rejecting it, or None."""
-        if self.ticket is None:
-            entered = self.limiter.enter(now_s, anyway=anyway, at_once=at_once)
-            if isinstance(entered, OverLimit):
-                return entered
-            self.ticket = entered
-        return None
+        Called again after each `ASK_WAIT_S` until it returns True, or `reject` or `close`.
+
+        Args:
+            size: the size; None for a request without tokens.
+
+        Raises:
+            OverKeyLimit: the key is at one of its limits.
+            LimitsAway: the state of the key's limits is unknown.
+        """
+        now_s = self._runtime.loop.time()
+        self._stop_waiting()
+        over = self._over(size, now_s)
+        if over is not None and over.is_asking and not self.may_wait(now_s):
+            over = self._over(size, now_s, at_once=True)
+        if over is None:
+            return True
+        if not over.is_asking:
+            raise _over_key_limit(over, self._key_name, self.headers(now_s))
+        self._waits_for = over.quantity
+        self.limiter.waiting[over.quantity] += 1
+        return False
+
+    def may_wait(self, now_s: float) -> bool:
+        """Return True if there is time left to wait for an answer of the fleet."""
+        self._allowance = self._allowance or WaitAllowance()
+        return self._allowance.lasts(now_s)
+
+    def headers(self, now_s: float) -> Headers:
+        """Return the rate limit headers."""
+        return tuple(_limit_headers(self.limiter.status(now_s)))
 
     def reject(self, status: int) -> None:
         """Close the entry of a request without a permit; it counts unless the gateway itself failed (5xx)."""
+        self._stop_waiting()
         ticket, self.ticket = self.ticket, None
         if ticket is not None:
             close = self.limiter.release if status >= _SERVER_ERROR else self.limiter.reject
@@ -201,6 +227,7 @@ class Entry:
 
     def close(self, used_tokens: float | None) -> None:
         """Close the entry of a request with a permit; `used_tokens` is None if no replica received the request."""
+        self._stop_waiting()
         ticket, self.ticket = self.ticket, None
         if ticket is None:
             return
@@ -209,6 +236,21 @@ class Entry:
             self._runtime.safely("admission", self.limiter.release, None, ticket, now_s)
         else:
             self._runtime.safely("admission", self.limiter.settle, None, ticket, used_tokens, now_s)
+
+    def _over(self, size: RequestSize | None, now_s: float, *, at_once: bool = False) -> OverLimit | None:
+        if self.ticket is None:
+            entered = self.limiter.enter(now_s, at_once=at_once)
+            if isinstance(entered, OverLimit):
+                return entered
+            self.ticket = entered
+        if size is None:
+            return None
+        return self.limiter.reserve(self.ticket, size.prompt_tokens, size.answer_tokens, now_s, at_once=at_once)
+
+    def _stop_waiting(self) -> None:
+        if self._waits_for is not None:
+            self.limiter.waiting[self._waits_for] -= 1
+            self._waits_for = None
 
 
 class Permit:
@@ -237,7 +279,6 @@ class Permit:
         "_size",
         "_start_s",
         "_timer",
-        "_waits_for",
         "cost",
         "entry",
         "headers",
@@ -255,8 +296,7 @@ class Permit:
         self._is_waiting = self._has_slot = self._has_started = self._is_over = False
         self._is_asking = self._is_reserved = False
         self._start_s = 0.0
-        self._waits_for: Quantity | None = None  # of a limit of the key; None if it does not wait for the fleet
-        self._allowance: WaitAllowance | None = None
+        self._allowance: WaitAllowance | None = None  # of a request without an entry
         self._timer: asyncio.Handle | None = None  # asks again, ends the wait, or starts the granted request
         self._request: QueuedRequest | None = None
         self._on_reject: OnReject | None = None
@@ -278,18 +318,9 @@ class Permit:
             OverKeyLimit: the key is at one of its limits.
             LimitsAway: the state of the key's limits is unknown.
         """
-        now_s = self._runtime.loop.time()
-        over = entry.reserve(self._size, now_s)
-        if over is not None and over.is_asking and not self._may_ask(now_s):
-            over = entry.reserve(self._size, now_s, at_once=True)
-        self.headers = tuple(_limit_headers(entry.limiter.status(now_s)))
-        if over is None:
-            self.entry, self._is_reserved = entry, True
-        elif over.is_asking:
-            self.entry, self._is_asking, self._waits_for = entry, True, over.quantity
-            entry.limiter.waiting[over.quantity] += 1
-        else:
-            raise _over_key_limit(over, self.key_name, self.headers)
+        self._is_reserved = entry.admit(self._size)
+        self._is_asking = not self._is_reserved
+        self.entry, self.headers = entry, entry.headers(self._runtime.loop.time())
 
     def enter(self) -> None:
         """Take a slot, or join the queue for one, once the key's limits have room.
@@ -362,7 +393,6 @@ class Permit:
         self._is_over = True
         self._request = self._on_reject = None  # no cycle outlives a request
         self._stop_timer()
-        self._stop_waiting()
         if self._is_waiting and self._queue is not None:
             self._is_waiting = False
             self.runtime.safely("admission", self._queue.fair_queue.remove, None, self)
@@ -372,13 +402,14 @@ class Permit:
 
     def _may_ask(self, now_s: float) -> bool:
         """Return True if there is time left to wait for an answer of the fleet."""
+        if self.entry is not None:
+            return self.entry.may_wait(now_s)
         self._allowance = self._allowance or WaitAllowance()
         return self._allowance.lasts(now_s)
 
     def _ask_again(self) -> None:
         """Continue after the answer of the fleet."""
         self._timer, self._is_asking = None, False
-        self._stop_waiting()
         try:
             if self.entry is not None and not self._is_reserved:
                 self.reserve(self.entry)
@@ -449,11 +480,6 @@ class Permit:
 
     def _waited_s(self) -> float:
         return self._runtime.loop.time() - self._caller.arrived_s
-
-    def _stop_waiting(self) -> None:
-        if self._waits_for is not None and self.entry is not None:
-            self.entry.limiter.waiting[self._waits_for] -= 1
-            self._waits_for = None
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -104,12 +104,12 @@ class KeyLimiter:
         """Requests admitted and not ended."""
         return self._slots.taken
 
-    def enter(self, now_s: float, *, anyway: bool = False, at_once: bool = False) -> CallerTicket | OverLimit:
+    def enter(self, now_s: float, *, at_once: bool = False) -> CallerTicket | OverLimit:
         """Count one request before its body is known, or return the reason for rejecting it.
 
-        A rejected request takes nothing; with `anyway` none is rejected, with `at_once` none has to wait for an answer.
+        A rejected request takes nothing; with `at_once` none has to wait for an answer.
         """
-        over = None if anyway else self._over(now_s, at_once=at_once)
+        over = self._over(now_s, at_once=at_once)
         if over is not None:
             return over
         self._take(0.0, 1.0, now_s)

@@ -50,10 +50,11 @@ class CountExchange(ClientExchange):
         self._entry = serving.counts.enter(self._key_name)
 
     def _answer(self, body: bytes) -> None:
+        self._when_admitted(lambda: self._count(body))
+
+    def _count(self, body: bytes) -> None:
         serving, headers = self._serving, self.head.headers
         assert self._key_name is not None
-        if self._entry is not None:
-            self._entry.enter(self._runtime.loop.time(), anyway=True)  # it costs nothing: it waits for no fleet
         name, prompt = parse_count(body, headers, serving.limits.default_model)
         model = serving.model(self._key_name, name)
         answer = _encode({"input_tokens": max(1, round(model.scale.tokens(text_tokens(prompt))))})

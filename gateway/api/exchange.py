@@ -12,7 +12,7 @@ import itertools
 import logging
 import secrets
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
@@ -26,6 +26,7 @@ from gateway.api.turns import LARGE_MIN, Turn
 from gateway.errors import BadRequest, GatewayError, Internal
 from gateway.events import RequestRejected
 from gateway.race.context import Runtime
+from gateway.share.fleet import ASK_WAIT_S
 from gateway.traces import Trace
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.requests.errors import InvalidRequest
@@ -224,6 +225,18 @@ class ClientExchange(ResponseWriter):
             self._reject(error)
         else:
             self._fail(error)
+
+    def _when_admitted(self, go_on: Callable[[], None]) -> None:
+        """Go on when the limits of the key have admitted a request without tokens, unless it is over by then."""
+        if self._is_released:
+            return
+        try:
+            if self._entry is None or self._entry.admit(None):
+                go_on()
+            else:
+                self._runtime.loop.call_later(ASK_WAIT_S, self._when_admitted, go_on)
+        except Exception as error:
+            self._failed(error)
 
     def client_gone(self) -> None:
         """The client disconnected."""

@@ -233,18 +233,19 @@ class PassedExchange(ClientExchange):
         if not replicas:
             raise unusable(None)
         count = _REPLICAS_MAX if attempts is None else min(_REPLICAS_MAX, attempts.attempts_max)
-        if self._entry is not None:
-            self._entry.enter(now_s, anyway=True)  # it has no tokens to wait for
         call = PassedCall(
             head.method.encode(), target.path, target.query, self._passed_headers(), body, model_at, is_quoted
         )
-        transfer = self._transfer = Transfer(
+        self.race = self._transfer = Transfer(
             self, self, self._api, self.request_id, call, replicas[:count], model.timeouts.total_s, self._runtime.loop
         )
-        self.race = transfer
         self._held_since_s = now_s
         self._routes.active.add(self)
-        transfer.start()
+        self._when_admitted(self._start)
+
+    def _start(self) -> None:
+        if self._transfer is not None:
+            self._transfer.start()
 
     def _passed_headers(self) -> Headers:
         headers = passed(self.head.headers, self._serving.limits.passed_headers | _OWN_HEADERS)

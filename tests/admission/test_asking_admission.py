@@ -1,6 +1,8 @@
 """Admission with limits that the fleet shares: every way in which a request leaves while the engine is asked."""
 
 import asyncio
+import contextlib
+import math
 import random
 from collections.abc import Awaitable, Callable
 
@@ -11,7 +13,9 @@ from gateway.admission.caller_limits import CallerLimits
 from gateway.errors import GatewayError
 from gateway.events import ComponentFailed, RequestRejected
 from gateway.race.context import Caller
+from gateway.share.fleet import ASK_WAIT_S
 from leased_fleet import FleetProcess, Meter
+from outages import over_max
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
 
@@ -163,19 +167,68 @@ def test_a_key_at_its_concurrency_is_refused() -> None:
     virtually(test)
 
 
-def test_a_request_that_costs_nothing_does_not_wait() -> None:
-    """It counts, as a debt."""
+def test_requests_without_tokens_wait_for_their_leases() -> None:
+    """Each counts once; one that leaves meanwhile takes nothing, and one more than the limit is refused."""
+
+    async def admitted(entry: Entry) -> bool:
+        try:
+            while not entry.admit(None):
+                await asyncio.sleep(ASK_WAIT_S)
+        except GatewayError as error:
+            entry.reject(error.status)
+            return False
+        return True
 
     async def test(asking: Asking) -> None:
-        entry = asking.process.admission.enter("k")
-        assert entry is not None
-        for _ in range(2):
-            entry.enter(asking.process.loop.time(), anyway=True)
-        assert asking.process.limiter.in_flight == 1
-        await asyncio.sleep(0.5)
+        entries = [entry for _ in range(4) if (entry := asking.process.admission.enter("k")) is not None]
+        assert not entries[0].admit(None)
+        entries.pop(0).close(0.0)
+        assert sorted(await asyncio.gather(*map(admitted, entries))) == [False, True, True]
+        for entry in entries:
+            entry.close(0.0)
         [requests, _] = asking.process.limiter.status(asking.process.loop.time())
-        assert requests.remaining == 59
-        entry.close(0.0)
-        assert asking.process.limiter.in_flight == 0
+        assert requests.remaining == 58
+        assert await asking.left() == [60, 6_000, 0]
 
     virtually(test)
+
+
+@pytest.mark.parametrize("limits", [CallerLimits(requests_per_min=60), CallerLimits(concurrency=4)], ids=str)
+def test_requests_without_tokens_keep_to_the_limits(limits: CallerLimits) -> None:
+    """Requests of two seconds, at ten times a limit that two processes share."""
+
+    async def main() -> tuple[float, int]:
+        loop, rand = asyncio.get_running_loop(), random.Random(1)
+        host, running = EngineHost(loop), list[Entry]()
+        processes = [FleetProcess(HostedEngine(host, name), limits, loop, rand) for name in "ab"]
+        for process in processes:
+            await process.asker.start()
+        meter, most = Meter(60 if limits.requests_per_min else math.inf, loop.time()), 0
+
+        def go_on(entry: Entry) -> None:
+            nonlocal most
+            try:
+                if not entry.admit(None):
+                    loop.call_later(ASK_WAIT_S, go_on, entry)
+                    return
+            except GatewayError as error:
+                entry.reject(error.status)
+                return
+            meter.charge(loop.time())
+            running.append(entry)
+            most = max(most, len(running))
+            loop.call_later(2.0, lambda: running.pop(0).close(0.0))
+
+        for _ in range(600):
+            await asyncio.sleep(rand.expovariate(20.0))
+            with contextlib.suppress(GatewayError):
+                entry = rand.choice(processes).admission.enter("k")
+                assert entry is not None
+                go_on(entry)
+        for process in processes:
+            process.asker.close()
+        return meter.over, most if limits.concurrency else 0
+
+    over, most = run_virtual(main())
+    assert over <= over_max(60, 2)
+    assert most <= 4
