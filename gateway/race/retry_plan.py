@@ -222,7 +222,7 @@ class RetryPlan:
         return self._first_usable(pick, later, (), tried) or GiveUp()
 
     def _wait_for_lease(self, tried: Sequence[Replica], now_s: float) -> WaitUntil | None:
-        """Wait while the fleet is asked for more of a quota, at most 100 ms in all; no setting forbids that."""
+        """Wait while the fleet is asked for more of a quota, at most 200 ms in all; no setting forbids that."""
         pool = self._model.pools[self._index]
         if pool.quotas.is_shared and pool.picker.wait_s(self._facts, tried, now_s) == ASK_WAIT_S:
             self._allowance = self._allowance or WaitAllowance()

@@ -11,11 +11,11 @@ from typing import Final, Protocol
 
 from gateway.share.messages import AWAY_SHARE, Answer, Ask
 
-ASK_S_MAX: Final = 0.09  # time limit of a reply, and of a request's wait for it: under 100 ms with the delay of timers
+ASK_S_MAX: Final = 0.09  # time limit of a reply: under 100 ms with the delay of timers
 ASK_WAIT_S: Final = 0.001  # wait that limits report while the engine is asked: after it, the reply has usually come
 QUIET_S: Final = 0.05  # longest time after a refusal without another ask
 IDLE_S: Final = 2.0  # without use, after which unspent amounts and spare slots are given back
-_WAITS_S_MAX: Final = ASK_S_MAX + 0.005  # of one request: the time limit of a reply has then passed, too
+_WAITS_S_MAX: Final = 2 * ASK_S_MAX + 0.005  # of one request: it may arrive just after an ask without it was sent
 _UNKNOWN_SIZE: Final = 16  # of a fleet that was never counted: too small a part costs less than too large a part
 _COUNTED_S_MAX: Final = 0.005  # of the time between two looks of a request, which come every ASK_WAIT_S
 _ROUNDING_S: Final = 1e-6

@@ -194,7 +194,7 @@ class Lease:
             return max(0.0, self._unspent) + self._share(now_s)
         if self._seen_s == -math.inf:
             return self._left
-        return min(self._amount, self._unspent + self._left + (now_s - self._seen_s) * self._refill)
+        return min(self._amount, self._own + self._left + (now_s - self._seen_s) * self._refill)
 
     def wait_s(self, cost: float, now_s: float, waiting: int = 0) -> float:
         """Return the seconds until `cost`, or all of the limit if that is less, is available; 0 for now.
@@ -208,8 +208,8 @@ class Lease:
 
     def part_wait_s(self, cost: float, now_s: float) -> float:
         """Return the seconds until this process's part of what the last answer left has room; 0 for now."""
-        part = (self.left(now_s) - self._unspent) / max(1, self._fleet.processes) + self._unspent
-        missing = min(cost, self._amount) - part
+        part, left = 1 / max(1, self._fleet.processes), self.left(now_s) - self._own
+        missing = min(cost, self._amount) - self._own - min(part * left, self._unsure(part, left))
         return max(_WAIT_S_MIN, missing / self._refill) if missing > _ROUNDING * self._amount else 0.0
 
     def take(self, cost: float, now_s: float) -> None:
@@ -358,6 +358,11 @@ class Lease:
         self._fleet.want(self)
 
     @property
+    def _own(self) -> float:
+        """Unspent amount, less the debt in the ask under way."""
+        return self._unspent - self._sent
+
+    @property
     def _ahead(self) -> float:
         """Unspent amount for the next requests."""
         if not self._fills_ahead:
@@ -402,6 +407,10 @@ class Lease:
         missing = need - max(0.0, self._unspent) - self._share(now_s)
         return missing / (part * self._refill) if missing > _ROUNDING * self._amount else 0.0
 
+    def _unsure(self, part: float, left: float) -> float:
+        """Return what this process may use of what is left while others may still use all of it."""
+        return max(_UNSURE_S * part * self._refill, self._usual, part * (left - _SURE_SHARE * self._amount))
+
     def _begin_alone(self, part: float) -> None:
         """Divide what is left.
 
@@ -409,12 +418,12 @@ class Lease:
         admitted: the limit may be exceeded by one of each process.
         """
         since_s, is_new, least = self._fleet.alone_since_s, self._seen_s == -math.inf, 0.0
-        unsure = 0.0 if is_new else max(_UNSURE_S * part * self._refill, self._usual)
         age_s = since_s - self._seen_s
         if age_s <= _FRESH_S:
             left = self._left + self._slope * age_s
-            unsure = max(unsure, part * (left - _SURE_SHARE * self._amount))
+            unsure = self._unsure(part, left)
         else:
+            unsure = 0.0 if is_new else self._unsure(part, 0.0)
             others = self._leases.low.others_left(self.key, since_s)
             left = 0.0 if others is None else self._amount * min(others, self.part_left(since_s))
             least = min(self._usual, part * self._amount)
