@@ -28,6 +28,7 @@ from gateway.share.rows import USAGE, Row, checked
 from gateway.share.slices import SAMPLES_PERIOD_S, Slice
 from gateway.share.sync import Exchange
 from gateway.share.ways import WayExchange
+from ttft_gateway.estimation.crowding import CROWD_SUMS
 from ttft_gateway.estimation.predictor import Predictor
 from ttft_gateway.estimation.window import RELATIVE_ACCURACY, BinCount, BinIndex, Window, median_of
 from ttft_gateway.limits.bucket import Spend
@@ -37,10 +38,11 @@ from ttft_gateway.pool.learned import Drop
 from ttft_gateway.pool.pool import Pool
 
 _SAMPLES_FORM: Final = f"learn1 {RELATIVE_ACCURACY}"  # of the names and their units; another meaning is another form
-_EVENTS, _CENSORED, _ANSWERS, _FIRST, _FIT = _LETTERS = "ecayf"  # first letters of names; a number follows
+_EVENTS, _CENSORED, _ANSWERS, _FIRST, _FIT, _CROWD = _LETTERS = "ecayfx"  # first letters of names; a number follows
 _DIGITS_MAX: Final = 6
 _UNITS: Final = tuple(2.0**bits for bits in (0, 16, 12, 12, 8, 8, 8, 16, 12, 12))
 """Units of the sums of the fit: sample count, normal matrix, right-hand side."""
+_CROWD_UNIT: Final = 2.0**16  # of the sums of crowds
 _SUM_MAX: Final = 2**50
 _BEGIN_SAMPLES: Final = 20  # first TTFTs of all gateways
 _USAGE_FORM: Final = "quota1"  # of the row; another meaning of a place is another form
@@ -120,13 +122,14 @@ class SampleState:
 
 
 class _Samples(Struct, frozen=True):
-    """The samples of other gateways: by bin, and the sums of the fit by place."""
+    """The samples of other gateways: by bin, and the sums of the fit and of crowds by place."""
 
     e: _Bins = {}
     c: _Bins = {}
     a: _Bins = {}
     y: _Bins = {}
     f: dict[Annotated[int, Meta(ge=0, lt=len(_UNITS))], _FitSum] = {}
+    x: dict[Annotated[int, Meta(ge=0, lt=CROWD_SUMS)], _FitSum] = {}
 
 
 class SampleExchange:
@@ -196,6 +199,8 @@ class SampleExchange:
         if any(sums := learning.predictor.take_new()):
             fit = zip(sums, _UNITS, strict=True)
             added = {f"{_FIT}{place}": min(_SUM_MAX, round(value * unit)) for place, (value, unit) in enumerate(fit)}
+        crowds = (round(_CROWD_UNIT * value) for value in learning.crowding.take_new())
+        added |= {f"{_CROWD}{place}": min(_SUM_MAX, value) for place, value in enumerate(crowds)}
         for letter, counts in ((_EVENTS, events), (_CENSORED, censored), (_ANSWERS, lengths), (_FIRST, new_first)):
             added |= {f"{letter}{index}": count for index, count in counts.items()}
         return {name: value for name, value in added.items() if value}
@@ -208,6 +213,8 @@ class SampleExchange:
         count = others.f.get(0, 0)
         if count:
             predictor.put(count, [others.f.get(place, 0) / unit for place, unit in enumerate(_UNITS)][1:])
+        if others.x:
+            learning.crowding.put([others.x.get(place, 0) / _CROWD_UNIT for place in range(CROWD_SUMS)])
         learning.put((others.e, others.c), others.a, count + sum(others.y.values()), now_s)
 
 

@@ -3,6 +3,8 @@
 import math
 import random
 
+import pytest
+
 from ttft_gateway.estimation.crowding import Crowding
 
 
@@ -21,6 +23,34 @@ def test_slots_are_found_and_their_end_is_noticed() -> None:
     assert crowding.matters
     fed(crowding, 0.0, 2_000, 2)
     assert not crowding.matters
+
+
+def test_what_several_have_seen_counts_together() -> None:
+    """Four gateways with 20 to 40 attempts each know it as soon as one that has seen all of them; so does a restart."""
+    each = [Crowding() for _ in range(4)]
+    for number, crowding in enumerate(each):
+        crowding.take_new()
+        fed(crowding, 0.5, 40, number)
+        assert not crowding.matters
+    new = [list(crowding.take_new()) for crowding in each]
+    for crowding in each:
+        for sums, other in zip(new, each, strict=True):
+            if other is not crowding:
+                crowding.put(sums)
+        assert crowding.matters
+        assert not any(crowding.take_new())  # what came from others is not sent again
+    restarted = Crowding()
+    restarted.put(each[0].sums)
+    assert restarted.matters
+
+
+def test_sums_of_something_else_are_refused() -> None:
+    """No crowd has such a variance: the evidence stays as it was."""
+    crowding = Crowding()
+    for sums in ([1.0, 0.0, 0.0, 65.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0, 5.0], [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]):
+        with pytest.raises(ValueError, match="not sums of crowds"):
+            crowding.put(sums)
+    assert not any(crowding.sums)
 
 
 def test_no_slots_are_found_where_there_are_none() -> None:

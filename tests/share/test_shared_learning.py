@@ -101,6 +101,24 @@ def test_a_newcomer_has_a_plan_after_its_first_exchange() -> None:
     assert found == pytest.approx(known, rel=0.05)
 
 
+def test_requests_in_flight_count_for_all_as_soon_as_for_one() -> None:
+    """Four gateways with 16 to 32 samples of slots each know of them together, and so does a newcomer."""
+    together, rng = Together(4), random.Random(4)
+    together.settle(0.0)
+    for second in range(3):
+        for pool in together.pools:
+            for _ in range(16 if second < 2 else 0):
+                crowd = rng.uniform(-1.0, 1.0)
+                pool.learning.crowding.add(crowd, 0.5 * rng.lognormvariate(0.7 * crowd, 0.4), 0.5)
+            assert second > 1 or not pool.learning.crowding.matters
+        together.exchange(second + 0.9)
+    together.exchange(4.0)
+    newcomer = together.join()
+    together.exchange(5.0)
+    together.exchange(6.0)
+    assert all(pool.learning.crowding.matters for pool in (*together.pools, newcomer))
+
+
 def test_laws_agree() -> None:
     """The fits of all gateways equal the fit of one gateway with all samples, but for the order of the samples."""
     together, one = Together(3), new_pool(None, None, None)

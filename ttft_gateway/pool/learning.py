@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ttft_gateway.estimation.crowding import Crowding
+from ttft_gateway.estimation.crowding import Crowding, CrowdSums
 from ttft_gateway.estimation.predictor import Predictor, PredictorState
 from ttft_gateway.estimation.window import Window, WindowState
 from ttft_gateway.hedging.calibration import Calibration, Expectation, Guard, Rescue
@@ -41,12 +41,14 @@ class LearningState(msgspec.Struct, frozen=True):
         predictor: state of the predictor.
         ratios: ratios observed / predicted; None without samples.
         answers: lengths of answers in tokens; None without samples.
+        crowding: evidence that the requests in flight matter; None in a state from before it was kept.
     """
 
     contents: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
     predictor: PredictorState
     ratios: WindowState | None
     answers: WindowState | None
+    crowding: CrowdSums | None = None
 
 
 class ReplicaWindows(msgspec.Struct, frozen=True):
@@ -150,6 +152,7 @@ class Learning:
             self.predictor.state(now_s),
             self.ratios.state(now_s),
             self._answers.state(now_s),
+            list(self.crowding.sums),
         )
 
     def windows(self, replica: str, now_s: float) -> ReplicaWindows:
@@ -175,9 +178,11 @@ class Learning:
         predictor = Predictor.restored(state.predictor, elapsed_s, now_s)
         for name in set(state.predictor.levels) - set(windows):
             predictor.forget(name)
-        ratios, answers = window(state.ratios), window(state.answers)
+        ratios, answers, crowding = window(state.ratios), window(state.answers), Crowding()
+        if state.crowding is not None:
+            crowding.put(state.crowding)
         each = {name: (window(recorded.ttft), window(recorded.ttfb)) for name, recorded in windows.items()}
-        self.predictor, self.ratios, self._answers = predictor, ratios, answers
+        self.predictor, self.ratios, self._answers, self.crowding = predictor, ratios, answers, crowding
         self.ttft |= {name: ttft for name, (ttft, _) in each.items()}
         self.ttfb |= {name: ttfb for name, (_, ttfb) in each.items()}
         self.answer_tokens = answers.quantile(0.9, now_s) or _ANSWER_TOKENS
