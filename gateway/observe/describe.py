@@ -332,7 +332,7 @@ def _quantile_name(q: float) -> str:
 
 def _quota_states(pool: Pool, now_s: float) -> tuple[QuotaState, ...]:
     """Return each quota of a pool's replicas once."""
-    ledgers = {replica.quota or "": ledger for replica, ledger in pool.quotas.of.items()}
+    ledgers = {replica.quota: ledger for replica, ledger in pool.quotas.of.items() if replica.quota is not None}
     return tuple(
         QuotaState(
             quota=name,

@@ -178,6 +178,9 @@ class PartsBuilder:
         for row in old.rows:
             replica = self.replicas[name, row] = before.replicas[name, row]
             replica.breaker.end_cool_down()
+        for pool in old.model.pools:
+            for ledger in pool.quotas.of.values():
+                ledger.end_cool_down()
         return old
 
     def _build(self, model: config.ModelSettings, old: ModelParts | None) -> ModelParts:

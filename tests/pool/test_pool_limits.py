@@ -59,6 +59,29 @@ def test_a_replica_without_a_quota_cools_down_by_itself() -> None:
     assert chosen(alone, 3.0) == {"b"}
 
 
+@pytest.mark.parametrize("quota", [None, "q"])
+def test_a_429_ends_hedges_where_nothing_is_known_of_a_limit(quota: str | None) -> None:
+    """For 5 minutes no hedge goes to a replica that refused a request: an engine, or one that states no limits."""
+    two = pool(None, quota)
+    for now_s in range(60):
+        for index in (0, 1):
+            attempt = send(two, index, float(now_s))
+            two.on_content(attempt, now_s + 0.2)
+            two.on_end(attempt, Outcome.FINISHED, now_s + 0.3, None)
+
+    def is_hedged(now_s: float) -> bool:
+        late = send(two, 0, now_s)
+        decision = two.decide(FACTS, late, [late], [two.replicas[0]], now_s + 3.0, 0.0)
+        two.on_end(late, Outcome.CLIENT_GONE, now_s + 3.0, None)
+        return isinstance(decision, Hedge)
+
+    assert is_hedged(60.0)
+    limited(two, 1, None, 70.0)
+    assert not is_hedged(80.0)
+    assert not is_hedged(360.0)
+    assert is_hedged(370.0)
+
+
 def test_frequent_429s_that_do_not_say_how_long_ask_for_a_second() -> None:
     """One excludes nothing; several exclude their replica for that time, and not its siblings."""
     quiet = pool(None, None)

@@ -41,7 +41,6 @@ from ttft_gateway.client.targets import Population, Target, YoungEndpoint, check
 from ttft_gateway.hedging.contract import Denied, Forecast, Hedge, RequestFacts, StreamWatch
 from ttft_gateway.hedging.outcomes import Denial, Outcome
 from ttft_gateway.limits.bucket import Spend
-from ttft_gateway.limits.ledger import Ledger
 from ttft_gateway.pool.pool import Pool
 from ttft_gateway.routing.replicas import Replica
 
@@ -419,10 +418,6 @@ class ClientRace:
                 attempt.error = failure.error
                 now_s = self.hedger.clock()
                 self._end(attempt, failure.outcome, now_s, failure.retry_after_s)
-                if failure.outcome is Outcome.RATE_LIMITED:  # all replicas with the same key and address wait
-                    for replica in self._pool.replicas:
-                        if replica is not attempt.replica and replica.quota == attempt.replica.quota:
-                            replica.breaker.on_rate_limited(now_s, failure.retry_after_s)
                 if failure.is_final:
                     for each in self.attempts:
                         each.hedge_s = math.inf
@@ -492,14 +487,10 @@ class ClientRace:
 
     def _learn_limits(self, attempt: ClientAttempt, limits: Sequence[RateLimit], now_s: float) -> None:
         """Learn the rate limits of a response; the first ones make the ledger of the replica's quota."""
-        quota, ledgers = attempt.replica.quota, self._pool.quotas.of
-        if attempt.replica in ledgers:
+        if attempt.replica in self._pool.quotas.of:
             self._pool.on_limits(attempt, limits, now_s)
             return
-        ledger = Ledger()
-        for replica in self._pool.replicas:
-            if replica.quota == quota:
-                ledgers[replica] = ledger
+        ledger = self._pool.quotas.ledger_of(attempt.replica)
         ticket = ledger.reserve(Spend(math.ceil(self._facts.prompt_tokens), 0), now_s)
         ledger.observe(ticket, limits, now_s)
         ledger.settle(ticket, ticket.spend, now_s)

@@ -49,6 +49,7 @@ class Quotas:
     """
 
     def __init__(self, replicas: Sequence[Replica], ledgers: Mapping[str, Ledger], learning: Learning) -> None:
+        self._replicas = replicas
         self.of = {each: ledgers[each.quota] for each in replicas if each.quota is not None and each.quota in ledgers}
         self._learning = learning
 
@@ -56,6 +57,15 @@ class Quotas:
     def is_shared(self) -> bool:
         """True if the fleet may have to be asked for more of a quota."""
         return any(ledger.is_shared for ledger in self.of.values())
+
+    def ledger_of(self, replica: Replica) -> Ledger:
+        """Return the ledger of a replica; the first 429, or limit in a response, makes the one that is missing."""
+        ledger = self.of.get(replica)
+        if ledger is None:
+            ledger = Ledger()
+            siblings = [] if replica.quota is None else [each for each in self._replicas if each.quota == replica.quota]
+            self.of |= dict.fromkeys([replica, *siblings], ledger)
+        return ledger
 
     # before an attempt
 
@@ -130,9 +140,12 @@ class Quotas:
         Args:
             by_tokens: True for a 429 about tokens: only the quota waits, and not for much smaller requests.
         """
-        ledger, ticket = self._open(attempt)
-        if ledger is not None and ticket is not None:
-            wait_s = None if retry_after_s is None else min(retry_after_s, COOL_DOWN_S_MAX)
+        _, ticket = self._open(attempt)
+        ledger = self.ledger_of(attempt.replica)
+        wait_s = None if retry_after_s is None else min(retry_after_s, COOL_DOWN_S_MAX)
+        if ticket is None:  # sent before the ledger was made
+            ledger.limited_elsewhere(wait_s or 0.0, now_s)
+        else:
             ledger.rate_limited(ticket, now_s, wait_s, by_tokens=by_tokens)
             if by_tokens:
                 retry_after_s = None
@@ -150,11 +163,10 @@ class Quotas:
 
     def restore(self, replica: Replica, state: WaitState, elapsed_s: float, now_s: float) -> None:
         """Go on with the time after a 429, as if no request had come since then; never shortens a wait."""
-        ledger = self.of.get(replica)
         if state.cooling_s > elapsed_s:
             replica.breaker.cool_down(now_s + state.cooling_s - elapsed_s)
-        if ledger is not None and state.quota is not None:
-            ledger.restore_pause(state.quota, elapsed_s, now_s, COOL_DOWN_S_MAX)
+        if state.quota is not None:
+            self.ledger_of(replica).restore_pause(state.quota, elapsed_s, now_s, COOL_DOWN_S_MAX)
 
     # helpers
 
