@@ -15,6 +15,7 @@ To cancel is to close: `abort()` drops the socket immediately, without draining.
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, cast
@@ -468,6 +469,8 @@ class Connection(asyncio.Protocol):
             exchange.over(None)
         elif self.is_reused and not is_begun and asyncio.get_running_loop().time() < self.stale_until_s:
             exchange.again()
+        elif isinstance(exc, ssl.SSLError) and not is_begun and "ALERT" in (exc.reason or ""):
+            exchange.over(unreachable(exc))  # with TLS 1.3, a client certificate is rejected after the handshake
         else:
             where = "in the middle of its answer" if self._status else "without an answer"
             exchange.over(ConnectionCut(f"the upstream closed the connection {where}"))

@@ -59,10 +59,12 @@ def _self_signed(folder: Path) -> ssl.SSLContext:
 class _Peer:
     """The server's side of one connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext | None = None
+    ) -> None:
         self._reader, self.writer = reader, writer
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = _server("localhost").wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls = (context or _server("localhost")).wrap_bio(self._incoming, self._outgoing, server_side=True)
 
     async def request(self) -> bytes:
         """Shake hands and read until the client waits."""
@@ -142,6 +144,37 @@ def test_a_server_that_cannot_be_trusted_gets_no_request(loop: _Loop, wrong: str
             assert sink.error.message == f"TLS with the upstream failed: CERTIFICATE_VERIFY_FAILED ({message})"
             assert sink.status is None
             assert client.connections == 0
+
+    run_on(loop, main())
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    ("not_after", "message"),
+    [(None, "TLSV13_ALERT_CERTIFICATE_REQUIRED"), (_LONG_AGO, "SSLV3_ALERT_CERTIFICATE_EXPIRED")],
+    ids=["none", "expired"],
+)
+def test_a_client_certificate_that_the_server_rejects_is_no_connection(
+    loop: _Loop, not_after: dt.datetime | None, message: str, version: ssl.TLSVersion
+) -> None:
+    """With TLS 1.3 the server rejects it after the handshake: the error has its reason, and is no cut."""
+    listening, trusting = _server("localhost"), ssl.create_default_context()
+    listening.verify_mode, listening.maximum_version = ssl.CERT_REQUIRED, version
+    for context in (listening, trusting):
+        _AUTHORITY.configure_trust(context)
+    if not_after is not None:
+        _AUTHORITY.issue_cert("gateway.example", not_after=not_after).configure_cert(trusting)
+    elif version == ssl.TLSVersion.TLSv1_2:
+        message = "SSLV3_ALERT_HANDSHAKE_FAILURE"
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _Peer(reader, writer, listening).request()
+
+    async def main() -> None:
+        async with serving(script) as server, client_of("wire", server, host="localhost", tls=trusting) as client:
+            sink = await exchange(client)
+            assert isinstance(sink.error, ConnectError)
+            assert sink.error.message == f"TLS with the upstream failed: {message}"
 
     run_on(loop, main())
 
