@@ -28,6 +28,7 @@ from ttft_gateway.apis.upload import Upload
 
 _LISTEN_FROM_BYTES: Final = 65_536  # shorter requests most likely fit into the socket's buffer
 _RECEIVED_MAX: Final = 65_536
+_FRAMES_BYTES_MAX: Final = 8_192  # of HTTP/2 at a time: the smallest frames, of 9 bytes, take h2 some 0.1 ms each
 _HTTP2: Final = b"PRI * HTTP/2"  # in HTTP/2 the directions are independent, and httpcore reads while it writes
 _INFORMATIONAL: Final = b"HTTP/1.1 1"  # an informational response, before the final one
 _STEPS: Final = 3  # steps of connecting: TCP, the proxy's CONNECT, TLS
@@ -384,7 +385,7 @@ class _Listening(httpcore.AsyncNetworkStream):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         while self._http2:
-            data = await self._stream.read(max_bytes, timeout)
+            data = await self._stream.read(min(max_bytes, _FRAMES_BYTES_MAX), timeout)
             kept = self.frames.received(data)
             if kept or not data:
                 return kept

@@ -166,6 +166,30 @@ def test_a_paused_http2_answer_stops_its_server_and_no_other() -> None:
     run_real(main())
 
 
+def test_many_small_frames_do_not_hold_the_event_loop() -> None:
+    """Whatever a server sends at once, the loop turns after each 500 pings."""
+    pings = (bytes.fromhex("000008060000000000") + bytes(8)) * 10_000
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(turn)
+
+    async def main() -> None:
+        upstream = Http2Server(goaway=pings)
+        async with serving(upstream.script) as server, client_of(server, http2=True) as client:
+            stream = client.send(ASK, sink := Recorder())
+            await until(lambda: bool(upstream.sent))
+            turn()
+            await sink.over.wait()
+            assert (sink.body, sink.error) == (b"hi", None)
+            stream.abort()
+
+    run_real(main())
+    assert turns > 70  # several for each read; 39 for reads of 64 kB
+
+
 def test_a_kept_http2_connection_that_died_is_replaced_unseen() -> None:
     """A request on a connection that the server has closed since is sent once more, on a new one."""
 
