@@ -287,7 +287,10 @@ class Lease:
     def ask(self, now_s: float) -> Ask | None:
         """Return the ask: settle the debt or give back a surplus, and lease for what waits and what comes next."""
         is_idle = now_s >= self._used_s + IDLE_S and not self._need
-        needed = self._need + self._waiting * (self._usual or self._need)
+        waits = self._waiting * (self._usual or self._need)
+        if self._need and not waits and self._fills_ahead and now_s < self._seen_s + QUIET_S:
+            waits = 2 * self._wanted  # attempts wait, uncounted: the last answer was used up at once
+        needed = self._need + waits
         held = needed + (0.0 if is_idle else self._ahead)
         kept = max(0.0, min(self._unspent, held))
         self._sent, self._unspent = kept - self._unspent, kept

@@ -138,6 +138,10 @@ end
 
 -- limits
 
+-- Time of the first call of this library: what has another one was written before a start of the server, or at another
+-- server, and may be older than what processes have seen.
+local RUN
+
 local function lowest(value, asked_s, asked, at_s) -- returns the lowest of the limits that processes ask with
   if asked <= value or at_s >= asked_s + LOWER_S then return asked, at_s end
   return value, asked_s
@@ -234,6 +238,7 @@ local function absorb(wasted, reported)
 end
 
 local function lowered(state, hint, hint_s, amount, rate) -- uses what a process has seen, or supposes, if it is lower
+  if hint_s < state.kept_s then return end
   if hint_s >= state.created_s then -- of a process that has started without the server
     local supposed, wasted = hint + (state.left_s - hint_s) * rate, state.wasted
     if supposed < state.left then
@@ -271,8 +276,12 @@ local function bucket(fleet, process, at_s, ask, from, to)
   if not state or at_s >= state.left_s + forget_s then
     local left = hint and math.min(hint, asked) or (to - from < 1 and 0) or asked
     local left_s = hint and hint_s or at_s
-    state = {amount = asked, asked_s = at_s, born = next_number(fleet, 'epoch', at_s), created_s = at_s,
+    local born = next_number(fleet, 'epoch', at_s)
+    state = {amount = asked, asked_s = at_s, born = born, epoch = born, run = RUN, created_s = at_s, kept_s = 0,
       base = left, base_s = left_s, left = left, left_s = left_s, wasted = {}}
+  elseif state.run ~= RUN then
+    state.epoch, state.run, state.created_s = next_number(fleet, 'epoch', at_s), RUN, at_s
+    state.base, state.base_s, state.kept_s = state.left, state.left_s, state.left_s
   end
   local amount
   amount, state.asked_s = lowest(state.amount, state.asked_s, asked, at_s)
@@ -282,7 +291,7 @@ local function bucket(fleet, process, at_s, ask, from, to)
   local over = math.min(refill, state.left + refill - amount)
   if over > 0 then state.wasted = waste(state.wasted, at_s - over / rate, at_s, over, window_s) end
   state.left, state.left_s = math.min(amount, state.left + refill), at_s
-  if hint and epoch ~= state.born then lowered(state, hint, hint_s, amount, rate) end
+  if hint and epoch ~= state.epoch then lowered(state, hint, hint_s, amount, rate) end
   local last, number = fleet .. 'r:' .. process .. ':' .. key, string.format('%.0f %.0f', report, state.born)
   if #spent > 0 and (report == 0 or call('GET', last) ~= number) then
     call('SET', last, number, 'EX', math.ceil(forget_s) + 1)
@@ -306,7 +315,7 @@ local function bucket(fleet, process, at_s, ask, from, to)
     state.left = state.left - granted
   end
   call('SET', at, cmsgpack.pack(state), 'PX', math.ceil(1000 * forget_s) + 1000)
-  return {granted, state.left, wait_s, state.born, amount}
+  return {granted, state.left, wait_s, state.epoch, amount}
 end
 
 -- {key, limit, held, want, others} -> {granted, others, limit, wanted}
@@ -314,7 +323,11 @@ local function slots(fleet, process, at_s, ask, from, to)
   local key, held, want = ask[2], ask[4], ask[5]
   local asked = math.floor(ask[3] * to + 1e-9) - math.floor(ask[3] * from + 1e-9)
   local at, me = fleet .. 'c:' .. key, '@' .. process
-  local state = call('HMGET', at, 'limit', 'asked_s', 'unknown', 'unknown_s', 'sum', me)
+  local state = call('HMGET', at, 'limit', 'asked_s', 'unknown', 'unknown_s', 'sum', me, 'run')
+  if state[7] and state[7] ~= RUN then
+    state = {}
+    call('DEL', at)
+  end
   local limit, asked_s = tonumber(state[1] or asked), tonumber(state[2] or at_s)
   local unknown, unknown_s = tonumber(state[3] or held + (ask[6] or 0)), tonumber(state[4] or at_s + SILENT_S)
   limit, asked_s = lowest(limit, asked_s, asked, at_s)
@@ -324,7 +337,7 @@ local function slots(fleet, process, at_s, ask, from, to)
   local granted = math.max(0, math.min(want, limit - others - held))
   local mine = held + granted
   call('HSET', at, 'limit', limit, 'asked_s', asked_s, 'unknown', unknown, 'unknown_s', unknown_s,
-    'sum', others - unknown + mine)
+    'sum', others - unknown + mine, 'run', RUN)
   if mine > 0 then
     call('HSET', at, me, mine)
     call('SADD', fleet .. 'of:' .. process, 'c:' .. key)
@@ -695,6 +708,7 @@ end
 local function ask(keys, args)
   local fleet, process, at_s, answers = keys[1]:sub(1, -10), args[1], now(), {}
   local processes, from, to = healed(see, fleet, process, at_s)
+  RUN = RUN or string.format('%.6f', at_s)
   local is_old = at_s > tonumber(args[2]) -- it was sent again meanwhile
   for i, each in ipairs(cmsgpack.unpack(args[3])) do
     local kind = each[1]

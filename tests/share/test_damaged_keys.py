@@ -6,11 +6,13 @@ from typing import Final
 
 import pytest
 from msgspec.msgpack import encode
+from msgspec.structs import replace
 from redis import Redis
 
 import shared_fixtures
 from gateway.share.messages import (
     Ask,
+    BucketAnswer,
     BucketAsk,
     GaugeAnswer,
     GaugeAsk,
@@ -116,6 +118,40 @@ def test_a_message_that_is_out_of_range_adds_nothing(server: ServerEngine, chang
     [answer] = server.answer(1_001.5, "one", [ask]).answers
     assert isinstance(answer, GaugeAnswer)
     assert (answer.processes, answer.others) == (1, {})
+
+
+def test_an_older_backup_gives_back_nothing_that_a_gateway_has_seen_used(server: ServerEngine) -> None:
+    """A server that starts with older data, or a replica that lags, goes on from what was left in the last answer.
+
+    What a gateway saw before the backup says nothing: more may have been given back since.
+    """
+
+    def left(
+        now_s: float, process: str, want: float, *, beyond: float = 0.0, seen: BucketAnswer | None = None
+    ) -> float:
+        ask = BucketAsk("k", 120.0, 60.0, want, beyond=beyond)
+        if seen is not None:
+            ask = replace(ask, hint=seen.left, epoch=seen.epoch, hint_age_s=now_s - seen_s[process])
+        [answer] = server.answer(now_s, process, [ask]).answers
+        assert isinstance(answer, BucketAnswer)
+        answers[process], seen_s[process] = answer, now_s
+        return answer.left
+
+    server.lose()
+    answers: dict[str, BucketAnswer] = {}
+    seen_s: dict[str, float] = {}
+    assert left(1_000.0, "old", 110.0) == 10.0
+    assert left(1_001.0, "one", 0.0, beyond=-100.0) == 112.0
+    backup = {key: server.client.dump(key) or b"" for key in server.client.keys("ttft*")}
+    assert left(1_002.0, "one", 100.0) == 14.0
+    before = dict(answers)
+    server.client.flushall()
+    for key, value in backup.items():
+        server.client.restore(key, 0, value)
+    server.lose_rows()
+    assert left(1_003.0, "old", 0.0, seen=before["old"]) == 116.0
+    assert left(1_004.0, "one", 0.0, seen=before["one"]) == 18.0
+    assert left(1_005.0, "old", 0.0, seen=answers["old"]) == 20.0
 
 
 def test_a_process_that_ended_before_the_clock_went_back_is_not_counted_for_longer(server: ServerEngine) -> None:

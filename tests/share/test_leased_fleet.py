@@ -9,13 +9,16 @@ from typing import NamedTuple
 import pytest
 
 from gateway.admission.caller_limits import CallerLimits
-from gateway.share.fleet import WhenAway
+from gateway.share.fleet import ASK_WAIT_S, WaitAllowance, WhenAway
 from leased_fleet import FleetProcess, Meter, offer
 from leased_queues import Queues
 from outages import WatchedProcess, over_max
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
 from streaming_bench.simulation.virtual_loop import VirtualLoop
+from ttft_gateway.apis.base import Resource
+from ttft_gateway.limits.bucket import Limit, Spend
+from ttft_gateway.limits.ledger import Ledger
 
 PROCESSES = 4
 LIMIT = 600  # a minute
@@ -209,6 +212,37 @@ def test_a_burst_in_an_instant_exceeds_no_limit(delay_s: float) -> None:
     assert len(burst.meter.admitted) >= 0.99 * LIMIT
     slots = run_burst(CallerLimits(concurrency=40), shares, 100, 0.02, delay_s)
     assert 0.9 * 40 <= slots.running <= 40 + len(shares)
+
+
+def test_a_burst_of_attempts_finds_the_room_of_a_quota() -> None:
+    """An enforced quota does not know how many attempts wait: each answer that was used up at once is tripled."""
+
+    async def main() -> int:
+        loop, rand = asyncio.get_running_loop(), random.Random(1)
+        host = EngineHost(loop, 0.02)
+        processes = [FleetProcess(HostedEngine(host, name), CallerLimits(), loop, rand) for name in "ab"]
+        for process in processes:
+            await process.asker.start()
+        limit, spend, sent = Limit(Resource.REQUESTS, 600, enforce=True), Spend(1, 1), 0
+        ledger = Ledger([limit], lambda each: processes[0].limits.bucket("quota", each))
+
+        def attempt(allowance: WaitAllowance) -> None:
+            nonlocal sent
+            now_s = loop.time()
+            if ledger.wait_s(spend, now_s) == 0:
+                ledger.reserve(spend, now_s)
+                sent += 1
+            elif allowance.lasts(now_s):
+                loop.call_later(ASK_WAIT_S, attempt, allowance)
+
+        for _ in range(300):
+            loop.call_later(0.02 * rand.random(), attempt, WaitAllowance())
+        await asyncio.sleep(0.5)
+        for process in processes:
+            process.asker.close()
+        return sent
+
+    assert run_virtual(main()) == 300
 
 
 def test_asks_are_few_where_the_limit_is_large_for_the_fleet() -> None:
