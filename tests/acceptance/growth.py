@@ -301,7 +301,7 @@ def _hold(what: str, running: Grown, act: Callable[[], object]) -> Line:
     holds_ms = [1000 * each for each in running.held(act)]
     first, *others = (f"{each:.1f}" for each in holds_ms)
     more = f"; supervisor {first}, workers {', '.join(others)}" if others else ""
-    return _line(f"longest hold: {what}", max(holds_ms), _HOLD_MS_MAX, "ms", more)
+    return _line(f"longest hold: {what}", max(holds_ms), _HOLD_MS_MAX, "CPU ms", more)
 
 
 def _two_verdicts() -> None:

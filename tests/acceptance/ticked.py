@@ -1,20 +1,26 @@
 """Runs the gateway's command line, and measures how long each of its event loops is held; growth.py starts it.
 
 A hold is the CPU time of the loop's thread between two turns of the loop, and the time for which another thread kept
-the interpreter's lock: the CPU time of other threads, less the time for which the loop's thread waited for a CPU, as
-the kernel counts it. So it has no time of other processes in it. SIGUSR1 begins a measurement, and writes the last one
-to TICKS_FOLDER/PID. Linux. Units: seconds.
+the interpreter's lock: the CPU time of other threads, at most one switch interval for each time that the loop's thread
+slept. A thread that waits for the lock wakes after each interval, but not while it waits for a CPU, so that a hold has
+hardly any time of other processes in it. SIGUSR1 begins a measurement, and writes the last one to TICKS_FOLDER/PID.
+Linux. Units: seconds.
 """
 
 import asyncio
 import json
 import os
+import resource
 import signal
+import sys
 import time
 from pathlib import Path
+from typing import Final
 
 from gateway.cli import process
 from gateway.cli.event_loop import new_loop
+
+_LATE_S: Final = 0.0001  # by which a timer of the kernel wakes a thread too late
 
 
 class Ticks:
@@ -27,7 +33,6 @@ class Ticks:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._kernel = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         self._before = self._read()
         self.longest_s = 0.0
         self.count = 0
@@ -46,15 +51,15 @@ class Ticks:
         if is_first:
             self._loop.call_soon(self._tick)
 
-    def _read(self) -> tuple[float, float, float]:
-        """Return the CPU time of this thread and of all, and the time for which this thread has waited for a CPU."""
-        waited_s = int(os.pread(self._kernel, 100, 0).split()[1]) / 1e9
-        return time.thread_time(), time.process_time(), waited_s
+    def _read(self) -> tuple[float, float, int]:
+        """Return the CPU time of this thread and of all, and how often this thread has slept."""
+        return time.thread_time(), time.process_time(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
     def _tick(self) -> None:
         now = self._read()
-        own_s, all_s, waited_s = (after - before for after, before in zip(now, self._before, strict=True))
-        self.longest_s = max(self.longest_s, own_s + max(0.0, all_s - own_s - waited_s))
+        own_s, all_s, sleeps = (after - before for after, before in zip(now, self._before, strict=True))
+        locked_s = min(all_s - own_s, sleeps * (sys.getswitchinterval() + _LATE_S))
+        self.longest_s = max(self.longest_s, own_s + max(0.0, locked_s))
         self._before = now
         self.count += 1
         self._loop.call_soon(self._tick)
