@@ -1,18 +1,70 @@
 """Keys of callers from a list beside the settings: what a request looks up, and changes of it.
 
 The table lives as long as its process, and changes in place, a few keys at a time: a hundred thousand keys are neither
-copied nor hashed again when one is added. It has digests of secrets, and no secret. Reading the list belongs to
-gateway/config/key_list.py. Pure. Units: keys; requests and tokens per minute.
+copied nor hashed again when one is added, so that no step, on any thread, is long. It has digests of secrets, and no
+secret. Reading the list belongs to gateway/config/key_list.py. Pure. Units: keys; requests and tokens per minute.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 
 _SLICE: Final = 500  # keys that change between two turns of the event loop, about 1 ms
+PARTS: Final = 61  # a prime: by a power of two, the keys of a part would collide in its dict
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class Parted(Generic[_K, _V]):
+    """A mapping in parts: a dict that grows is copied in one step, which takes 5 ms with 100,000 items.
+
+    Attributes:
+        parts: the parts.
+    """
+
+    def __init__(self, items: Iterable[tuple[_K, _V]] = ()) -> None:
+        self.parts: list[dict[_K, _V]] = [{} for _ in range(PARTS)]
+        for key, value in items:
+            self[key] = value
+
+    def get(self, key: _K) -> _V | None:
+        """Return the value of a key; None if it is absent."""
+        return self.parts[hash(key) % PARTS].get(key)
+
+    def setdefault(self, key: _K, value: _V) -> _V:
+        """Return the value of a key, which is this one if it was absent."""
+        return self.parts[hash(key) % PARTS].setdefault(key, value)
+
+    def pop(self, key: _K) -> _V | None:
+        """Remove a key; return its value, None if it was absent."""
+        return self.parts[hash(key) % PARTS].pop(key, None)
+
+    def items(self) -> Iterator[tuple[_K, _V]]:
+        """Yield keys with values."""
+        for part in self.parts:
+            yield from part.items()
+
+    def clear(self) -> None:
+        """Remove all keys, part by part."""
+        for part in self.parts:
+            part.clear()
+
+    def __setitem__(self, key: _K, value: _V) -> None:
+        self.parts[hash(key) % PARTS][key] = value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.parts[hash(key) % PARTS]
+
+    def __iter__(self) -> Iterator[_K]:
+        for part in self.parts:
+            yield from part
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
 
 
 class KeyRule(msgspec.Struct, frozen=True, array_like=True):
@@ -71,9 +123,9 @@ class ListedKeys:
     """
 
     def __init__(self) -> None:
-        self.by_name: dict[str, ListedKey] = {}
-        self.names: dict[bytes, str] = {}
-        self.previous: dict[bytes, str] = {}
+        self.by_name = Parted[str, ListedKey]()
+        self.names = Parted[bytes, str]()
+        self.previous = Parted[bytes, str]()
         self.listeners: list[Callable[[ListedKey | None, ListedKey | None], object]] = []
         self._rules: dict[KeyRule, KeyRule] = {USUAL: USUAL}  # one object for all keys with the same
 
@@ -92,7 +144,7 @@ class ListedKeys:
                 yield
 
     def _replace(self, name: str, key: ListedKey | None) -> None:
-        before = self.by_name.pop(name, None)
+        before = self.by_name.pop(name)
         if before is not None:
             self._forget(before)
         if key is not None:
@@ -108,9 +160,9 @@ class ListedKeys:
     def _forget(self, key: ListedKey) -> None:
         """Forget the secrets of a key, unless another key has them since this change."""
         if self.names.get(key.digest) == key.name:
-            del self.names[key.digest]
+            self.names.pop(key.digest)
         if key.previous is not None and self.previous.get(key.previous) == key.name:
-            del self.previous[key.previous]
+            self.previous.pop(key.previous)
 
     def rule(self, name: str) -> KeyRule | None:
         """Return the rule of a key; None if it is not in the list."""
@@ -118,7 +170,8 @@ class ListedKeys:
         return None if key is None else key.rule
 
 
-def difference(before: Mapping[str, ListedKey], after: Mapping[str, ListedKey]) -> KeyChange:
+def difference(before: Parted[str, ListedKey], after: Parted[str, ListedKey]) -> KeyChange:
     """Return the change from one list to another."""
-    changed = [key for name, key in after.items() if before.get(name) != key]
-    return KeyChange(changed, [name for name in before if name not in after])
+    parts = list(zip(before.parts, after.parts, strict=True))  # a key has the same part in both
+    changed = [key for old, new in parts for name, key in new.items() if old.get(name) != key]
+    return KeyChange(changed, [name for old, new in parts for name in old if name not in new])

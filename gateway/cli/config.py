@@ -51,13 +51,13 @@ def check_file(file: Path, env: Mapping[str, str], *, to_run: bool = True) -> Ex
         warn(caution)
     try:
         listed = _listed(settings)
-        keys = {} if settings.keys_from is None else read_keys(Path(settings.keys_from), settings)
+        keys = 0 if settings.keys_from is None else len(read_keys(Path(settings.keys_from), settings))
     except ConfigError as error:
         return report_problems(error)
     replicas = sum(len(pool.replicas) for model in with_rows(settings, listed).models for pool in pools(model))
     counts = [_count(len(settings.models), "model"), _count(replicas, "replica")]
     if keys:
-        counts.append(f"{_count(len(keys), 'key')} of keys_from")
+        counts.append(f"{_count(keys, 'key')} of keys_from")
     if found := sources(settings):
         counts.append(f"{_count(len(found), 'source')} of further replicas")
     print(f"{file}: valid ({', '.join(counts)})")

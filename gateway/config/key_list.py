@@ -6,7 +6,7 @@ Runs on a thread. Units: bytes, keys.
 """
 
 import hashlib
-import io
+import itertools
 import re
 import stat
 from collections.abc import Iterator
@@ -18,11 +18,12 @@ import msgspec
 from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.settings import Settings
 from gateway.config.values import secret_fault
-from gateway.listed_keys import KeyRule, ListedKey
+from gateway.listed_keys import KeyRule, ListedKey, Parted
 from ttft_gateway.hedging.contract import ATTEMPTS_MAX
 
 KEYS_MAX: Final = 200_000
 _BYTES_MAX: Final = 100_000_000  # of all files
+_BUFFER_BYTES: Final = 128 * 1024
 _PROBLEMS_MAX: Final = 20
 _NAME = re.compile(r"[!-~]{1,128}").fullmatch
 _DIGEST = re.compile(r"[0-9a-f]{64}").fullmatch
@@ -63,7 +64,7 @@ def key_files(path: Path) -> list[Path]:
     return sorted(each for each in path.iterdir() if not each.name.startswith(".") and each.is_file())
 
 
-def read_keys(path: Path, settings: Settings) -> dict[str, ListedKey]:
+def read_keys(path: Path, settings: Settings) -> Parted[str, ListedKey]:
     """Return the keys of a list by name.
 
     Args:
@@ -80,12 +81,12 @@ def read_keys(path: Path, settings: Settings) -> dict[str, ListedKey]:
     reader = _Reader(settings)
     for file in files:
         reader.read(file)
-    if not reader.problems and not reader.keys:
+    if not reader.problems and not len(reader.keys):
         found = "the file has no key" if files == [path] else "the directory has no file with a key"
         raise _error(path, f"{found}; write at least one line such as {_EXAMPLE}, or remove `keys_from`")
     if reader.problems:
         raise ConfigError(tuple(reader.problems))
-    reader.free()
+    reader.owners.clear()
     return reader.keys
 
 
@@ -98,39 +99,34 @@ class _Reader:
 
     Attributes:
         keys: keys by name.
+        owners: names by digest of a secret; freed at once, they would hold the interpreter's lock for long.
         problems: the first problems.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.keys: dict[str, ListedKey] = {}
+        self.keys = Parted[str, ListedKey]()
         self.problems: list[ConfigProblem] = []
         self._rules: dict[KeyRule, KeyRule] = {}
+        self._count = 0
         self._left_bytes = _BYTES_MAX
         self._own = {key.name for key in settings.keys}
-        self._owners = dict(_digests_of(settings))
+        self.owners = Parted(_digests_of(settings))
 
     def read(self, file: Path) -> None:
-        """Read one file."""
+        """Read one file, line by line: to free a large block would hold the interpreter's lock for long."""
         try:
-            with file.open("rb") as stream:
-                content = stream.read(self._left_bytes + 1)
+            with file.open("rb", _BUFFER_BYTES) as stream:
+                for number in itertools.count(1):
+                    line = stream.readline(self._left_bytes + 1)
+                    self._left_bytes -= len(line)
+                    if self._left_bytes < 0:
+                        self._add(file, None, f"the keys are larger than {_BYTES_MAX:,} bytes; is this the right path?")
+                    elif line.strip() and (fault := self._take(line)) is not None:
+                        self._add(file, number, fault)
+                    if not line or self._left_bytes < 0 or len(self.problems) >= _PROBLEMS_MAX:
+                        return
         except OSError as error:
             self._add(file, None, f"the file cannot be read: {error.strerror or error}")
-            return
-        self._left_bytes -= len(content)
-        if self._left_bytes < 0:
-            self._add(file, None, f"the keys are larger than {_BYTES_MAX:,} bytes; is this the right path?")
-            return
-        for number, line in enumerate(io.BytesIO(content), 1):
-            if line.strip() and (fault := self._take(line)) is not None:
-                self._add(file, number, fault)
-            if len(self.problems) >= _PROBLEMS_MAX:
-                return
-
-    def free(self) -> None:
-        """Forget the owners one by one: all at once would hold the interpreter's lock for long."""
-        while self._owners:
-            self._owners.popitem()
 
     def _add(self, file: Path, line: int | None, message: str) -> None:
         self.problems.append(ConfigProblem(str(file), line, None if line is None else 1, "", message))
@@ -151,9 +147,10 @@ class _Reader:
         if fault is not None or digest is None:
             return fault or "the line has no secret; write `key` or `key_sha256`"
         for secret in filter(None, (digest, previous)):
-            if (owner := self._owners.setdefault(secret, row.name)) is not row.name or digest == previous:
+            if (owner := self.owners.setdefault(secret, row.name)) is not row.name or digest == previous:
                 return f"this secret is the same as that of {owner}; use a different secret, or remove one key"
         self.keys[row.name] = ListedKey(row.name, digest, previous, self._rule(row))
+        self._count += 1
         return None
 
     def _name_fault(self, name: str) -> str | None:
@@ -162,7 +159,7 @@ class _Reader:
         if name in self.keys or name in self._own:
             where = "another line" if name in self.keys else "`keys` in the configuration"
             return f'found "{name}", but {where} already has this name; give each key its own name'
-        if len(self.keys) >= KEYS_MAX:
+        if self._count >= KEYS_MAX:
             return f"there are more than {KEYS_MAX:,} keys; split them between several gateways"
         return None
 

@@ -18,7 +18,7 @@ from gateway.config.errors import ConfigError
 from gateway.config.key_list import key_files, read_keys
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
-from gateway.listed_keys import KeyChange, ListedKey, difference
+from gateway.listed_keys import KeyChange, ListedKey, Parted, difference
 from gateway.observe.process import ProcessValue
 from gateway.process_events import KeysChanged
 from gateway.race.context import Runtime
@@ -50,7 +50,7 @@ class FirstKeys(NamedTuple):
     """The list at the start, and the state of its files."""
 
     state: _State
-    keys: dict[str, ListedKey]
+    keys: Parted[str, ListedKey]
 
 
 def first_keys(settings: Settings) -> FirstKeys:
@@ -104,13 +104,13 @@ class KeyWatch:
         self._use = use
         self._calls = SlowCalls("read keys", _READ_S_MAX)
         self._state: _State = ()  # of the files when they were read
-        self.keys: dict[str, ListedKey] = {}
+        self.keys = Parted[str, ListedKey]()
         self.fault: str | None = None
 
     async def begin(self, first: FirstKeys) -> None:
         """Put the first keys in force."""
         self._state, self.keys = first.state, first.keys
-        await self._use(difference({}, first.keys))
+        await self._use(difference(Parted(), first.keys))
 
     async def run(self) -> None:
         """Follow the files until it is cancelled."""
@@ -167,13 +167,12 @@ class KeyWatch:
         """Read the list; runs on a thread."""
         found = read_keys(self._path, self._settings())
         change = difference(self.keys, found)
-        while found:  # one by one: freeing all at once would hold the interpreter's lock for long
-            found.popitem()
+        found.clear()  # freed at once, it would hold the interpreter's lock for long
         return _Read(change, is_short=2 * len(change.removed) > len(self.keys))
 
     async def _put(self, read: _Read) -> None:
         for number, name in enumerate(read.change.removed, 1):
-            del self.keys[name]
+            self.keys.pop(name)
             await _turn(number)
         for number, key in enumerate(read.change.changed, 1):
             self.keys[key.name] = key

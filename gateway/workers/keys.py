@@ -15,14 +15,14 @@ from typing import Final
 import msgspec
 
 from gateway.config.settings import Settings
-from gateway.listed_keys import KeyChange, ListedKey, ListedKeys
+from gateway.listed_keys import PARTS, KeyChange, ListedKey, ListedKeys, Parted
 from gateway.race.context import Runtime
 from gateway.server.key_watch import KeyWatch
 from gateway.workers.channel import Channel
 from gateway.workers.group import WorkerGroup
 
 METHOD: Final = "keys"
-_ROWS_MAX: Final = 2_000  # in a part, about 0.2 MB
+_ROWS_MAX: Final = 2_000  # in a part of a change, about 0.2 MB; a part of the whole list is one of the supervisor's
 _CHANGES_MAX: Final = 16  # that are kept; a worker that is further behind fetches the whole list
 _AGAIN_S: Final = 1.0
 _EPOCHS: Final = 2**53
@@ -33,12 +33,12 @@ class KeysAsked(msgspec.Struct):
 
     Attributes:
         epoch, revision: state of the asking worker; 0 for none.
-        begin: number of rows that it has of the answer.
+        part: number of the part of the answer, from 0 on.
     """
 
     epoch: int = 0
     revision: int = 0
-    begin: int = 0
+    part: int = 0
 
 
 class KeysPart(msgspec.Struct):
@@ -80,12 +80,10 @@ class GroupKeys:
         self._epoch = 1 + random.Random().randrange(_EPOCHS)
         self._revision = 0
         self._changes: deque[tuple[int, KeyChange]] = deque(maxlen=_CHANGES_MAX)
-        self._rows: list[ListedKey] = []
 
     async def _use(self, change: KeyChange) -> None:
         self._revision += 1
         self._changes.append((self._revision, change))
-        self._rows = list(self.watch.keys.values())
         self._group.notify_all(METHOD)
 
     def answer(self, payload: bytes) -> KeysPart | None:
@@ -98,13 +96,14 @@ class GroupKeys:
         change = next((each for revision, each in self._changes if revision == wanted and known), None)
         if known == self._revision:
             change = KeyChange()
-        is_whole = change is None
-        whole = KeyChange(self._rows) if change is None else change
-        end = asked.begin + _ROWS_MAX
-        part = KeyChange(whole.changed[asked.begin : end], whole.removed[asked.begin : end])
-        is_last = end >= max(len(whole.changed), len(whole.removed))
-        revision = self._revision if is_whole else wanted
-        return KeysPart(self._epoch, revision, self._revision, is_whole, is_last, part)
+        if change is None:  # one that is being made is partly in it, and follows as a whole
+            rows = list(self.watch.keys.parts[asked.part].values())
+            last = asked.part + 1 == PARTS
+            return KeysPart(self._epoch, self._revision, self._revision, True, last, KeyChange(rows))
+        begin, end = asked.part * _ROWS_MAX, (asked.part + 1) * _ROWS_MAX
+        part = KeyChange(change.changed[begin:end], change.removed[begin:end])
+        last = end >= max(len(change.changed), len(change.removed))
+        return KeysPart(self._epoch, wanted, self._revision, False, last, part)
 
 
 class WorkerKeys:
@@ -145,24 +144,37 @@ class WorkerKeys:
             part = await self._ask(0)
             if part is None:
                 return False
-            changed, removed, begin = part.change.changed, part.change.removed, _ROWS_MAX
-            last = part
+            changed, removed = part.change.changed, part.change.removed
+            last, number = part, 0
             while not last.is_last:
-                found = await self._ask(begin)
+                number += 1
+                found = await self._ask(number)
                 if found is None or (found.epoch, found.revision) != (part.epoch, part.revision):
                     return False  # changed meanwhile: again from the beginning
                 changed += found.change.changed
                 removed += found.change.removed
-                last, begin = found, begin + _ROWS_MAX
+                last = found
             if part.is_whole:
-                names = {key.name for key in changed}
-                removed = [name for name in self._table.by_name if name not in names]
+                removed = await self._others(changed)
             for _ in self._table.apply(KeyChange(changed, removed)):
                 await asyncio.sleep(0)
             self._epoch, self._revision = part.epoch, part.revision
             if part.revision == part.newest:
                 return True
 
-    async def _ask(self, begin: int) -> KeysPart | None:
-        answer = await self._channel.ask(METHOD, KeysAsked(self._epoch, self._revision, begin))
+    async def _others(self, keys: list[ListedKey]) -> list[str]:
+        """Return the names of the keys in use that are not among these."""
+        names = Parted[str, None]()
+        for number, key in enumerate(keys):
+            names[key.name] = None
+            if number % _ROWS_MAX == 0:
+                await asyncio.sleep(0)
+        others = []
+        for part in self._table.by_name.parts:
+            others += [name for name in part if name not in names]
+            await asyncio.sleep(0)
+        return others
+
+    async def _ask(self, part: int) -> KeysPart | None:
+        answer = await self._channel.ask(METHOD, KeysAsked(self._epoch, self._revision, part))
         return None if answer is None else msgspec.msgpack.decode(answer, type=KeysPart | None)

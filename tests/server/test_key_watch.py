@@ -12,13 +12,14 @@ import pytest
 from gateway.admission.listed_limiters import Listed
 from gateway.api.auth import Keyring
 from gateway.api.serving import AttemptLimits, Serving
+from gateway.config import key_list
 from gateway.config.errors import ConfigError
 from gateway.config.key_list import read_keys
 from gateway.config.loader import from_replicas
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed, Unauthorized
 from gateway.events import Event
-from gateway.listed_keys import USUAL, KeyChange, KeyRule, ListedKey, ListedKeys, difference
+from gateway.listed_keys import USUAL, KeyChange, KeyRule, ListedKey, ListedKeys, Parted, difference
 from gateway.process_events import KeysChanged
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
@@ -104,7 +105,7 @@ def test_attempts_of_listed_keys() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_changes_lead_to_the_same_table(seed: int) -> None:
     """However keys come, go and exchange secrets, the table is as if it had been read anew."""
-    rand, table, keys = random.Random(seed), ListedKeys(), dict[str, ListedKey]()
+    rand, table, keys = random.Random(seed), ListedKeys(), Parted[str, ListedKey]()
     for _ in range(30):
         secrets = rand.sample(range(40), 20)
         names = rand.sample(range(12), rand.randrange(1, 10))
@@ -112,11 +113,13 @@ def test_changes_lead_to_the_same_table(seed: int) -> None:
             f"k{name}": _key(f"k{name}", f"s{secrets.pop()}", previous=rand.choice([None, f"s{secrets.pop()}"]))
             for name in names
         }
-        list(table.apply(difference(keys, after)))
-        keys = after
-        assert table.by_name == after
-        assert table.names == {key.digest: name for name, key in after.items()}
-        assert table.previous == {key.previous: name for name, key in after.items() if key.previous is not None}
+        list(table.apply(difference(keys, Parted(after.items()))))
+        keys = Parted(after.items())
+        assert dict(table.by_name.items()) == after
+        assert dict(table.names.items()) == {key.digest: name for name, key in after.items()}
+        assert dict(table.previous.items()) == {
+            key.previous: name for name, key in after.items() if key.previous is not None
+        }
 
 
 class _Watched:
@@ -241,9 +244,9 @@ def test_a_reload_with_the_name_of_a_listed_key() -> None:
 
 def test_unchanged_keys_stay_the_same_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change of some keys replaces these in place, and the list that was read is used up."""
-    file, read = tmp_path / "keys.jsonl", list[dict[str, ListedKey]]()
+    file, read = tmp_path / "keys.jsonl", list[Parted[str, ListedKey]]()
 
-    def reading(path: Path, settings: Settings) -> dict[str, ListedKey]:
+    def reading(path: Path, settings: Settings) -> Parted[str, ListedKey]:
         read.append(read_keys(path, settings))
         return read[-1]
 
@@ -252,10 +255,34 @@ def test_unchanged_keys_stay_the_same_objects(tmp_path: Path, monkeypatch: pytes
 
     async def main() -> None:
         watched = await _begun(file)
-        keys, before = watched.watch.keys, dict(watched.watch.keys)
+        keys, before = watched.watch.keys, dict(watched.watch.keys.items())
         await asyncio.to_thread(_write, file, "a", "d")
         assert await watched.watch._follow() is None
         assert watched.watch.keys is keys
-        assert (sorted(keys), keys["a"] is before["a"], read[-1]) == (["a", "d"], True, {})
+        assert (sorted(keys), keys.get("a") is before["a"], len(read[-1])) == (["a", "d"], True, 0)
 
     run_real(main())
+
+
+def test_no_step_copies_all_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dict that grows is copied while the interpreter's lock is held: one of all keys would hold the loop."""
+    file, count, owners = tmp_path / "keys.jsonl", 5_000, list[int]()
+    _write(file, *(f"key-{number}" for number in range(count)))
+    take = key_list._Reader._take
+
+    def taking(reader: key_list._Reader, line: bytes) -> str | None:
+        fault = take(reader, line)
+        owners[:] = [_longest(reader.owners)]
+        return fault
+
+    monkeypatch.setattr(key_list._Reader, "_take", taking)
+    keys, table = read_keys(file, _settings(file)), ListedKeys()
+    list(table.apply(difference(Parted(), keys)))
+    longest = [*owners, *map(_longest, (keys, table.by_name, table.names))]
+    assert len(table.by_name) == len(table.names) == count
+    assert all(count / 61 <= each <= 2 * count / 61 for each in longest), longest
+
+
+def _longest(mapping: object) -> int:
+    """Return the number of items of the largest dict in a mapping."""
+    return max(len(each) for each in (mapping, *getattr(mapping, "parts", ())) if isinstance(each, dict))
