@@ -107,7 +107,7 @@ def test_quirks_are_found_and_no_errors(profile: dict[str, Any], expected: list[
         ("404", "status 404: The model does not exist.; the replica lists simulated; write one of them"),
         ("500", "status 500: The server had an error"),
         ("429:openai,2s", "status 429: Rate limit reached"),
-        ("reset", "closed the connection without an answer"),
+        ("reset", "without an answer; if the server needs TLS, write https:// in base_url"),
         ("error_frame:1", "The server had an error"),
         ("cut_fin:2", "ended before the answer was complete"),
         ("empty", "ended before the answer was complete"),
@@ -159,6 +159,17 @@ def test_an_unreachable_replica() -> None:
     assert report.error is not None
     assert report.error.startswith("cannot connect to the upstream: ")
     assert report.error.endswith(f"; check that the replica is running at {url}")
+
+
+def test_a_scheme_that_does_not_fit_is_named() -> None:
+    """https:// for a server without TLS: it runs, and the scheme is what to correct."""
+
+    async def run() -> ProbeReport:
+        async with serving() as server:
+            return await probed(server.url.replace("http:", "https:"), {})
+
+    error = run_real(run()).error or ""
+    assert error.endswith("WRONG_VERSION_NUMBER; the server answers without TLS: write http:// in base_url")
 
 
 def test_rate_limit_headers_are_reported() -> None:
@@ -351,3 +362,13 @@ def test_the_command_sends_nothing_without_agreement(
         assert main(["probe", "--config", file, *options]) == ExitCode.USAGE
         out, err = capsys.readouterr()
         assert (out, message in err) == ("", True)
+
+
+def test_the_command_names_a_source_without_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model of which the source has found no replica is no mistake in an option."""
+    (tmp_path / "replicas.yaml").write_text("[]")
+    file = tmp_path / "gateway.yaml"
+    file.write_text("models: [{name: m, discover: {file: replicas.yaml, kind: vllm}}]")
+    for options in ([], ["--model", "m"]):
+        assert main(["probe", "--config", str(file), *options]) == ExitCode.USAGE
+        assert f"was found; check its `discover` in {file}" in capsys.readouterr().err

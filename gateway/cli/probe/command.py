@@ -60,7 +60,7 @@ from providers.transport.http1 import WireClient
 from providers.transport.httpx_client import HttpxClient
 from ttft_gateway.apis.base import Api, Call, HttpSink, HttpStream, Request
 from ttft_gateway.apis.error_reasons import is_stream_refused
-from ttft_gateway.apis.errors import ConnectError, UpstreamError
+from ttft_gateway.apis.errors import ConnectError, ConnectionCut, UpstreamError
 from ttft_gateway.credentials.sources import SourceFault, fetch_of
 from ttft_gateway.credentials.token import NotAToken
 from ttft_gateway.requests.parsed import NumberLimits as RequestBounds
@@ -88,6 +88,11 @@ def probe(arguments: argparse.Namespace) -> ExitCode:
     except ConfigError as error:
         return report_problems(error)
     if not chosen:
+        if arguments.model in (None, *(model.name for model in settings.models)) and not targets(
+            settings, arguments.model, None
+        ):
+            fail(f"no replica of {arguments.model or 'any model'} was found; check its `discover` in {file}")
+            return ExitCode.USAGE
         names = ", ".join(target.name for target in targets(settings, None, None))
         fail(f"{file} has no such replica; choose from {names} (--model is before the /, --replica after it)")
         return ExitCode.USAGE
@@ -362,8 +367,9 @@ class _Prober:
         """Return the failure, with a correction if one is known."""
         text = error.message if error.status is None else f"status {error.status}: {error.message}"
         if isinstance(error, ConnectError):
-            private = "; set SSL_CERT_FILE to the file of authorities to trust" if "CERTIFICATE" in text else ""
-            return f"{text}; check that the replica is running at {self._replica.base_url}{private}"
+            return f"{text}; {self._connecting(text)}"
+        if isinstance(error, ConnectionCut) and error.status is None and self._replica.base_url.startswith("http:"):
+            return f"{text}; if the server needs TLS, write https:// in base_url"
         if error.status in (401, 403):
             return f"{text}; {'set api_key' if self._replica.api_key is None else 'check api_key'}"
         if error.status == 404 and self._kind.place:
@@ -373,6 +379,14 @@ class _Prober:
         if error.label == "empty":
             return f"{text}; if the model reasons first, try --max-tokens {max(256, max_tokens)} or more"
         return text
+
+    def _connecting(self, text: str) -> str:
+        """Return advice for a connection that was not made."""
+        if "CERTIFICATE" in text:
+            return "write the file of authorities to trust into connection.ca_file, or check base_url"
+        if "WRONG_VERSION_NUMBER" in text:
+            return "the server answers without TLS: write http:// in base_url"
+        return f"check that the replica is running at {self._replica.base_url}"
 
     async def _models(self) -> str:
         """Return advice from the list of the models that the replica serves."""
