@@ -87,7 +87,7 @@ def model_down(facts: Facts) -> Iterator[Found]:
             yield Found(f"no replica of {model} can be used: {names}", len(replicas), {MODEL: model})
         elif model in unknown:
             source = unknown[model]
-            sentence = f"{model} has no replicas: the source {source.source} has no usable answer: {source.fault}"
+            sentence = f"model {model} has no replicas: the source {source.source} has no usable answer: {source.fault}"
             yield Found(sentence, labels={MODEL: model})
 
 

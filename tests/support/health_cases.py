@@ -97,7 +97,7 @@ CASES = (
     Case(
         "TtftModelDown",
         facts(pool(replicas=()), discovery=[DiscoveryState("m", "m", "dns:llm", 0, None, "the name does not resolve")]),
-        "m has no replicas: the source dns:llm has no usable answer: the name does not resolve",
+        "model m has no replicas: the source dns:llm has no usable answer: the name does not resolve",
         facts(pool(replicas=()), discovery=[DiscoveryState("m", "m", "endpointslices:llm", 0, 3.0, None)]),
     ),
     Case(
