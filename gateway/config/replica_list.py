@@ -90,7 +90,14 @@ def _broken_rules(data: list[object], source: DiscoverSettings, settings: Settin
     pool["replicas"] = [*listed, *rows]
     del pool["discover"]
     hedge, passed = _raw(settings.hedge), list(settings.pass_headers)
-    whole: RawMapping = {"models": [*[None] * index, model], "hedge": hedge, "pass_headers": passed}
+    whole: RawMapping = {
+        "listen": str(settings.listen),
+        "allow_anonymous": True,  # the keys are checked with the file
+        "admin_listen": str(settings.admin_listen or "off"),
+        "models": [*[None] * index, model],
+        "hedge": hedge,
+        "pass_headers": passed,
+    }
     return [_in_list(found, (*prefix, "replicas"), len(listed)) for found in broken_rules(whole)]
 
 

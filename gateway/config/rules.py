@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Final
+from urllib.parse import urlsplit
 
 from pydantic_core import PydanticCustomError
 
@@ -47,6 +48,7 @@ def broken_rules(data: RawMapping) -> list[Finding]:
         *_body_limits(data),
         *_sharing(data),
         *_addresses(data),
+        *_own_addresses(data, every_replica),
         *_hedging(data, models),
         *(finding for rule in (_connection, _azure) for at, replica in every_replica for finding in rule(replica, at)),
         *(finding for at, replica in every_replica for finding in credential_findings(replica, at)),
@@ -287,6 +289,35 @@ def _addresses(data: RawMapping) -> Iterator[Finding]:
             (where,),
             f"listen and admin_listen use the same port {admin.port}; change one, or write `admin_listen: off`",
         )
+
+
+def _own_addresses(data: RawMapping, every_replica: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
+    """A replica must not be the gateway: each request would come back to it, until it has no sockets left."""
+    for name in ("listen", "admin_listen"):
+        own = _address(data.get(name), Settings.model_fields[name].default)
+        for loc, replica in every_replica if own else ():
+            url, connection = replica.get("base_url"), replica.get("connection")
+            proxied = isinstance(connection, dict) and connection.get("proxy") is not None
+            if own and isinstance(url, str) and not proxied and _reaches(url, own):
+                text = (
+                    f'found "{url}", but the gateway itself listens there (`{name}: {own}`); write the address of the '
+                    f"model server (in a container, localhost is the container), or another port in `{name}`"
+                )
+                yield (*loc, "base_url"), text
+
+
+def _reaches(base_url: str, own: Address) -> bool:
+    """Return whether a URL certainly leads to an address of the gateway."""
+    try:
+        url = urlsplit(base_url)
+        target = Address(url.hostname or "", url.port or (443 if url.scheme == "https" else 80)).here
+    except ValueError:
+        return False
+    everywhere = own.here != own
+    named = "localhost" in (target.host, own.host)
+    return target.port == own.port and (
+        target.host in (own.host, own.here.host) or (target.loopback and (everywhere or (named and own.loopback)))
+    )
 
 
 def _address(value: object, default: Address) -> Address | None:

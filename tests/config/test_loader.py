@@ -170,6 +170,34 @@ def test_an_address_without_keys(listen: str, anonymous: str, keys: str, folder:
         loaded(folder, text)
 
 
+@pytest.mark.parametrize(
+    ("listen", "base_url", "loads"),
+    [
+        ("127.0.0.1:8080", "http://localhost:8080/v1", False),
+        ("127.0.0.1:8080", "http://0.0.0.0:8080/v1", False),
+        ("127.0.0.1:8080", "http://127.0.0.2:8080/v1", True),  # another address of this machine
+        ("127.0.0.1:8080", "http://localhost:8082/v1", True),
+        ("0.0.0.0:8080", "http://127.0.0.2:8080/v1", False),
+        ("0.0.0.0:8080", "http://10.0.0.5:8080/v1", True),  # perhaps another machine
+        ("10.0.0.5:8080", "http://10.0.0.5:8080/v1", False),
+        ("10.0.0.5:8080", "http://127.0.0.1:8080/v1", True),
+        ("localhost:80", "http://127.0.0.1/v1", False),
+        ("127.0.0.1:8082", "http://127.0.0.1:8081/v1", False),  # the admin address
+        ("127.0.0.1:8080", "http+unix://%2Frun%2Fvllm.sock/v1", True),
+        ("127.0.0.1:8080", 'http://localhost:8080/v1", connection: {proxy: "http://p:3128"}, model: "m', True),
+    ],
+)
+def test_a_replica_is_never_the_gateway_itself(listen: str, base_url: str, folder: Path, *, loads: bool) -> None:
+    """An address that certainly leads back to the gateway is rejected: one request would use all its sockets."""
+    replica = f'{{name: a, kind: vllm, base_url: "{base_url}"}}'
+    text = f"listen: {listen}\nallow_anonymous: true\nmodels: [{{name: m, replicas: [{replica}]}}]\n"
+    if loads:
+        loaded(folder, text)
+    else:
+        [problem] = problems(folder, text)
+        assert (problem.path, problem.line) == ("models[0].replicas[0].base_url", 3)
+
+
 def test_secrets_come_from_variables_and_files(folder: Path) -> None:
     """A secret from the environment or a file is the key; the closing line break of the file is not part of it."""
     text = "keys: [{name: a, key: ${KEY}}, {name: b, key_file: good.key}]\n" + replica(api_key_file="second.key")
@@ -327,6 +355,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], str, str]] = {  # arguments -> source a
     "model": ({"model": 1}, "--model", ""),
     "address": ({"others": {"listen": "here"}}, "--listen", ""),
     "no keys": ({"others": {"listen": "0.0.0.0:81"}}, "--listen", ""),
+    "itself": ({"urls": ["http://h:1", "http://localhost:8080"]}, "--replica 2", ""),
     "one port": ({"others": {"listen": "127.0.0.1:81", "admin_listen": "127.0.0.1:81"}}, "--admin-listen", ""),
     "other": ({"others": {"drain_timeout": 5}}, "settings", "drain_timeout"),
 }
