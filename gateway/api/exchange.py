@@ -207,8 +207,8 @@ class ClientExchange(ResponseWriter):
         arrival.receive(pieces)
         if self.more_body:
             return None
+        body, self._held = arrival.whole()  # an error, such as of memory, leaves the arrival to be closed
         self._arrival = self._pieces = None
-        body, self._held = arrival.whole()
         return body
 
     def _answer_large(self, body: bytes) -> None:

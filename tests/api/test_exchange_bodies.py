@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from echo_exchange import ANSWER_S, WHOLE, Site, played
+from gateway.api import body_reader
 from gateway.api import exchange as exchange_module
 from pretended_client import request
 
@@ -51,6 +52,22 @@ def test_a_slow_body_is_rejected() -> None:
     site = played(play)
     assert site.said == ["open", "rejected 408", "over"]
     assert site.closed
+
+
+def test_a_body_for_which_the_memory_ends_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request gets a 500 once, and its bytes count no more, so that they leave room for the next body."""
+
+    def no_memory(_pieces: bytearray) -> bytes:
+        raise MemoryError
+
+    async def play(site: Site) -> None:
+        monkeypatch.setattr(body_reader, "bytes", no_memory, raising=False)
+        site.client.send(WHOLE[:-2])
+        site.client.send(WHOLE[-2:])
+
+    site = played(play)
+    assert site.statuses == [500]
+    assert site.said == ["open", "gone", "over"]
 
 
 def test_the_rest_of_a_rejected_body_is_dropped_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
