@@ -160,7 +160,7 @@ class Lease:
         self._refill = amount / window_s
         self._unspent = 0.0
         self._need = 0.0  # amount that a waiting request needs
-        self._waiting = 0  # other requests that wait
+        self._waiting: int | None = 0  # other requests that wait; None if they are not counted
         self._is_asking = self._is_drained = False
         self._sent = 0.0  # debt in the ask under way; negative for an amount that is given back
         self._spending: Spending | None = None  # without the engine, and not in an ask yet
@@ -196,13 +196,13 @@ class Lease:
             return self._left
         return min(self._amount, self._own + self._left + (now_s - self._seen_s) * self._refill)
 
-    def wait_s(self, cost: float, now_s: float, waiting: int = 0) -> float:
+    def wait_s(self, cost: float, now_s: float, waiting: int | None = None) -> float:
         """Return the seconds until `cost`, or all of the limit if that is less, is available; 0 for now.
 
         The engine is asked if the unspent amount is too small; `ASK_WAIT_S` is returned until it has answered.
 
         Args:
-            waiting: requests that wait for an answer, without the one that calls.
+            waiting: requests that wait for an answer, without the one that calls; None if they are not counted.
         """
         return 0.0 if cost <= self._unspent else self._wait_s(min(cost, self._amount), now_s, waiting)
 
@@ -287,9 +287,9 @@ class Lease:
     def ask(self, now_s: float) -> Ask | None:
         """Return the ask: settle the debt or give back a surplus, and lease for what waits and what comes next."""
         is_idle = now_s >= self._used_s + IDLE_S and not self._need
-        waits = self._waiting * (self._usual or self._need)
-        if self._need and not waits and self._fills_ahead and now_s < self._seen_s + QUIET_S:
-            waits = 2 * self._wanted  # attempts wait, uncounted: the last answer was used up at once
+        waits = (self._waiting or 0) * (self._usual or self._need)
+        if self._waiting is None and self._fills_ahead and now_s < self._seen_s + QUIET_S:
+            waits = 2 * self._wanted  # the last answer was used up at once
         needed = self._need + waits
         held = needed + (0.0 if is_idle else self._ahead)
         kept = max(0.0, min(self._unspent, held))
@@ -340,7 +340,7 @@ class Lease:
 
     # helpers
 
-    def _wait_s(self, need: float, now_s: float, waiting: int) -> float:
+    def _wait_s(self, need: float, now_s: float, waiting: int | None) -> float:
         if need <= self._unspent + _ROUNDING * self._amount:
             return 0.0
         if self._fleet.is_alone:

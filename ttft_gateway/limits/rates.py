@@ -36,11 +36,11 @@ class Rate(Protocol):
     def take(self, amount: float, now_s: float) -> None:
         """Take an amount; a negative one gives back."""
 
-    def wait_s(self, amount: float, now_s: float, waiting: int = 0) -> float:
+    def wait_s(self, amount: float, now_s: float, waiting: int | None = None) -> float:
         """Return the time until an amount is available, 0 for now; `ASK_WAIT_S` while that is being asked.
 
         Args:
-            waiting: requests that wait for an answer, without the one that calls.
+            waiting: requests that wait for an answer, without the one that calls; None if they are not counted.
         """
 
     def part_wait_s(self, amount: float, now_s: float) -> float:
@@ -74,7 +74,7 @@ class LocalRate:
         """Take an amount; a negative one gives back."""
         self._left = min(float(self.limit), self.left(now_s) - amount)
 
-    def wait_s(self, amount: float, now_s: float, waiting: int = 0) -> float:
+    def wait_s(self, amount: float, now_s: float, waiting: int | None = None) -> float:
         """Return the time until `amount` is available; a millionth of the limit counts as available (rounding)."""
         missing = amount - self.left(now_s)
         return missing * RATE_WINDOW_S / self.limit if missing > _ROUNDING * self.limit else 0.0
