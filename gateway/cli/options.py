@@ -19,7 +19,8 @@ def settings_of(arguments: argparse.Namespace, env: Mapping[str, str], environme
     Raises:
         ConfigError: an option is invalid.
     """
-    others = {name: getattr(arguments, name, None) for name in ("listen", "admin_listen")}  # `probe` has none
+    nowhere = {"listen": "127.0.0.1:0", "admin_listen": "off"}  # `probe`
+    others = {name: getattr(arguments, name, default) for name, default in nowhere.items()}
     settings = from_replicas(
         arguments.model,
         arguments.replica,

@@ -1,14 +1,18 @@
 """`probe` with URLs instead of a configuration file, and its judgement of its own machine."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from gateway.__main__ import main
-from gateway.cli.parser import ExitCode
+from gateway.cli.environment import read_environment
+from gateway.cli.options import settings_of
+from gateway.cli.parser import ExitCode, parse
 from gateway.cli.probe.command import _timed
 from gateway.cli.probe.report import ProbeReport, Times
+from gateway.config.errors import ConfigError
 from running import run_virtual
 
 URL = "http://127.0.0.1:1/v1"
@@ -40,6 +44,15 @@ def test_urls_need_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert "4 requests to 1 replica" in captured.err
     assert "check that the replica is running at http://127.0.0.1:1/v1" in captured.out
+
+
+def test_a_probed_server_may_have_the_default_port() -> None:
+    """A probe listens nowhere, so a server at the gateway's default address is no mistake, as it is for `serve`."""
+    for command in ("probe", "serve"):
+        arguments = parse([command, "--model", "m", "--kind", "llamacpp", "--replica", "http://127.0.0.1:8080"])
+        with contextlib.nullcontext() if command == "probe" else pytest.raises(ConfigError):
+            [replica] = settings_of(arguments, {}, read_environment({})).models[0].replicas
+            assert replica.base_url == "http://127.0.0.1:8080/v1"
 
 
 @pytest.mark.parametrize(
