@@ -52,7 +52,8 @@ _PASSED_HEADERS = frozenset(
         b"x-llm-d-slo-ttft-ms",
     }
 )
-_STEP_MODELS = 8  # some 2 ms, if all are built
+_STEP_MODELS = 2  # some 1 ms, if all of their replicas are new
+_KEYED_MODELS = 50  # some 0.5 ms
 _WARM_MODELS = 250  # some 0.5 ms
 _DRAINED_S = 300.0  # time for which a removed replica stays in the metrics
 _T = TypeVar("_T")
@@ -111,15 +112,15 @@ class Topology(msgspec.Struct, frozen=True):
     goals: Mapping[str, Goal]
 
     def take_over(self, old: "Topology", now_s: float) -> list[Model]:
-        """Go on as the previous topology: replicas stay out, keys change; return the models that are other objects.
+        """Go on as the previous topology: replicas stay out, keys change; return other models that have replicas out.
 
         Removed replicas get no new attempts, not even of requests that have the previous pools.
         """
         changed = [self.models[name] for name, parts in self.parts.items() if parts is not old.parts.get(name)]
+        out = old.out()
+        for named in out & self.replicas.keys():  # one with new settings stays out, too
+            self.replicas[named].take_out(out=True)
         for model in changed:
-            for replica in model.replicas:  # one with new settings stays out, too
-                if replica is not old.replicas.get((model.name, replica.name)):
-                    replica.take_out(out=old.is_out((model.name, replica.name)))
             if model.name in old.models:
                 for pool, former in zip(model.pools, old.models[model.name].pools, strict=False):
                     pool.hedging_on = former.hedging_on  # it may have been switched since the pool was built
@@ -127,13 +128,13 @@ class Topology(msgspec.Struct, frozen=True):
             new_key.replica.use_key(new_key.endpoint, new_key.secrets, now_s)
         for drained in self.drained.values():
             drained.replica.take_out(out=True)
-        return changed
+        in_part = {name for name, _ in out}
+        return [model for model in changed if model.name in in_part]
 
-    def is_out(self, named: tuple[str, str]) -> bool:
-        """Return True if an operator has taken a replica out, also if it was removed since then."""
-        if named in self.replicas:
-            return self.replicas[named].taken_out
-        return named in self.drained and self.drained[named].was_out
+    def out(self) -> set[tuple[str, str]]:
+        """Return the replicas that an operator has taken out, with those that were removed since then."""
+        out = {named for named, replica in self.replicas.items() if replica.taken_out}
+        return out | {named for named, each in self.drained.items() if each.was_out}
 
     def draining(self) -> dict[tuple[str, str], list[Replica]]:
         """Return the replicas that were removed, by names of model and pool."""
@@ -245,12 +246,12 @@ class _Builder:
             keeps = self._rows_only or settings.is_same_but_models(previous.settings)
             state = previous.settings, previous.parts, previous.clients, previous.replicas
             before = Before(*state, rows_only, keeps)
-            if not rows_only:
-                _rekey(self._ledgers, previous.settings, settings)
         self._builder = PartsBuilder(settings, foundation, before, self._ledgers, stored)
 
     def build(self) -> Generator[None, None, Topology]:
         settings, previous = self._settings, self._previous
+        if previous is not None and not self._rows_only:
+            yield from _rekey(self._ledgers, previous.settings, settings)
         parts: dict[str, ModelParts] = {}
         for number, model in enumerate(settings.models, 1):
             parts[model.name] = self._builder.parts(model)
@@ -407,31 +408,37 @@ def _ledgers(
     return LedgerRegistry(configured, previous, made)
 
 
-def _rekey(ledgers: LedgerRegistry, old: config.Settings, new: config.Settings) -> None:
-    """Carry over each quota of which all replicas have a new key."""
-    kept = {id(model) for model in old.models}
-    changed = {model.name for model in new.models if id(model) not in kept}
-    before, now = (_keyed(each, lambda name: name in changed) for each in (old, new))
-    pairs = [(before.get(named, identity), identity) for named, identity in now.items()]
-    others = [(former, identity) for former, identity in pairs if former != identity and former[:2] == identity[:2]]
-    in_use = set(_keyed(new, bool).values()) if others else set()
-    for former, identity in others:
-        if former not in in_use:
-            ledgers.rekey(*former, identity[2])
+def _rekey(ledgers: LedgerRegistry, old: config.Settings, new: config.Settings) -> Iterator[None]:
+    """Carry over each quota of which all replicas have a new key; yields between short steps."""
+    former_models, others = {model.name: model for model in old.models}, []
+    for number, model in enumerate(new.models, 1):
+        former = former_models.get(model.name, model)
+        if former is not model:
+            before = _keyed(former)
+            pairs = [(before.get(name, now), now) for name, now in _keyed(model).items()]
+            others += [(was, now) for was, now in pairs if was != now and was[:2] == now[:2]]
+        if number % _KEYED_MODELS == 0:
+            yield
+    in_use: set[tuple[str, str, str | None]] = set()
+    for number, model in enumerate(new.models if others else (), 1):
+        in_use.update(_keyed(model).values())
+        if number % _KEYED_MODELS == 0:
+            yield
+    for number, (was, now) in enumerate(others, 1):
+        if was not in in_use:
+            ledgers.rekey(*was, now[2])
+        if number % _KEYED_MODELS == 0:
+            yield
 
 
-def _keyed(
-    settings: config.Settings, wanted: Callable[[str], bool]
-) -> dict[tuple[str, str], tuple[str, str, str | None]]:
-    """Return base URL, model and key of each replica of the wanted models, by names of model and replica."""
+def _keyed(model: config.ModelSettings) -> dict[str, tuple[str, str, str | None]]:
+    """Return base URL, model and key of each replica of a model, by its name."""
     return {
-        (model.name, row.name): (
+        row.name: (
             row.base_url,
             quota_model(row, model.name),
             None if row.api_key is None else row.api_key.get_secret_value(),
         )
-        for model in settings.models
-        if wanted(model.name)
         for row in (*model.replicas, *(each for pool in model.fallbacks for each in pool.replicas))
     }
 

@@ -1,6 +1,7 @@
 """Reloads of many models: what has not changed is kept whole, and the rest is built in steps."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 from gateway.config.settings import Settings
 from gateway.race.context import Runtime
 from gateway.race.deadlines import TimerQueue
+from gateway.server import topology
 from gateway.server.credentials.board import TokenBoard
 from gateway.server.model_parts import Foundation
 from gateway.server.topology import Topology, build_in_steps, build_topology
 from running import run_virtual
+from ttft_gateway.limits.ledger import LedgerRegistry
 from ttft_gateway.limits.rates import LOCAL
+from ttft_gateway.routing.replicas import Replica
 
 MODELS = 40
 
@@ -37,9 +41,9 @@ def _on_a_loop(main: Callable[[Foundation], object]) -> None:
 
 
 def _reloaded(foundation: Foundation, old: Topology, new: Settings) -> Topology:
-    topology = build_topology(new.keeping(old.settings), foundation, old)
-    topology.take_over(old, 0.0)
-    return topology
+    built = build_topology(new.keeping(old.settings), foundation, old)
+    built.take_over(old, 0.0)
+    return built
 
 
 def _kept(old: Topology, new: Topology) -> int:
@@ -111,7 +115,41 @@ def test_steps() -> None:
             old.models["m0"].pools[0].hedging_on = False
         [new] = built
         new.take_over(old, 0.0)
-        assert count >= MODELS // 8
+        assert count >= MODELS // 2
         assert [model.pools[0].hedging_on for model in new.models.values()] == [False] + [True] * (MODELS - 1)
+
+    _on_a_loop(main)
+
+
+@pytest.mark.parametrize("row", [{"base_url": "http://10.0.0.2/v1"}, {"api_key": "new"}])
+def test_steps_of_new_rows(row: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all replicas are others, no step looks at all of them, and nothing is done for those that stay in."""
+    count, calls = 5 * MODELS, Counter[str]()
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def count_it(*args: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return call(*args, **named)
+
+        return count_it
+
+    monkeypatch.setattr(topology, "_keyed", counted("keyed", topology._keyed))
+    monkeypatch.setattr(LedgerRegistry, "rekey", counted("rekey", LedgerRegistry.rekey))
+    monkeypatch.setattr(Replica, "take_out", counted("take_out", Replica.take_out))
+    quotas = {"kind": "openai", "base_url": "http://10.0.0.1/v1", "api_key": "old"}
+
+    def main(foundation: Foundation) -> None:
+        old = build_topology(_settings(models=count, row=quotas), foundation)
+        steps = build_in_steps(_settings(models=count, row={**quotas, **row}), foundation, old)
+        built: list[Topology] = []
+
+        def all_steps() -> Iterator[None]:
+            built.append((yield from steps))
+
+        for _ in all_steps():
+            assert calls.total() <= 100, calls
+            calls.clear()
+        built[0].take_over(old, 0.0)
+        assert not calls
 
     _on_a_loop(main)
