@@ -63,7 +63,7 @@ class OwnState:
     async def parts(self) -> AsyncIterator[dict[str, LearnedModel]]:
         """Yield the state in parts, read in slices that do not block the event loop for long."""
         learned, parts = dict[str, LearnedModel](), 0
-        for name, model in self._in_force.topology.models.items():
+        for model in self._in_force.models():
             pools: dict[str, LearnedPool] = {}
             for pool in model.pools:
                 for state in learned_pool(pool, self._loop.time()):
@@ -73,7 +73,7 @@ class OwnState:
                         pools |= {} if sound is None else {pool.name: sound}
                     if parts % _SLICE_PARTS == 0:
                         await asyncio.sleep(0)
-            learned[name] = LearnedModel(model.scale.state, pools)
+            learned[model.name] = LearnedModel(model.scale.state, pools)
             if len(learned) >= _PART_MODELS:
                 yield learned
                 learned = {}

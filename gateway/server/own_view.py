@@ -175,9 +175,8 @@ class OwnView:
 
     def _pools(self) -> Iterator[PoolState | None]:
         self._observers.hub.flush()  # what was emitted before is in the metrics beside this state
-        now_s, topology = self._runtime.loop.time(), self._in_force.topology
-        draining = topology.draining()
-        for model in topology.models.values():
+        now_s, draining = self._runtime.loop.time(), self._in_force.topology.draining()
+        for model in self._in_force.models():
             for pool in model.pools:
                 with self._leave_out(pool.name):
                     yield from pool_state(model.name, pool, now_s, draining.get((model.name, pool.name), ()))

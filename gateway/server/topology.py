@@ -195,6 +195,12 @@ class InForce:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
 
+    def models(self) -> Iterator[Model]:
+        """Yield the models; those that a reload replaces meanwhile are freed one by one, not all at the end."""
+        left = list(reversed(self.topology.models.values()))
+        while left:
+            yield left.pop()
+
     def token_users(self) -> Iterator[TokenUser]:
         """Yield the replicas that send a token."""
         for parts in self.topology.parts.values():

@@ -52,6 +52,7 @@ def test_nothing_holds_earlier_settings() -> None:
     contract()
 
     def count() -> list[int]:
+        gc.unfreeze()  # a reload excludes what it has built
         kinds = [type(each) for each in gc.get_objects()]
         return [kinds.count(kind) for kind in (Topology, ModelParts, Pool, HttpEndpoint)]
 
@@ -64,6 +65,35 @@ def test_nothing_holds_earlier_settings() -> None:
             for _ in range(10):
                 await asyncio.sleep(0)
             assert count() == before
+            gateway.close()
+
+    gc.collect()
+    gc.disable()
+    try:
+        run_virtual(main())
+    finally:
+        gc.enable()
+
+
+def test_a_reader_lets_go_of_replaced_models_one_by_one() -> None:
+    """A reload may replace all models while a verdict reads their pools, which must not be freed in one turn."""
+    contract()
+
+    def count() -> int:
+        gc.unfreeze()
+        return sum(type(each) is Pool for each in gc.get_objects())
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            gateway = Gateway(settings(20), tasks)
+            before, reading = count(), gateway.view._pools()
+            next(reading)
+            gateway.reloads.commit(gateway.reloads.prepare(settings(20, 2)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            left = [count(), *(count() for _ in reading), count()]
+            assert left[0] - left[-1] >= before - 1
+            assert max(one - other for one, other in pairwise(left)) == 1
             gateway.close()
 
     gc.collect()
