@@ -66,11 +66,26 @@ def test_streams_of_a_provider_are_not_counted() -> None:
 
 
 def test_the_number_in_flight_counts_where_it_matters() -> None:
-    """With slots, a replica that is twice as quick gets twice as many requests at a time, not all of them."""
-    fleet = answering(9, 5, 4, ttft_s=(0.1, 0.2, 0.2), batches=False)
-    assert chosen(fleet) == {"a"}
+    """With slots, a replica that is twice as quick gets 1.4 times as many requests at a time, not all of them."""
+    for streams, where in (((5, 5, 4), {"a"}), ((8, 5, 4), {"c"})):
+        fleet = answering(*streams, ttft_s=(0.1, 0.2, 0.2), batches=False)
+        assert chosen(fleet) == {"a"}
+        fleet.learning.crowding.matters = True
+        assert chosen(fleet) == where
+
+
+def test_an_overdue_attempt_counts_once_where_the_number_in_flight_does() -> None:
+    """It is one of those in flight; elsewhere its replica is avoided, and where answers break it is here, too."""
+    fleet = answering(0, 2, 2, batches=False)
+    send(fleet, 0, NOW_S - 5.0)
+    assert chosen(fleet) == {"b", "c"}
     fleet.learning.crowding.matters = True
-    assert chosen(fleet) == {"c"}
+    assert chosen(fleet) == {"a"}
+    for _ in range(20):
+        fleet.loads.of[fleet.replicas[0]].breaks.add(NOW_S - 1.0, broken=True)
+        fleet.loads.of[fleet.replicas[0]].breaks.add(NOW_S, broken=True)
+    fleet.loads.breaking_until_s = NOW_S + 60.0
+    assert chosen(fleet) == {"b", "c"}
 
 
 def test_an_attempt_knows_the_crowd_at_its_replica() -> None:

@@ -279,7 +279,7 @@ class Picker:
         if predicted_s is None:
             return least_in_flight(candidates, rand)
         expected_s = self._with_answers(facts, candidates, predicted_s)
-        best, _ = self._best(candidates, expected_s, now_s, rand)
+        best = candidates[_first_least(self._with_overdue(candidates, expected_s, now_s), rand)]
         if best.quota is None or best.quota != asking.quota:
             return best
         limit_s = _NEAR_TIE * expected_s[candidates.index(best)]
@@ -319,9 +319,9 @@ class Picker:
             if unseen is not None and unseen[0] <= _UNSEEN_RATIO * own_s:
                 return unseen
         predicted_s = [each[1] + each[4].breaks.cost_s(now_s) if is_breaking else each[1] for each in choices]
-        costs_s = self._costs_s(facts, [each[3] for each in choices], predicted_s)
-        if costs_s is not None:
-            choices = [(each[0] + cost_s, *each[1:]) for each, cost_s in zip(choices, costs_s, strict=True)]
+        times_s = self._times_s(facts, [each[3] for each in choices], predicted_s, [each[0] for each in choices], now_s)
+        if times_s is not None:
+            choices = [(time_s, *each[1:]) for each, time_s in zip(choices, times_s, strict=True)]
             best = min(choices, key=_EXPECTED_S)
         if _is_over_share(
             best[3], [each[3] for each in choices] if self._first_tier.is_large else self._first_tier.replicas
@@ -369,22 +369,38 @@ class Picker:
             return load.used_s
         return min(load.used_s, load.own_s + others * loads.unseen_s)
 
-    def _costs_s(
-        self, facts: RequestFacts, candidates: Sequence[Replica], predicted_s: Sequence[float]
-    ) -> list[float] | None:
-        """Return what counts for a primary besides the predicted TTFT of each candidate; None for nothing.
+    def _times_s(
+        self,
+        facts: RequestFacts,
+        candidates: Sequence[Replica],
+        predicted_s: Sequence[float],
+        expected_s: Sequence[float],
+        now_s: float,
+    ) -> Sequence[float] | None:
+        """Return the times by which the candidates are compared for a primary; None for the expected ones.
 
-        It is the weighted time of the answer, and the TTFT times the excess in flight over the least crowded candidate,
-        while that is known to matter.
+        They are the expected times with the weighted times of the answers. While the number in flight is known to
+        matter, it is counted in place of overdue attempts, which are some of it, and of half of what a prediction has
+        of a queue: the geometric mean of the predicted TTFT, and of the time for the prompt alone.
         """
-        answers_s = self._answer_costs_s(facts, candidates)
-        if not self._learning.crowding.matters:
-            return answers_s
-        least = 1 + min(map(_IN_FLIGHT, candidates))
-        crowds_s = [
-            own_s * (1 + each.in_flight - least) / least for each, own_s in zip(candidates, predicted_s, strict=True)
-        ]
-        return crowds_s if answers_s is None else list(map(add, crowds_s, answers_s))
+        answers_s, loads, law = (
+            self._answer_costs_s(facts, candidates),
+            self._loads,
+            self._learning.predictor.law(now_s),
+        )
+        if self._learning.crowding.matters and law is not None:
+            (b, s, _), _ = law
+            least, is_breaking = 1 + min(map(_IN_FLIGHT, candidates)), now_s < loads.breaking_until_s
+            crowded_s = []
+            for replica, own_s in zip(candidates, predicted_s, strict=True):
+                break_s = loads.of[replica].breaks.cost_s(now_s) if is_breaking else 0.0
+                uncached = loads.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
+                alone_s = max(TTFT_MIN_S, b + s * uncached)
+                crowded_s.append(math.sqrt(alone_s * (own_s - break_s)) * (1 + replica.in_flight) / least + break_s)
+            expected_s = crowded_s
+        elif answers_s is None:
+            return None
+        return expected_s if answers_s is None else list(map(add, expected_s, answers_s))
 
     def _answer_costs_s(self, facts: RequestFacts, candidates: Sequence[Replica]) -> list[float] | None:
         """Return the weighted time by which each candidate ends an answer later than the quickest; None if unknown."""
@@ -495,55 +511,28 @@ class Picker:
         Without such requests the gateway would never notice that a replica has recovered.
         """
         predicted_s = self._predictions(facts, candidates, now_s)  # first: it finds the replicas that are doubted
-        loads, due = self._loads.of, self._due_among(candidates, now_s)
+        due = self._due_among(candidates, now_s)
         if predicted_s is None:
             return due or least_in_flight(candidates, rand)
-        best, index = self._best(candidates, predicted_s, now_s, rand)
-        if due is not None:
-            expected_s = predicted_s[candidates.index(due)] + loads[due].stalls.overdue_s(now_s)
-            if expected_s <= _UNSEEN_RATIO * predicted_s[index]:
-                return due
-        costs_s = self._costs_s(facts, candidates, predicted_s)
-        if costs_s is not None:
-            predicted_s = [own_s + cost_s for own_s, cost_s in zip(predicted_s, costs_s, strict=True)]
-            best, index = self._best(candidates, predicted_s, now_s, rand)
+        expected_s = self._with_overdue(candidates, predicted_s, now_s)
+        best = _first_least(expected_s, rand)
+        if due is not None and expected_s[candidates.index(due)] <= _UNSEEN_RATIO * predicted_s[best]:
+            return due
+        times_s = self._times_s(facts, candidates, predicted_s, expected_s, now_s)
+        if times_s is not None:
+            expected_s, best = times_s, _first_least(times_s, rand)
         if self._is_weighted:
-            return self._weighed(candidates, predicted_s, _WEIGHED_RATIO * predicted_s[index], now_s, rand)
-        if _is_over_share(best, candidates):
-            return self._least_busy(candidates, predicted_s, index, now_s, rand)
-        return best
+            near_s = _WEIGHED_RATIO * expected_s[best]
+            near = [each for each, own_s in zip(candidates, expected_s, strict=True) if own_s <= near_s]
+            return least_in_flight(near, rand)
+        if _is_over_share(candidates[best], candidates):
+            return _least_busy(candidates, expected_s, _NEAR_TIE * expected_s[best], rand)
+        return candidates[best]
 
-    def _weighed(
-        self, candidates: Sequence[Replica], predicted_s: Sequence[float], near_s: float, now_s: float, rand: float
-    ) -> Replica:
-        """Return a replica by weight and load, among replicas with an expected TTFT of at most `near_s`."""
-        each_s = zip(candidates, predicted_s, strict=True)
-        near = [each for each, own_s in each_s if own_s + self._loads.of[each].stalls.overdue_s(now_s) <= near_s]
-        return least_in_flight(near or candidates, rand)
-
-    def _least_busy(
-        self, candidates: Sequence[Replica], predicted_s: Sequence[float], best: int, now_s: float, rand: float
-    ) -> Replica:
-        """Return the least busy replica in a near tie with the best one, which is over its share."""
-        count = len(candidates)
-        waits = (self._loads.of[each].stalls for each in candidates)
-        expected_s = [each_s + wait.overdue_s(now_s) for each_s, wait in zip(predicted_s, waits, strict=True)]
-        start, near_s = int(rand * count), _NEAR_TIE * expected_s[best]
-        near = (index % count for index in range(start, start + count) if expected_s[index % count] <= near_s)
-        return min(map(candidates.__getitem__, near), key=_IN_FLIGHT)  # the first one after a random start wins a tie
-
-    def _best(
-        self, candidates: Sequence[Replica], predicted_s: Sequence[float], now_s: float, rand: float
-    ) -> tuple[Replica, int]:
-        """Return the replica with the lowest predicted TTFT plus overdue time of its attempts, and its index."""
-        loads, count, best, best_s = self._loads.of, len(candidates), 0, math.inf
-        index = int(rand * count)
-        for _ in range(count):  # from a random start, so that ties are spread
-            expected_s = predicted_s[index] + loads[candidates[index]].stalls.overdue_s(now_s)
-            if expected_s < best_s:
-                best, best_s = index, expected_s
-            index = index + 1 if index + 1 < count else 0
-        return candidates[best], best
+    def _with_overdue(self, candidates: Sequence[Replica], times_s: Sequence[float], now_s: float) -> Sequence[float]:
+        """Return times of the candidates with the overdue time of their waiting attempts."""
+        loads = self._loads.of
+        return [own_s + loads[each].stalls.overdue_s(now_s) for each, own_s in zip(candidates, times_s, strict=True)]
 
     def _predictions(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float) -> list[float] | None:
         """Return the predicted TTFT of each candidate, None while there is no prediction."""
@@ -558,6 +547,21 @@ class Picker:
         if now_s >= self._loads.breaking_until_s or predicted_s is None:
             return predicted_s
         return [own_s + loads[each].breaks.cost_s(now_s) for each, own_s in zip(candidates, predicted_s, strict=True)]
+
+
+def _first_least(times_s: Sequence[float], rand: float) -> int:
+    """Return the index of the least time, the first one after a random start, so that ties are spread."""
+    count = len(times_s)
+    start = int(rand * count)
+    return min((index % count for index in range(start, start + count)), key=times_s.__getitem__)
+
+
+def _least_busy(candidates: Sequence[Replica], times_s: Sequence[float], near_s: float, rand: float) -> Replica:
+    """Return the least busy replica with a time of at most `near_s`, the first one after a random start."""
+    count = len(candidates)
+    start = int(rand * count)
+    near = (index % count for index in range(start, start + count) if times_s[index % count] <= near_s)
+    return min(map(candidates.__getitem__, near), key=_IN_FLIGHT)
 
 
 def _is_over_share(best: Replica, candidates: Collection[Replica]) -> bool:
