@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -106,7 +106,7 @@ class HedgingSession(Racing[SessionCall, Sent, ClientResponse]):
         super().__init__(config, replicas, stats, first, budget)
         self._inner = ClientSession(**options)
         self.adapter = SessionSender(self._inner)
-        self.hedger.has_room = partial(_has_room, self._inner)
+        self.hedger.sender = self._inner
         self.unsent = ClientConnectionError
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: RaceAlarm | None = None
@@ -369,15 +369,6 @@ def _address_of(url: URL) -> tuple[str, bytes]:
     """Return origin and path, with its query, of a URL."""
     origin = f"{url.scheme}://{url.raw_host}:{'' if url.is_default_port() else url.port}"
     return origin, url.raw_path_qs.encode()
-
-
-def _has_room(session: ClientSession) -> bool:
-    """Return True if the connector of a session has a connection for one more request to any host."""
-    connector: Any = session.connector
-    acquired, hosts = getattr(connector, "_acquired", ()), getattr(connector, "_acquired_per_host", {})
-    if connector.limit and len(acquired) >= connector.limit:
-        return False
-    return not connector.limit_per_host or all(len(each) < connector.limit_per_host for each in hosts.values())
 
 
 def _limit_s(limits: ClientTimeout) -> float:

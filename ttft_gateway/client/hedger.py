@@ -113,8 +113,7 @@ class Hedger:
         cold_s: delay of a backup before there is a plan, unless the first times of the server show a better one.
         credits: credits of the budget; set with the first population.
         use_tokens: locks the replicas without a token (`tokens.py`); None if no target has a credential.
-        has_room: returns True if the transport has a connection for a backup. One that waited for it would delay
-            other requests, and if its primary failed, each would wait for the other.
+        sender: the transport or session that sends; None if its connections are not counted.
 
     Args:
         config: settings.
@@ -146,7 +145,7 @@ class Hedger:
         self.cold_s = max(self._parameters.cold_start_delay_s, config.min_delay)
         check(self.targets)
         self.use_tokens: Callable[[Pool, Mapping[str, tuple[Target | None, str]], float], None] | None = None
-        self.has_room: Callable[[], bool] = lambda: True
+        self.sender: object = None
         if any(target.token is not None for target in self.targets):
             from ttft_gateway.client.tokens import use_tokens
 
@@ -211,6 +210,12 @@ class Hedger:
             population.pool.budget = self.credits
             teach(population.pool, young.times)
             self._populations[name], self._latest = population, None
+
+    def has_room(self) -> bool:
+        """Return True if there is a connection for a backup."""
+        from ttft_gateway.client.room import has_room  # only a late request needs it
+
+        return self.sender is None or has_room(self.sender)
 
     def remember(self, key: bytes) -> None:
         """Remember the idempotency key of a hedged request: its retry is not hedged again."""

@@ -9,7 +9,6 @@ import math
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable
-from functools import partial
 from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -81,7 +80,7 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
         self._addresses: dict[object, tuple[str, bytes]] = {}  # origins and paths of recent URLs, by httpx's parts
         self.unsent = self._library.ConnectError
         self._use(transport)
-        self.hedger.has_room = partial(_has_room, self._inner)
+        self.hedger.sender = self._inner
 
     _sends: str  # name of the method of transports that send
 
@@ -154,19 +153,6 @@ class HttpxBody(Ending):
     def __init__(self, race: ClientRace, opened: Opened[Response]) -> None:
         super().__init__(race, len(opened.chunks))
         self._opened = opened
-
-
-def _has_room(inner: Inner) -> bool:
-    """Return True if the pool of httpcore has a connection for one more request, or if there is no such pool."""
-    try:
-        pool = inner._pool
-        if len(pool._connections) < pool._max_connections:
-            return True
-        return not any(each.is_queued() for each in list(pool._requests)) and any(
-            each.is_available() or each.is_idle() or each.is_closed() for each in list(pool._connections)
-        )
-    except AttributeError:
-        return True
 
 
 def _limit_s(request: HttpxRequest) -> float:
