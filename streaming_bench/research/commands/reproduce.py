@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="python-port, frameworks: interpreter of an environment with the port",
     )
     add("--at-a-time", type=count, default=1, metavar="N", help="python-port, frameworks: requests in flight")
+    add("--budget", type=arguments.percent, default="10", metavar="%", help="the same: budget of ttft_gateway")
     add("--real-time", action="store_true", help="python-port: real connections instead of virtual time")
 
 
@@ -228,7 +229,8 @@ def _libraries(
     args: argparse.Namespace, first: int, results: Results | None, clients: Sequence[str], *, real_time: bool
 ) -> _Parts:
     """Run the port's benchmark over client libraries, and compare `ttft_gateway` with the port."""
-    benchmark = python_port.Benchmark(args.python, args.requests or _PORT_REQUESTS, args.at_a_time, real_time)
+    requests = args.requests or _PORT_REQUESTS
+    benchmark = python_port.Benchmark(args.python, requests, args.at_a_time, args.budget, real_time)
     parts: list[Grid | str] = []
     groups: dict[str, Sequence[ReproducedRow]] = {}
     clock = "real connections" if real_time else "virtual time"
@@ -239,7 +241,8 @@ def _libraries(
             continue
         groups[client] = python_port.reproduced(client, runs)
         _csv(results, client, groups[client])
-        parts += [f"{client}, {clock}, {args.at_a_time} at a time, {args.seeds} seeds", grid(groups[client])]
+        title = f"{client}, {clock}, {args.at_a_time} at a time, {args.seeds} seeds, our budget {percent(args.budget)}"
+        parts += [title, grid(groups[client])]
         beside = python_port.verdict(runs)
         parts.append("without the port: --python names its environment" if beside is None else beside.line(args.seeds))
     if results is not None and groups:

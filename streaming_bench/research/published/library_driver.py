@@ -125,7 +125,7 @@ def settings(args: argparse.Namespace) -> object:
     made = importlib.import_module("hedge" if args.library == _PORT else _OWN).HedgeConfig
     if args.policy == "static":
         return made(warmup_requests=args.requests, warmup_delay=STATIC_S, budget_percent=100)
-    return made(warmup_requests=20, warmup_delay=0.010, budget_percent=10)
+    return made(warmup_requests=20, warmup_delay=0.010, budget_percent=args.budget_percent)
 
 
 async def answer(httpx: ModuleType, replies: Replies, request: SimpleNamespace) -> object:
@@ -239,6 +239,7 @@ if __name__ == "__main__":
     parser.add_argument("--library", choices=("none", _OWN, _PORT), default="none")
     parser.add_argument("--client", choices=list(CLIENTS), default="httpx")
     parser.add_argument("--policy", choices=("adaptive", "static"), default="adaptive")
+    parser.add_argument("--budget-percent", type=float, default=10.0)
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-a-time", type=int, default=1)

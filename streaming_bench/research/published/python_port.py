@@ -64,12 +64,14 @@ class Benchmark:
         python: interpreter of an environment with the port; None: without its row.
         requests: number of requests of each run.
         at_a_time: requests in flight.
+        budget: budget of the adaptive row of `ttft_gateway`, as a fraction of the requests; the port's is 10 %.
         real_time: True for real connections and the machine's clock, False for virtual time.
     """
 
     python: Path | None
     requests: int = 500
     at_a_time: int = 1
+    budget: float = 0.1
     real_time: bool = False
 
 
@@ -184,6 +186,8 @@ def _run(benchmark: Benchmark, client: str, row: LibraryRow, seed: int) -> _Ran:
     # -P: files next to the driver must not shadow installed packages.
     command = [python, "-P", str(_DRIVER), f"--library={row.library}", f"--client={client}", f"--policy={row.policy}"]
     command += [f"--seed={seed}", f"--requests={benchmark.requests}", f"--at-a-time={benchmark.at_a_time}"]
+    if row.library == OWN:
+        command.append(f"--budget-percent={100 * benchmark.budget}")
     if benchmark.real_time:
         command.append("--real-time")
     own_path = {"PYTHONPATH": str(ROOT)} if row.library == OWN else {}

@@ -110,6 +110,13 @@ def test_the_libraries_get_the_same_numbers() -> None:
     assert python_port.verdict(measured()) is None  # without the port
 
 
+def test_the_budget_limits_the_adaptive_row() -> None:
+    """With a budget of 0 the adaptive row adds no request, and the row with a fixed delay keeps its own."""
+    benchmark = python_port.Benchmark(None, requests=100, budget=0.0)
+    extra = {row.name: runs[0]["extra"] for row, runs in python_port.measure(benchmark, "httpx", [101], quiet).items()}
+    assert extra["adaptive, ttft_gateway"] == 0.0 < extra["static 10 ms, ttft_gateway"]
+
+
 @cache
 def measured() -> dict[python_port.LibraryRow, list[python_port.Figures]]:
     """Runs of the rows that need no foreign package."""
