@@ -177,7 +177,6 @@ class Reloads:
     def commit(self, topology: Topology) -> tuple[ConfigReloaded, list[ReplicaSwitched]]:
         """Use a new topology for new requests; return the events to emit."""
         switched = self._replace(topology)
-        gc.freeze()  # the new objects stay until a reload frees them, without garbage
         new, rekeyed = len(topology.replicas) - topology.kept, len(topology.new_keys)
         return ConfigReloaded(self._loop.time(), len(topology.models), topology.kept, new, rekeyed=rekeyed), switched
 
@@ -229,8 +228,8 @@ async def read_again(reread: Reread, old: Settings) -> Settings:
 def _read(reread: Reread, old: Settings) -> Settings:
     """Read the settings on a thread, without a step that keeps the interpreter's lock, and so the loop, for long.
 
-    Reading leaves no garbage, but a collection would go through all that is read, also later. The new objects of
-    models that are the same are freed one by one.
+    Reading leaves no garbage, but a collection would go through all that is read. The new objects of models that
+    are the same are freed one by one.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -240,7 +239,6 @@ def _read(reread: Reread, old: Settings) -> Settings:
         del read
         while models:
             models.pop()
-        gc.freeze()
         return kept
     finally:
         if collects:

@@ -54,27 +54,6 @@ def test_what_was_read_in_vain_is_free_when_reading_ends() -> None:
     assert [each() is None for each in new] == [True, True, False]
 
 
-def test_what_is_in_force_is_not_searched_for_garbage() -> None:
-    """Neither the settings that were read nor what was built of them: a search would hold the loop."""
-    read = _settings("ab")
-    kept = reloads._read(lambda: read, _settings("b"))
-    assert not any(each is model for each in gc.get_objects() for model in kept.models[:1])
-
-    async def main() -> None:
-        async with serving({"a": {}}) as site:
-            assert site.gateway is not None
-            old = site.gateway.in_force.topology
-            rows = [*old.settings.models[0].replicas]
-            model = old.settings.models[0].model_copy(update={"name": "other", "replicas": rows})
-            new = old.settings.model_copy(update={"models": (*old.settings.models, model)})
-            site.gateway.reloads._reread = lambda: new
-            await site.gateway.reloads.reload()
-            built = site.gateway.in_force.topology.parts["other"]
-            assert not any(each is built for each in gc.get_objects())
-
-    run_real(main())
-
-
 def test_without_a_file_no_configuration_is_rejected(caplog: pytest.LogCaptureFixture) -> None:
     """A gateway that was started with options logs a reload and refuses it; it is no trouble of the gateway."""
 
