@@ -15,6 +15,7 @@ def test_mistakes_harm_nobody_and_dead_accounts_leave(tmp_path: Path) -> None:
         assert set(seen.careful[name]) <= {"a", "b"}
         assert seen.changes[f"mistake.{name}"] == 0
     assert {name: seen.dead[name] for name in DEAD} == dict.fromkeys(DEAD, 0)
-    assert max(seen.asked.values()) <= 3 + seen.took_s // OPEN_S  # and the probes on a slow machine
+    probes = seen.took_s // OPEN_S  # on a slow machine
+    assert max(seen.asked.values()) <= 3 + probes
     assert seen.named == set(DEAD)
-    assert {seen.changes[f"dead.{name}"] for name in DEAD} == {1}
+    assert all(1 <= seen.changes[f"dead.{name}"] <= 1 + 2 * probes for name in DEAD)  # and at a probe it changes twice

@@ -63,8 +63,7 @@ class Quotas:
         ledger = self.of.get(replica)
         if ledger is None:
             ledger = Ledger()
-            siblings = [] if replica.quota is None else [each for each in self._replicas if each.quota == replica.quota]
-            self.of |= dict.fromkeys([replica, *siblings], ledger)
+            self.of |= dict.fromkeys(self._sharing(replica), ledger)
         return ledger
 
     # before an attempt
@@ -137,10 +136,16 @@ class Quotas:
     ) -> None:
         """Let the quota, and all replicas that share it, wait after a 429 for its Retry-After, up to 5 minutes.
 
+        Where nothing is known of a quota, a 429 without Retry-After makes its ledger.
+
         Args:
             by_tokens: True for a 429 about tokens: only the quota waits, and not for much smaller requests.
         """
         _, ticket = self._open(attempt)
+        if attempt.replica not in self.of and retry_after_s is not None:
+            for replica in self._sharing(attempt.replica):
+                replica.breaker.on_rate_limited(now_s, retry_after_s)
+            return
         ledger = self.ledger_of(attempt.replica)
         wait_s = None if retry_after_s is None else min(retry_after_s, COOL_DOWN_S_MAX)
         if ticket is None:  # sent before the ledger was made
@@ -169,6 +174,10 @@ class Quotas:
             self.ledger_of(replica).restore_pause(state.quota, elapsed_s, now_s, COOL_DOWN_S_MAX)
 
     # helpers
+
+    def _sharing(self, replica: Replica) -> list[Replica]:
+        """Return the replicas that share the quota of this one, which is among them."""
+        return [each for each in self._replicas if each is replica or replica.quota == each.quota is not None]
 
     def _has_headroom(self, replica: Replica, now_s: float) -> bool:
         """Return True if a primary need not avoid the quota of a replica."""

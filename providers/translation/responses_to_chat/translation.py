@@ -304,15 +304,15 @@ def _unknown(request: Item) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for param, _, tool in tools_of(request.get("tools")):
-        found |= unknown_fields(tool, param, _KNOWN.get(tool.get("type"), tool))
+        found |= unknown_fields(tool, param, _KNOWN.get(str(tool.get("type")), tool))
     for index, item in enumerate(map(dict_or_empty, list_or_empty(request.get("input")))):
-        kind = item.get("type") or "message"
+        kind = str(item.get("type") or "message")
         key = "output" if kind in _OUTPUTS else "content"
         if key == "content" and (kind != "message" or item.get("role") == "assistant"):
             continue
         found |= unknown_fields(item, f"input[{index}]", _KNOWN[kind])
         for number, part in enumerate(map(dict_or_empty, list_or_empty(item.get(key)))):
-            found |= unknown_fields(part, f"input[{index}].{key}[{number}]", _KNOWN.get(part.get("type"), part))
+            found |= unknown_fields(part, f"input[{index}].{key}[{number}]", _KNOWN.get(str(part.get("type")), part))
     return found
 
 
