@@ -213,7 +213,7 @@ class ShareHub:
 
     def _bucket(self, now_s: float, process: str, ask: BucketAsk) -> BucketAnswer:
         bucket = self._buckets.use(ask.key)
-        if bucket is None or now_s >= bucket.now_s + min(FORGET_WINDOWS * ask.window_s, FORGET_S_MAX):
+        if bucket is None or now_s >= bucket.now_s + _kept_s(ask.window_s):
             bucket = self._buckets.add(ask.key, self._created(now_s, ask))
         amount = bucket.amount.counted(ask.amount, now_s)
         rate = amount / ask.window_s
@@ -239,9 +239,12 @@ class ShareHub:
         return BucketAnswer(granted, bucket.left, 0.0, bucket.epoch, amount)
 
     def _created(self, now_s: float, ask: BucketAsk) -> _Bucket:
-        """Return a bucket without a history but the hint of an ask."""
+        """Return a bucket without a history but the hint of an ask.
+
+        Without a hint it was full for as long as a bucket is kept: what was spent since then is charged at its time.
+        """
         self._epoch = max(self._epoch + 1, int(1000 * now_s))
-        left, at_s = ask.amount, now_s
+        left, at_s = ask.amount, now_s - _kept_s(ask.window_s)
         if ask.hint is not None:
             left, at_s = min(ask.hint, ask.amount), now_s - ask.hint_age_s
         return _Bucket(_Lowest(ask.amount, now_s), self._epoch, now_s, (left, at_s), left, at_s)
@@ -310,6 +313,11 @@ class ShareHub:
                     sums[name] = sums.get(name, 0) + added
         since = ask.since if ask.since <= number else 0  # a number from before a loss
         return SliceAnswer(number, {each: dict(sums) for each, sums in bins.items() if since <= each < number})
+
+
+def _kept_s(window_s: float) -> float:
+    """Return the time for which a bucket without an ask is kept."""
+    return min(FORGET_WINDOWS * window_s, FORGET_S_MAX)
 
 
 def _refill(bucket: _Bucket, amount: float, rate: float, window_s: float, now_s: float) -> None:

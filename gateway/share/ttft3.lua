@@ -274,8 +274,12 @@ local function bucket(fleet, process, at_s, ask, from, to)
   local packed = call('GET', at)
   local state = packed and cmsgpack.unpack(packed)
   if not state or at_s >= state.left_s + forget_s then
-    local left = hint and math.min(hint, asked) or (to - from < 1 and 0) or asked
-    local left_s = hint and hint_s or at_s
+    local left, left_s = asked, at_s - forget_s -- full until now: what was spent since then is charged at its time
+    if hint then
+      left, left_s = math.min(hint, asked), hint_s
+    elseif to - from < 1 then
+      left, left_s = 0, at_s
+    end
     local born = next_number(fleet, 'epoch', at_s)
     state = {amount = asked, asked_s = at_s, born = born, epoch = born, run = RUN, created_s = at_s, kept_s = 0,
       base = left, base_s = left_s, left = left, left_s = left_s, wasted = {}}

@@ -168,6 +168,15 @@ def test_what_was_spent_while_the_engine_was_away_is_charged_at_its_time(engines
         assert answers[-1].left == pytest.approx(10)
 
 
+def test_what_was_spent_while_a_lost_bucket_was_away_is_charged_at_its_time(engines: Engines) -> None:
+    """Also if the first that asks for it has never seen it: at half of the limit nothing is owed."""
+    hub, asks = engines(), [BucketAsk("k", 60.0, 60.0, spent=(180.0, 0.0, 45.0), report=1)]
+    for process in "ab":
+        [answer] = hub.answer(1000.0, process, asks).answers
+        assert isinstance(answer, BucketAnswer)
+        assert answer.left == pytest.approx(60.0)
+
+
 def test_what_is_given_back_to_a_full_bucket_pays_for_what_was_spent_before(engines: Engines) -> None:
     """The bucket would have been full earlier; of 35, the 25 that are wasted afterwards cost nothing."""
     processes = Processes(engines)
