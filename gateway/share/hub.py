@@ -241,12 +241,14 @@ class ShareHub:
     def _created(self, now_s: float, ask: BucketAsk) -> _Bucket:
         """Return a bucket without a history but the hint of an ask.
 
-        Without a hint it was full for as long as a bucket is kept: what was spent since then is charged at its time.
+        Without a hint, one that has lost what was spent was full until then: each report is charged at its time.
         """
         self._epoch = max(self._epoch + 1, int(1000 * now_s))
-        left, at_s = ask.amount, now_s - _kept_s(ask.window_s)
+        left, at_s = ask.amount, now_s
         if ask.hint is not None:
             left, at_s = min(ask.hint, ask.amount), now_s - ask.hint_age_s
+        elif ask.spent:
+            at_s -= _kept_s(ask.window_s)
         return _Bucket(_Lowest(ask.amount, now_s), self._epoch, now_s, (left, at_s), left, at_s)
 
     def _lease_slots(self, now_s: float, process: str, ask: SlotsAsk) -> SlotsAnswer:

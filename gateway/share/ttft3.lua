@@ -274,11 +274,13 @@ local function bucket(fleet, process, at_s, ask, from, to)
   local packed = call('GET', at)
   local state = packed and cmsgpack.unpack(packed)
   if not state or at_s >= state.left_s + forget_s then
-    local left, left_s = asked, at_s - forget_s -- full until now: what was spent since then is charged at its time
+    local left, left_s = asked, at_s
     if hint then
       left, left_s = math.min(hint, asked), hint_s
     elseif to - from < 1 then
-      left, left_s = 0, at_s
+      left = 0
+    elseif #spent > 0 then
+      left_s = at_s - forget_s -- it was full until then: each report is charged at its time
     end
     local born = next_number(fleet, 'epoch', at_s)
     state = {amount = asked, asked_s = at_s, born = born, epoch = born, run = RUN, created_s = at_s, kept_s = 0,
