@@ -12,10 +12,10 @@ import pytest
 from pretended_server import async_calls, calls
 
 _RECORDED = {  # synchronous, asynchronous
-    (3, 14): (115.0, 184.8),
-    (3, 13): (110.0, 178.0),
-    (3, 12): (110.0, 178.0),
-    (3, 11): (112.0, 183.3),
+    (3, 14): (105.0, 183.0),
+    (3, 13): (100.0, 176.0),
+    (3, 12): (100.0, 176.0),
+    (3, 11): (96.0, 175.8),
 }
 _VERSION = sys.version_info[:2]
 _SHARE = 0.05 if _VERSION in _RECORDED else 1 / 3

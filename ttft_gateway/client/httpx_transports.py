@@ -80,6 +80,9 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
         self._addresses: dict[object, tuple[str, bytes]] = {}  # origins and paths of recent URLs, by httpx's parts
         self.unsent = self._library.ConnectError
         self._use(transport)
+        from ttft_gateway.client.reuse import reuse  # only a client needs it
+
+        reuse(getattr(self._inner, "_pool", None))
         self.hedger.sender = self._inner
 
     _sends: str  # name of the method of transports that send
