@@ -27,7 +27,6 @@ import httpx
 
 ROOT: Final = Path(__file__).resolve().parents[2]  # this file also runs in an environment without this project
 CLIENTS: Final = ("httpx async", "httpx", "aiohttp")
-_PROFILE: Final = '[{"ttft": "0ms", "gap": "0ms", "tokens": "4"}]'
 _MESSAGE: Final = "Write two sentences about the tail of a latency distribution."
 _FIELDS: Final = {"model": "m", "messages": [{"role": "user", "content": _MESSAGE}], "stream": True}
 _BODY: Final = json.dumps(_FIELDS, separators=(",", ":")).encode()  # as SDKs send it
@@ -160,13 +159,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="CPU time of a request that is not hedged.")
     parser.add_argument("--requests", type=int, default=300, help="requests of a round")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--tokens", type=int, default=4, help="pieces of a stream")
+    parser.add_argument("--gap-ms", type=int, default=0, help="time between them, after which each arrives alone")
     parser.add_argument("--python", help="interpreter with hedge-python")
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve is not None:
         _serve(*args.serve)
         return
-    command = [sys.executable, "-m", "gateway.simulated.fleet", _PROFILE]
+    profile = [{"ttft": "0ms", "gap": f"{args.gap_ms}ms", "tokens": str(args.tokens)}]
+    command = [sys.executable, "-m", "gateway.simulated.fleet", json.dumps(profile)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as replica:
         assert replica.stdout is not None
         [[port, _]] = json.loads(replica.stdout.readline())

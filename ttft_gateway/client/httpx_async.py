@@ -53,6 +53,9 @@ class _Transport(HttpxTransport[_T]):
 
     def _use(self, transport: _T | None) -> None:
         self._inner = transport or self._library.AsyncHTTPTransport()
+        from ttft_gateway.client.streams import quick  # only a client needs it
+
+        quick(getattr(self._inner, "_pool", None))
         self.adapter = AsyncHttpxSender(self._inner)
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: RaceAlarm | None = None

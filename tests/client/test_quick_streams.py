@@ -1,0 +1,353 @@
+"""Connections taken over from anyio: the same bytes and errors as anyio's, over TCP and over TLS."""
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import httpcore
+import httpx
+import pytest
+import trustme
+
+from ttft_gateway import AsyncHedgingTransport
+from ttft_gateway.client.streams import QuickStream, quick
+
+_OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+_STREAM: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+_LARGE: Final = 3_000_000  # bytes, more than all buffers take
+Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+class _Got(NamedTuple):
+    """What a client has of an answer."""
+
+    content: bytes
+    error: str  # type and text
+
+
+async def _head(reader: asyncio.StreamReader) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+
+
+async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer three requests on one connection."""
+    for _ in range(3):
+        await _head(reader)
+        writer.write(_OK)
+
+
+async def answers_in_pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send pieces of which each arrives alone."""
+    await _head(reader)
+    for piece in (_STREAM, *(b"5\r\nhello\r\n" for _ in range(5)), b"0\r\n\r\n"):
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.002)
+
+
+async def answers_much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send more than the buffers hold."""
+    await _head(reader)
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % _LARGE + b"x" * _LARGE)
+    await writer.drain()
+
+
+async def takes_much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read a large body slowly at first."""
+    await _head(reader)
+    await asyncio.sleep(0.02)
+    await reader.readexactly(_LARGE)
+    writer.write(_OK)
+
+
+async def is_silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    """Send nothing until the client leaves."""
+    await _head(reader)
+    await reader.read()
+
+
+async def reads_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Leave the request in the buffers."""
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await asyncio.sleep(3.0)
+
+
+async def is_silent_after_a_piece(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Stop in the middle."""
+    await _head(reader)
+    writer.write(_STREAM + b"5\r\nhello\r\n")
+    await reader.read()
+
+
+async def cuts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Close in the middle."""
+    await _head(reader)
+    writer.write(_STREAM + b"5\r\nhello\r\n")
+    await writer.drain()
+
+
+async def cuts_after_a_pause(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Close while the client waits."""
+    await cuts(reader, writer)
+    await asyncio.sleep(0.02)
+
+
+async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Reset the connection while the client waits."""
+    await cuts_after_a_pause(reader, writer)
+    _abort(writer)
+
+
+async def resets_before_an_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Reset the connection after the request."""
+    await _head(reader)
+    _abort(writer)
+
+
+async def closes_at_once(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    """Accept, and close."""
+
+
+async def ends_with_the_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send a body that ends where the connection ends."""
+    await _head(reader)
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\nhello")
+
+
+async def rejects_an_upload(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer before the body is read, and read it after that."""
+    await _head(reader)
+    writer.write(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nno")
+    await reader.readexactly(_LARGE)
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+BEHAVIOURS: Final = (
+    answers,
+    answers_in_pieces,
+    answers_much,
+    takes_much,
+    is_silent,
+    reads_nothing,
+    is_silent_after_a_piece,
+    cuts,
+    cuts_after_a_pause,
+    resets,
+    resets_before_an_answer,
+    closes_at_once,
+    ends_with_the_connection,
+    rejects_an_upload,
+)
+_UPLOADS: Final = (takes_much, reads_nothing, rejects_an_upload)
+
+
+@cache
+def _contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    authority, server, client = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.configure_trust(client)
+    return server, client
+
+
+@asynccontextmanager
+async def _server(behaviour: Behaviour, *, tls: bool) -> AsyncIterator[str]:
+    """Run a server; yield its URL."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await behaviour(reader, writer)
+        except (OSError, EOFError):
+            pass
+        finally:
+            writer.transport.abort() if writer.is_closing() else writer.close()
+
+    running: list[asyncio.Task[None]] = []
+    async with asyncio.TaskGroup() as tasks:
+        server = await asyncio.start_server(
+            lambda reader, writer: running.append(tasks.create_task(connected(reader, writer))),
+            "127.0.0.1",
+            0,
+            ssl=_contexts()[0] if tls else None,
+        )
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        server.close()
+        for task in running:
+            task.cancel()
+
+
+def _transport(*, is_quick: bool, **settings: Any) -> httpx.AsyncHTTPTransport:
+    transport = httpx.AsyncHTTPTransport(verify=_contexts()[1], **settings)
+    if is_quick:
+        quick(transport._pool)
+    return transport
+
+
+async def _ask(url: str, transport: httpx.AsyncHTTPTransport, body: bytes = b"", times: int = 1) -> _Got:
+    """Send requests, and read the answers as far as they come."""
+    timeout = httpx.Timeout(0.2, pool=5.0)
+    content = b""
+    async with httpx.AsyncClient(transport=transport, timeout=timeout) as client:
+        try:
+            for _ in range(times):
+                async with client.stream("POST", url, content=body) as response:
+                    async for piece in response.aiter_raw():
+                        content += piece
+        except (httpx.TransportError, ssl.SSLError) as error:
+            return _Got(content, f"{type(error).__name__}: {error}")
+    return _Got(content, "")
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_bytes_and_errors_are_those_of_anyio(behaviour: Behaviour, tls: bool) -> None:
+    """Each behaviour of a server gives the client the same bytes and the same error."""
+    body = b"x" * _LARGE if behaviour in _UPLOADS else b""
+    times = 3 if behaviour is answers else 1
+
+    async def main() -> list[_Got]:
+        async with _server(behaviour, tls=tls) as url:
+            return [await _ask(url, _transport(is_quick=each), body, times) for each in (False, True)]
+
+    plain, taken_over = asyncio.run(main())
+    assert taken_over == plain
+
+
+@pytest.mark.parametrize("failing", ["refused", "unknown", "untrusted", "silent", "cut", "no tls"])
+def test_a_connection_that_fails_has_anyios_error(failing: str) -> None:
+    """No connection, no such name, no trust, and handshakes without an end or without TLS."""
+    behaviour = {"silent": reads_nothing, "cut": closes_at_once, "no tls": answers_at_once}.get(failing, answers)
+    elsewhere = {"refused": "http://127.0.0.1:1/", "unknown": "http://name.invalid/"}
+
+    async def main() -> list[_Got]:
+        async with _server(behaviour, tls=failing == "untrusted") as there:
+            url, got = elsewhere.get(failing, there.replace("http:", "https:")), []
+            for is_quick in (False, True):
+                transport = _transport(is_quick=is_quick)
+                if failing == "untrusted":
+                    transport._pool._ssl_context = ssl.create_default_context()
+                got.append(await _ask(url, transport))
+            return got
+
+    plain, taken_over = asyncio.run(main())
+    assert plain.error
+    assert taken_over == plain
+
+
+async def answers_at_once(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer before there is a request."""
+    writer.write(_OK)
+    await writer.drain()
+
+
+async def proxies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Connect to the address of a CONNECT request, and pass bytes on."""
+    line = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+    host, _, port = line.rpartition(":")
+    there, to = await asyncio.open_connection(host, int(port))
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    async def passes(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(4096):
+            sink.write(data)
+        sink.close()
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(passes(reader, to))
+            tasks.create_task(passes(there, writer))
+    finally:
+        to.close()
+
+
+@pytest.mark.parametrize("tls_proxy", [False, True], ids=["tcp", "tls"])
+def test_tls_through_a_proxy(tls_proxy: bool) -> None:
+    """TLS begins within the connection to a proxy, also if that has TLS itself."""
+
+    async def main() -> _Got:
+        async with _server(answers, tls=True) as url, _server(proxies, tls=tls_proxy) as proxy:
+            through = httpx.Proxy(proxy, ssl_context=_contexts()[1] if tls_proxy else None)
+            return await _ask(url, _transport(is_quick=True, proxy=through), times=3)
+
+    assert asyncio.run(main()) == _Got(b"ok" * 3, "")
+
+
+def test_a_caller_that_does_not_read_stops_the_server() -> None:
+    """What waits for a slow reader is bounded, and arrives whole."""
+
+    async def main() -> None:
+        async with (
+            _server(answers_much, tls=False) as url,
+            httpx.AsyncClient(transport=_transport(is_quick=True)) as client,
+            client.stream("GET", url) as response,
+        ):
+            stream = response.extensions["network_stream"]
+            assert isinstance(stream, QuickStream)
+            await asyncio.sleep(0.05)
+            assert stream._queued < 1_000_000
+            assert sum([len(piece) async for piece in response.aiter_raw()]) == _LARGE
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_read_loses_nothing() -> None:
+    """Data that arrives after a cancelled read is of the next one."""
+
+    async def main() -> None:
+        async with _server(is_silent_after_a_piece, tls=False) as url:
+            host, port = url[7:-1].split(":")
+            pool = httpcore.AsyncConnectionPool()
+            quick(pool)
+            stream: Any = await pool._network_backend.connect_tcp(host, int(port))
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(stream.read(9))
+                await asyncio.sleep(0.0)
+                reading.cancel()
+            await stream.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await stream.read(9) == _STREAM[:9]
+            assert not stream.get_extra_info("is_readable") or stream._queue
+            await stream.read(1000)
+            await stream.aclose()
+            assert stream.get_extra_info("is_readable")
+            with pytest.raises(httpcore.ReadError):
+                await stream.read(1000)
+
+    asyncio.run(main())
+
+
+def test_an_idle_connection_that_the_server_has_closed_is_found() -> None:
+    """The next request gets a new connection."""
+
+    async def main() -> None:
+        async with _server(answers_then_leaves, tls=False) as url:
+            assert await _ask(url, _transport(is_quick=True), times=3) == _Got(b"ok" * 3, "")
+
+    asyncio.run(main())
+
+
+async def answers_then_leaves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one request, and close without a word."""
+    await _head(reader)
+    writer.write(_OK)
+
+
+def test_backends_that_a_program_brings_are_left_alone() -> None:
+    """Only the backend that httpcore chooses is replaced, once."""
+    own = httpcore.AnyIOBackend()
+    pool = httpcore.AsyncConnectionPool(network_backend=own)
+    quick(pool)
+    assert pool._network_backend is own
+    transport = AsyncHedgingTransport()
+    backend = transport._inner._pool._network_backend
+    AsyncHedgingTransport(transport=transport._inner)
+    assert transport._inner._pool._network_backend is backend
+    quick(None)
