@@ -278,6 +278,14 @@ class ShuttingDown(GatewayError):
     code = "gateway_shutting_down"
 
 
+class LoopDetected(GatewayError):
+    """The request has gone through more gateways than lead anywhere: they lead to each other."""
+
+    status = 508
+    code = "loop_detected"
+    should_retry = False
+
+
 class Internal(GatewayError):
     """A bug in the gateway; details are in the log, never in the response."""
 

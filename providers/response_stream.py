@@ -38,7 +38,7 @@ from ttft_gateway.apis.base import (
     WireProtocol,
 )
 from ttft_gateway.apis.endings import broken, frames_of_body
-from ttft_gateway.apis.errors import ProtocolError, RequestModeRejected, UpstreamError
+from ttft_gateway.apis.errors import LOOP, LoopFound, ProtocolError, RequestModeRejected, UpstreamError
 from ttft_gateway.apis.json_values import is_light, plain_text
 from ttft_gateway.apis.read_turns import MANY_BYTES, TURN_S
 from ttft_gateway.apis.sse import UNCODED, Splitter
@@ -483,6 +483,8 @@ class ResponseStream:
     def _status_error(self) -> UpstreamError:
         """Read an error status; a rejected request mode is reported as such if there is another mode to try."""
         error = self._protocol.error(self._status, self._headers, self._body)
+        if self._status == LOOP and self._call.hops:
+            return LoopFound(error)
         now_s = asyncio.get_running_loop().time()
         other = self._context.support.rejected(self._call, self._mode, error, now_s)
         return RequestModeRejected(error) if other else error

@@ -12,6 +12,7 @@ import msgspec
 from providers.response_stream import Bounds, ResponseContext, ResponseStream
 from providers.stream_support import DEFAULT, UNSTREAMED, StreamSupport
 from ttft_gateway.apis.base import (
+    HOPS,
     Api,
     Burst,
     Call,
@@ -125,7 +126,7 @@ class HttpEndpoint:
         if call.headers:
             head += b"".join(b"%s: %s\r\n" % header for header in call.headers)
         size = sum(map(len, body)) if type(body) is tuple else len(body)
-        head += b"content-length: %d\r\n\r\n" % size
+        head += b"%b: %d\r\ncontent-length: %d\r\n\r\n" % (HOPS, call.hops + 1, size)
         stream = ResponseStream(protocol, call, sink, mode, responses)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream
@@ -146,7 +147,7 @@ class HttpEndpoint:
             if body or call.method != b"GET":
                 framing = b"content-length: %d\r\n" % len(body)
         head = b"%b %b%b%b HTTP/1.1\r\n" % (call.method, self._path, call.path, query)
-        given = b"".join(b"%s: %s\r\n" % header for header in call.headers)
+        given = b"".join(b"%s: %s\r\n" % header for header in (*call.headers, (HOPS, b"%d" % (call.hops + 1))))
         lines = b"%b%b%baccept-encoding: identity\r\n%b" % (self._lines, bytes(self._token), given, framing)
         return self._client.send(Request(b"%b%b\r\n" % (head, lines), body), sink)
 

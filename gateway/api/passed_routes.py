@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
-from gateway.api.request_head import RequestHead
+from gateway.api.request_head import RequestHead, check_hops
 from gateway.api.routes import CLIENT_GONE
 from gateway.api.serving import Serving
 from gateway.api.transfer import Transfer
@@ -33,7 +33,7 @@ from gateway.race.failures import unusable
 from ttft_gateway.apis.base import Headers
 from ttft_gateway.apis.passing import PassedCall
 from ttft_gateway.apis.upload import Upload
-from ttft_gateway.requests.headers import passed
+from ttft_gateway.requests.headers import hops, passed
 from ttft_gateway.requests.passed import STATELESS, PassedTarget, named_model, target_of
 from ttft_gateway.routing.replicas import Replica
 
@@ -93,6 +93,7 @@ class PassedExchange(ClientExchange):
             raise ShuttingDown("the gateway is shutting down; retry")
         key_name = self._key_name = serving.keyring.name_of(head)
         self._connection.admit(known=serving.keyring.has_keys)
+        check_hops(head.by_name)
         if serving.admission.has_limits:
             self._entry = serving.admission.enter(key_name)
         if len(routes.active) >= _AT_ONCE_MAX:
@@ -234,7 +235,14 @@ class PassedExchange(ClientExchange):
             raise unusable(None)
         count = _REPLICAS_MAX if attempts is None else min(_REPLICAS_MAX, attempts.attempts_max)
         call = PassedCall(
-            head.method.encode(), target.path, target.query, self._passed_headers(), body, model_at, is_quoted
+            head.method.encode(),
+            target.path,
+            target.query,
+            self._passed_headers(),
+            body,
+            model_at,
+            is_quoted,
+            hops(head.by_name),
         )
         self.race = self._transfer = Transfer(
             self, self, self._api, self.request_id, call, replicas[:count], model.timeouts.total_s, self._runtime.loop

@@ -12,12 +12,14 @@ from urllib.parse import unquote
 import httptools
 import msgspec
 
-from gateway.errors import BadRequest
-from ttft_gateway.apis.base import Api, Headers
+from gateway.errors import BadRequest, LoopDetected
+from ttft_gateway.apis.base import HOPS, Api, Headers
+from ttft_gateway.requests.headers import hops
 
 _BODIES: Final = (b"content-length", b"transfer-encoding")
 _SINGLE: Final = (b"host", b"authorization", b"x-api-key", b"api-key")
 AZURE_APIS: Final = {"chat/completions": Api.CHAT, "completions": Api.COMPLETIONS, "embeddings": Api.EMBEDDINGS}
+_HOPS_MAX: Final = 4  # gateways before this one: a sidecar, a team's, a company's, and one to spare
 _deployment = re.compile(rf"/openai/deployments/([^/].*?)/({'|'.join(AZURE_APIS)})").fullmatch
 
 
@@ -121,6 +123,19 @@ def head_error(version: str, headers: Headers, by_name: Mapping[bytes, bytes]) -
     if version != "1.0" and b"host" not in by_name:
         return BadRequest("header `host` is missing; send it", param="host", code="invalid_http")
     return None
+
+
+def check_hops(by_name: Mapping[bytes, bytes]) -> None:
+    """Reject a request that goes round in gateways: each could send it on several times, for ever.
+
+    Raises:
+        LoopDetected: it has gone through too many gateways.
+    """
+    if HOPS in by_name and (count := hops(by_name)) >= _HOPS_MAX:
+        raise LoopDetected(
+            f"the request went through {count} gateways (header `{HOPS.decode()}`), so a `base_url` leads back to a "
+            f"gateway before it; write the address of a model server in the `base_url` of the gateways' replicas"
+        )
 
 
 def is_handshake(head: RequestHead) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gateway.admission.admission import Admission, Entry, Permit, RequestSize
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
-from gateway.api.request_head import RequestHead, deployment_of, is_handshake
+from gateway.api.request_head import RequestHead, check_hops, deployment_of, is_handshake
 from gateway.api.response import EventStream, JsonAnswer, ResponseWriter, TellingAnswer, TellingStream, respond_error
 from gateway.api.serving import AttemptLimits, Serving
 from gateway.errors import (
@@ -65,6 +65,7 @@ class RacedExchange(ClientExchange):
         key_name = self._key_name = serving.keyring.name_of(head)
         if serving.keyring.has_keys:
             self._connection.admit(known=True)
+        check_hops(head.by_name)
         if serving.admission.has_limits:
             self._entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
 

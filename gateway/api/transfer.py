@@ -38,6 +38,7 @@ _PASSED_BACK: Final = frozenset(
         b"retry-after",
         b"retry-after-ms",
         b"openai-processing-ms",
+        b"x-should-retry",
     ]
 )
 _OWN_CREDENTIALS: Final = (401, 403, 407)

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, JsonValue, SecretStr, WithJsonSchema
 
 from gateway.config.values import MASKED, invalid_value
+from ttft_gateway.apis.base import HOPS
 
 _OWN_HEADERS = frozenset(
     [
@@ -21,6 +22,7 @@ _OWN_HEADERS = frozenset(
         "accept",
         "accept-encoding",
         "authorization",
+        HOPS.decode(),
     ]
 )
 
@@ -41,6 +43,7 @@ _HOP_BY_HOP = frozenset(  # of one connection, or set by the gateway for the bod
         "upgrade",
         "user-agent",
         "x-request-id",
+        HOPS.decode(),
     ]
 )
 _READ_FIELDS = frozenset(  # decide the form of the answer, or what a second attempt would repeat

@@ -133,6 +133,7 @@ ERRORS: dict[str, Asked] = {  # code -> a request that gets it
     "upstream_misconfigured": chat(model="wrong-key"),
     "upstream_rejected": chat(model="firewall"),
     "upstream_timeout": chat(model="silent"),
+    "loop_detected": chat()._replace(headers={"x-ttft-hops": "4"}),
 }
 
 

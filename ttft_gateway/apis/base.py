@@ -161,6 +161,10 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     phase: Phase | None = None
 
 
+HOPS: Final = b"x-ttft-hops"
+"""Header with the number of gateways that a request has gone through; without it a loop of gateways has no end."""
+
+
 class Call(msgspec.Struct, frozen=True):
     """One client request as every attempt needs it: the client's bytes and where to replace spans in them.
 
@@ -181,6 +185,7 @@ class Call(msgspec.Struct, frozen=True):
         options: `stream_options` may be sent; False for a server that has rejected it.
         owner: name of the caller's API key, which shares the event loop with other keys, and to which a stored answer
             belongs.
+        hops: number of gateways that the request has gone through.
         continues: the body has the beginning of the answer, which the replica has to continue.
     """
 
@@ -198,6 +203,7 @@ class Call(msgspec.Struct, frozen=True):
     repeatable: bool = True
     options: bool = True
     owner: str = ""
+    hops: int = 0
     continues: bool = False
 
     @property

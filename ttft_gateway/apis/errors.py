@@ -9,6 +9,7 @@
     +-- EmptyAnswer       a stream that was closed without content and without a finish_reason
     +-- BadStatus         the upstream answered with an error status
     |   +-- RequestModeRejected  the upstream rejects streaming or its options; the call may be sent without
+    |   +-- LoopFound            a gateway rejects a call of another one, because gateways lead to each other
     +-- Unsupported       the upstream's API cannot serve this request; nothing was sent
     +-- ErrorFrame        an error object inside a 200
     +-- Diverged          a repeated answer that differs from the first one
@@ -22,6 +23,9 @@ from typing import Final
 
 REDIRECTIONS: Final = range(300, 400)
 """Statuses that name another address. They are not followed: the key is for the configured one."""
+
+LOOP: Final = 508
+"""Status of a request that gateways send round."""
 
 _ID_CHARS_MAX: Final = 200
 _INVISIBLE: Final = re.compile("[^!-~]+")
@@ -148,6 +152,21 @@ class RequestModeRejected(BadStatus):
 
     def __init__(self, error: UpstreamError) -> None:
         super().__init__(error.message, status=error.status, kind=error.kind, param=error.param, code=error.code)
+
+
+class LoopFound(BadStatus):
+    """The upstream rejected a call that had come from another gateway, because gateways lead to each other.
+
+    Each gateway on the way would repeat a retry, and the number of gateways is the caller's header: so it is the
+    caller's answer, and no replica is blamed. Only the first gateway of a ring blames its replica.
+    """
+
+    label = "loop"
+
+    def __init__(self, error: UpstreamError) -> None:
+        super().__init__(
+            error.message, status=error.status, kind=error.kind, code=error.code, should_retry=error.should_retry
+        )
 
 
 class Unsupported(UpstreamError):

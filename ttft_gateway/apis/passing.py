@@ -19,6 +19,7 @@ class PassedCall(msgspec.Struct, frozen=True):
         body: the body; empty for none.
         model_at: place in the body of the public model name, which the replica's name replaces; None for none.
         is_quoted: True if the place has a JSON string, False for the name as it is.
+        hops: number of gateways that the request has gone through.
     """
 
     method: bytes
@@ -28,6 +29,7 @@ class PassedCall(msgspec.Struct, frozen=True):
     body: bytes | Upload
     model_at: tuple[int, int] | None = None
     is_quoted: bool = False
+    hops: int = 0
 
 
 @runtime_checkable

@@ -23,7 +23,9 @@ import msgspec
 from ttft_gateway.apis.account_errors import Blame, account_blame
 from ttft_gateway.apis.error_reasons import blames_request, is_above_limit, is_refusal, is_too_long, names_tokens
 from ttft_gateway.apis.errors import (
+    LOOP,
     REDIRECTIONS,
+    LoopFound,
     OutOfResources,
     RequestModeRejected,
     TimedOut,
@@ -38,7 +40,7 @@ _UNAUTHORIZED, _NO_PAYMENT = 401, 402  # of the gateway's key and account
 _OBJECT_4XX = {403, 404}  # the kind of the object is no sign: OpenAI sends a 404 with `invalid_request_error`
 _PASSED_4XX = {400, 413, 415, 422}  # unclear 4xx that most likely concern the request
 _ENGINE_FAILED = {"generation", "incomplete_generation"}  # TGI, with a 424
-_PERMANENT_5XX = {501, 505}  # the same replica would send the same
+_PERMANENT_5XX = {501, 505, LOOP}  # the same replica would send the same
 
 
 class RetryHint(enum.Enum):
@@ -72,6 +74,7 @@ class FailureClass(msgspec.Struct, frozen=True):
 _BY_TYPE: Final[Mapping[type[UpstreamError], FailureClass]] = {
     Unsupported: FailureClass(Outcome.UNSUPPORTED),
     RequestModeRejected: FailureClass(Outcome.CLIENT_ERROR, answers=True, hint=RetryHint.OTHER_MODE),
+    LoopFound: FailureClass(Outcome.CLIENT_ERROR, answers=True),
     TimedOut: FailureClass(Outcome.TTFT_TIMEOUT),
     OutOfResources: FailureClass(Outcome.OUT_OF_RESOURCES, hint=RetryHint.OTHER),
 }

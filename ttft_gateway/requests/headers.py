@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ttft_gateway.apis.base import Headers
+from ttft_gateway.apis.base import HOPS, Headers
 from ttft_gateway.requests import errors as inbound_errors
 
 _USUAL_CONNECTION: Final = (b"keep-alive", b"close")  # no headers
@@ -18,6 +18,7 @@ _request_id = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}").fullmatch  # UUIDs, `R
 _trace = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?").fullmatch  # W3C Trace Context
 _NO_TRACE: Final = b"0" * 32
 _duration = re.compile(rb"([0-9]{1,7}(?:\.[0-9]{1,6})?)(ms|s)").fullmatch
+_count = re.compile(rb"[0-9]{1,4}").fullmatch
 _milliseconds = re.compile(rb"[0-9]{1,7}(?:\.[0-9]{1,6})?").fullmatch
 
 
@@ -71,6 +72,12 @@ def caller_ids(by_name: Mapping[bytes, bytes]) -> CallerIds:
     if parent is not None and (found := _trace(parent.strip(b" \t"))) and found[1] != _NO_TRACE:
         trace_id = found[1].decode()
     return CallerIds(request_id, trace_id)
+
+
+def hops(by_name: Mapping[bytes, bytes]) -> int:
+    """Return the number of gateways that a request has gone through; 0 without a valid number."""
+    match = _count(by_name.get(HOPS, b"").strip(b" \t"))
+    return 0 if match is None else int(match[0])
 
 
 def passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, bytes], ...]:

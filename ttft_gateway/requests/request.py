@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from ttft_gateway.apis.base import Api, Call, Headers
+from ttft_gateway.apis.base import HOPS, Api, Call, Headers
 from ttft_gateway.hedging.outcomes import Denial
 from ttft_gateway.requests import arrays as inbound_arrays
 from ttft_gateway.requests import errors as inbound_errors
@@ -129,6 +129,7 @@ def parse(
         repeatable,
         True,
         owner,
+        inbound_headers.hops(by_name) if HOPS in by_name else 0,
     )
     prompt = b""
     for key in fields.prompt:
