@@ -201,8 +201,10 @@ class Asker:
 
     def _count_processes(self, processes: int, now_s: float) -> None:
         """Record the number of processes; a lower one counts after 5 s: an engine without data has to count first."""
-        if processes >= self._fleet.processes or now_s >= self._processes_s + SILENT_S:
-            self._fleet.processes, self._processes_s = max(1, processes), now_s
+        fleet = self._fleet
+        is_counted = not fleet.is_alone and now_s >= max(self._processes_s, fleet.back_since_s) + SILENT_S
+        if processes >= fleet.processes or is_counted:
+            fleet.processes, self._processes_s = max(1, processes), now_s
 
     def _in_time(self, now_s: float, took_s: float) -> None:
         """Record a reply in time: the engine is there."""
@@ -214,7 +216,7 @@ class Asker:
                 self._first.set_result(None)
             self._first = None
         if self._fleet.is_alone:
-            self._fleet.is_alone = self._fleet.is_away = False
+            self._fleet.come_back(now_s)
             if not self.is_up:
                 self.is_up, self.since_s = True, now_s
                 self._on_back()

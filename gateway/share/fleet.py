@@ -80,11 +80,13 @@ class Fleet:
         is_away: True once the asker treats the silence as an outage, until a reply is in time again.
         alone_since_s: time of the last change of `is_alone` to True.
         times_alone: number of these changes.
+        back_since_s: time of the last change of `is_alone` to False.
         want: has a requester's ask sent with the next batch.
     """
 
     __slots__ = (
         "alone_since_s",
+        "back_since_s",
         "expected",
         "is_alone",
         "is_away",
@@ -102,7 +104,7 @@ class Fleet:
         self.is_rejected: Callable[[], bool] = bool
         self.is_alone = True
         self.is_away = False
-        self.alone_since_s = -math.inf
+        self.alone_since_s = self.back_since_s = -math.inf
         self.times_alone = 1
         self.want: Callable[[Requester], None] = _ignore
 
@@ -124,6 +126,11 @@ class Fleet:
             self.is_alone = True
             self.alone_since_s = now_s
             self.times_alone += 1
+
+    def come_back(self, now_s: float) -> None:
+        """Go on with the engine."""
+        self.is_alone = self.is_away = False
+        self.back_since_s = now_s
 
 
 def _ignore(_: Requester) -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Final, Protocol
 
-from gateway.share.debts import Segment, Spending, ages_of
+from gateway.share.debts import SEGMENTS_MAX, Segment, Spending, ages_of, merged
 from gateway.share.fleet import ASK_WAIT_S, IDLE_S, QUIET_S, Fleet, Requester, WhenAway
 from gateway.share.leased_slots import LeasedSlots
 from gateway.share.low_limits import UNUSED, LowLimits
@@ -29,6 +29,7 @@ _FRESH_S: Final = 1.5  # age up to which the amount left in the last answer is d
 _SLOPE_S_MIN: Final = 1.0  # time over which a change of what is left is extended; two answers may be 1 ms apart
 _UNSURE_S: Final = 0.5  # of the refill: used after a late reply, while other processes may still use all that is left
 _SURE_SHARE: Final = 1 / 2  # of the limit: others cannot use up more before the engine counts as away
+_SETTLE_S: Final = 1.0  # after a return, until all processes have reported what they have spent
 _REFUSED_S: Final = 1.0  # wait that is reported while the engine is away and nothing may be used without it
 _WAIT_S_MIN: Final = 0.01  # shortest wait after a refusal
 _BUG_S: Final = 1.0  # without an answer, and without the asker's decision that the engine is away
@@ -45,6 +46,7 @@ class Leases:
         fleet: state of sharing.
         low: exchanges how far the limits are used up.
         held: leases with an unspent amount, a debt or slots.
+        divided: leases that have divided what is left since the engine went away, by key.
         mismatches: own and lower amount of each limit that another process has lower, by key.
     """
 
@@ -52,6 +54,7 @@ class Leases:
         self.fleet = fleet
         self.low = LowLimits(drop)
         self.held: dict[HeldLease, None] = {}
+        self.divided: dict[str, Lease] = {}
         self.mismatches: dict[str, tuple[float, float]] = {}
 
     def rate(self, name: str, limit: int) -> Rate:
@@ -68,6 +71,7 @@ class Leases:
 
     def tick(self, now_s: float) -> None:
         """Let each lease in use ask for what is due."""
+        self.divided.clear()
         for lease in tuple(self.held):
             lease.tick(now_s)
 
@@ -122,6 +126,8 @@ class Lease:
         "_epoch",
         "_fills_ahead",
         "_fleet",
+        "_hint_left",
+        "_hint_s",
         "_is_asking",
         "_is_drained",
         "_leases",
@@ -139,6 +145,7 @@ class Lease:
         "_slope",
         "_spending",
         "_unspent",
+        "_unsure_spending",
         "_usable",
         "_used_s",
         "_usual",
@@ -166,6 +173,8 @@ class Lease:
         self._spending: Spending | None = None  # without the engine, and not in an ask yet
         self._sent_spending: Sequence[Segment] = ()  # in asks without an answer
         self._report = 0  # its number
+        self._unsure_spending: list[Segment] = []  # reported since the return; another loss now would lose it
+        self._hint_left, self._hint_s = 0.0, -math.inf  # amount and time before it
         self._wanted = 0.0  # amount asked for in it
         self._want_s = -math.inf  # when that began
         # the last answer
@@ -240,6 +249,11 @@ class Lease:
     def reset_s(self, now_s: float) -> float:
         """Return the time until the full limit is available."""
         return max(0.0, self._amount - self.left(now_s)) / self._refill
+
+    def hand_over(self, now_s: float) -> tuple[float, float, float, float, Spending | None]:
+        """Return what another lease of this limit needs to go on alone; this one spends no more."""
+        share, spending, self._spending = self._share(now_s), self._spending, None
+        return share, self._share_rest, self._share_s, self._claim_s, spending
 
     @property
     def unspent(self) -> float:
@@ -318,7 +332,8 @@ class Lease:
     def answered(self, answer: Answer, now_s: float) -> None:
         """Add the grant to the unspent amount."""
         assert isinstance(answer, BucketAnswer)
-        self._is_asking, self._sent, self._sent_spending = False, 0.0, ()
+        self._note_spending(answer, now_s)
+        self._is_asking, self._sent = False, 0.0
         self._unspent += answer.granted
         if now_s > self._seen_s:
             self._slope = min(0.0, (answer.left - self._left) / max(now_s - self._seen_s, _SLOPE_S_MIN))
@@ -331,6 +346,8 @@ class Lease:
         self._fills_ahead = self._fleet.processes * self._usual <= _USUAL_SHARE * self._amount
         self._leases.held[self] = None
         self._leases.note_amount(self.key, self._amount / self._usable, answer.amount / self._usable)
+        if self._sent_spending:
+            self._want(now_s)
 
     def lost(self, now_s: float) -> None:
         """Put the debt back: whether it was counted is unknown. A report is sent again, and counts once."""
@@ -381,14 +398,30 @@ class Lease:
         """Amount that was spent without the engine, and is in no ask yet."""
         return 0.0 if self._spending is None else self._spending.total
 
+    def _note_spending(self, answer: BucketAnswer, now_s: float) -> None:
+        """Report again what an engine has lost before all processes had reported; remember what it counts until then.
+
+        An answer from that time is no hint: the engine did not count what the others had spent.
+        """
+        reported, self._sent_spending = self._sent_spending, ()
+        if self._unsure_spending and answer.epoch != self._epoch:
+            self._sent_spending, self._unsure_spending = self._unsure_spending, []
+            self._report += 1
+        if now_s < self._fleet.back_since_s + _SETTLE_S:
+            counted = (now_s, now_s, answer.granted + self._sent)
+            self._unsure_spending = merged([*self._unsure_spending, *reported, counted], SEGMENTS_MAX)
+        else:
+            self._unsure_spending = []
+            self._hint_left, self._hint_s = answer.left, now_s
+
     def _own_spending(self) -> Spending:
         spending = self._spending = self._spending or Spending(self.window_s)
         return spending
 
     def _hint(self) -> tuple[float | None, float]:
         """Return the amount last seen in the bucket, or the amount from which this process has spent, and its time."""
-        if self._seen_s > -math.inf:
-            return self._left, self._seen_s
+        if self._hint_s > -math.inf:
+            return self._hint_left, self._hint_s
         return (0.0, self._claim_s) if self._sent_spending and self._claim_s > -math.inf else (None, 0.0)
 
     def _take_alone(self, cost: float, now_s: float) -> None:
@@ -418,7 +451,8 @@ class Lease:
         """Divide what is left.
 
         After an older answer, what the others have used since is in their reports, and a usual request is always
-        admitted: the limit may be exceeded by one of each process.
+        admitted: the limit may be exceeded by one of each process. An answer just after a return does not count what
+        others have not reported yet: there is no more than this process had left before, with the refill since.
         """
         since_s, is_new, least = self._fleet.alone_since_s, self._seen_s == -math.inf, 0.0
         age_s = since_s - self._seen_s
@@ -433,6 +467,9 @@ class Lease:
             if is_new and others is None:
                 self._claim_s = since_s
         share = max(part * left, least)
+        if self._seen_s < self._fleet.back_since_s + _SETTLE_S and self._share_s:
+            before = self._share_left + self._share_rest + (since_s - self._share_s) * part * self._refill
+            share = min(share, before)
         self._share_left = min(share, unsure) if part < 1 else share
         self._share_rest = share - self._share_left
 
@@ -442,9 +479,15 @@ class Lease:
         part = fleet.part
         if self._alone_number != fleet.times_alone:
             self._alone_number = fleet.times_alone
-            if not self._was_alone:
-                self._begin_alone(part)
-            self._share_s = fleet.alone_since_s
+            before = self._leases.divided.get(self.key)
+            self._leases.divided[self.key] = self
+            if before is not None:  # of this limit before a reload
+                handed = before.hand_over(now_s)
+                self._share_left, self._share_rest, self._share_s, self._claim_s, self._spending = handed
+            else:
+                if not self._was_alone:
+                    self._begin_alone(part)
+                self._share_s = fleet.alone_since_s
             self._was_alone = True
         if fleet.is_away and self._share_rest:
             self._share_left, self._share_rest = self._share_left + self._share_rest, 0.0

@@ -6,7 +6,8 @@ from typing import Final
 
 import pytest
 
-from gateway.admission.caller_limits import CallerLimits
+from gateway.admission.admission import Admission
+from gateway.admission.caller_limits import CallerLimits, KeyLimiter
 from gateway.share.messages import Answered, Ask
 from leased_fleet import FleetProcess, Meter, offer
 from outages import Move, Outage, keeps_to, outages_of, over_max, run, run_move
@@ -55,6 +56,55 @@ def test_one_gateway_that_is_cut_off_adds_its_part(windows: float) -> None:
     outcome = run(Outage(windows, True, GATEWAYS, 2.0, cut=1), LIMIT)
     assert outcome.over <= 0.9 / GATEWAYS * LIMIT * windows + over_max(LIMIT, GATEWAYS)
     assert outcome.refused_back == 0
+
+
+@pytest.mark.parametrize(("first_s", "gap_s", "second_s"), [(20.0, 1.0, 20.0), (120.0, 0.3, 20.0), (120.0, 0.1, 1.0)])
+def test_a_server_that_is_killed_again_when_it_is_back_exceeds_no_limit(
+    first_s: float, gap_s: float, second_s: float
+) -> None:
+    """Not all gateways have come back by then, and the answers to others did not count what those have spent."""
+
+    async def main() -> Meter:
+        loop = asyncio.get_running_loop()
+        host = EngineHost(loop)
+        processes = [_process(host, f"h{n}", expected=None) for n in range(GATEWAYS)]
+        for process in processes:
+            await process.asker.start()
+        meter = Meter(LIMIT, loop.time())
+        at_s = loop.time() + 70.0
+        for part_s, act in ((first_s, host.kill), (gap_s, host.start), (second_s, host.kill), (0.0, host.start)):
+            loop.call_at(at_s, act)
+            at_s += part_s
+        await offer(processes, [5 * LIMIT / 60 / GATEWAYS] * GATEWAYS, at_s + 20.0 - loop.time(), meter, 1)
+        return meter
+
+    assert run_virtual(main()).over <= over_max(LIMIT, GATEWAYS)
+
+
+def test_a_reload_during_an_outage_fills_no_limit() -> None:
+    """A limit that a reload changes goes on from what was left of it."""
+
+    async def main() -> Meter:
+        loop = asyncio.get_running_loop()
+        host = EngineHost(loop)
+        processes = [_process(host, f"h{n}", expected=None) for n in range(GATEWAYS)]
+        for process in processes:
+            await process.asker.start()
+        meter = Meter(LIMIT, loop.time())
+        per_s = 2 * LIMIT / 60 / GATEWAYS
+        await offer(processes, [per_s] * GATEWAYS, 70.0, meter, 1)
+        host.hang()
+        await offer(processes, [per_s] * GATEWAYS, 20.0, meter, 2)
+        for process in processes:
+            process.admission = Admission(
+                {"k": KeyLimiter(CallerLimits(LIMIT + 1), "key:k", process.limits)}, {}, process.runtime
+            )
+        await offer(processes, [per_s] * GATEWAYS, 20.0, meter, 3)
+        host.go_on()
+        await offer(processes, [per_s] * GATEWAYS, 20.0, meter, 4)
+        return meter
+
+    assert run_virtual(main()).over <= over_max(LIMIT, GATEWAYS)
 
 
 class RejectedEngine(HostedEngine):
