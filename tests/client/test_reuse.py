@@ -227,6 +227,18 @@ def test_a_blocking_pool_keeps_as_many_free_connections_as_it_may() -> None:
     assert len(backend.made) == 4 + 2 + 2
 
 
+def test_connections_that_are_not_kept_are_closed_after_their_responses() -> None:
+    """With `keepalive_expiry=0` no connection is left open for a request that may never come."""
+    backend = _BlockingBackend()
+    pool = httpcore.ConnectionPool(network_backend=backend, keepalive_expiry=0)
+    reuse(pool)
+    with pool:
+        for _ in range(2):
+            assert pool.request("GET", "http://service/").content == b"ok"
+            assert pool.connections == []
+    assert len(backend.made) == 2
+
+
 @pytest.mark.parametrize("steps", range(24))
 def test_a_cancelled_request_leaves_its_slot(steps: int) -> None:
     """A request without a race, cancelled at any step, does not take the only connection for ever."""

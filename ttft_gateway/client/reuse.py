@@ -45,7 +45,7 @@ def _assign(pool: Any) -> list[Any]:
 
     A connection is taken from its choice on, when it still looks idle, until the response is closed. A free one that is
     not idle was lost by a cancelled request. The sockets of free ones are looked at when they are chosen, because only
-    then must they be alive, and all once in `_SWEEP_S`.
+    then must they be alive, and all once in `_SWEEP_S`, or in the time for which they are kept if that is shorter.
     """
     connections, taken, waiting = pool._connections, set(), []
     for request in pool._requests:
@@ -71,7 +71,7 @@ def _assign(pool: Any) -> list[Any]:
             connections.append(found)
         request.assign_to_connection(found)
     now_s = time.monotonic()
-    if now_s - pool._swept_s > _SWEEP_S:
+    if now_s - pool._swept_s > (_SWEEP_S if pool._keepalive_expiry is None else min(_SWEEP_S, pool._keepalive_expiry)):
         pool._swept_s = now_s
         expired = [each for each in idle if each.has_expired()]
         closing += expired
