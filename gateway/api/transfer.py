@@ -18,7 +18,7 @@ from gateway.api.response import ResponseWriter, respond, respond_error
 from gateway.errors import GatewayError, ShuttingDown, UnsupportedApi
 from gateway.race.failures import client_error
 from ttft_gateway.apis.base import Headers, HttpStream
-from ttft_gateway.apis.errors import BadStatus, ConnectError, ConnectionCut, TimedOut, UpstreamError, redacted
+from ttft_gateway.apis.errors import BadStatus, ConnectError, ConnectionCut, TimedOut, UpstreamError, redacted, shown_id
 from ttft_gateway.apis.passing import PassedCall, PassingEndpoint
 from ttft_gateway.apis.upload import Upload
 from ttft_gateway.routing.replicas import Replica
@@ -157,6 +157,8 @@ class Transfer:
             for name, value in headers
             if name in _PASSED_BACK
         ]
+        if (upstream_id := shown_id(headers, secrets)) is not None:
+            self._headers.append((b"x-upstream-request-id", upstream_id.encode()))
         if status >= _ERROR_MIN:
             self._error = bytearray()
             return

@@ -27,7 +27,6 @@ _REPEATED_BYTES_MAX = 16 * 1024 * 1024  # of it
 _REPEATED = 8  # times the request's bytes: Responses repeat instructions in up to three events, and may escape
 _LONG_GAP_S = 0.5  # between two events; shorter ones need no guard
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
-_REQUEST_ID_HEADERS = frozenset({b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id"})
 
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
 _FINISH, _DONE, _WORK, _PREAMBLE = FrameKind.FINISH, FrameKind.DONE, FrameKind.WORK, FrameKind.PREAMBLE
@@ -314,10 +313,7 @@ class Attempt:
     def on_headers(self, status: int, headers: Headers) -> None:
         self.headers_s = self._loop.time()
         self.status = status
-        for name, value in headers:
-            if name in _REQUEST_ID_HEADERS:
-                self.upstream_request_id = shown_id(value, self.replica.secrets)
-                break
+        self.upstream_request_id = shown_id(headers, self.replica.secrets)
         if self.replica.read_limits is not None or self.pool.stops_at_headers:
             self._race.on_headers(self, headers)
 

@@ -49,7 +49,8 @@ def as_openai(received: Received) -> Reply:
         case "GET", "/v1/files":
             return 200, JSON, json.dumps({"object": "list", "data": [stored], "has_more": False}).encode()
         case "GET", "/v1/files/file-1/content":
-            return 200, {"content-type": "application/octet-stream", "set-cookie": "a=b"}, CONTENT
+            fields = {"content-type": "application/octet-stream", "set-cookie": "a=b", "x-request-id": f"up {KEY}1"}
+            return 200, fields, CONTENT
         case "DELETE", "/v1/files/file-1":
             return 200, JSON, b'{"id":"file-1","object":"file","deleted":true}'
         case "POST", "/v1/audio/speech":
@@ -84,6 +85,8 @@ def test_the_sdk_stores_and_reads_files() -> None:
             ] * 4
             with pytest.raises(openai.NotFoundError):
                 await client.files.retrieve("file-2")
+            raw = await client.files.with_raw_response.content(stored.id)
+            assert raw.headers["x-upstream-request-id"] == "up****1"
 
     run_real(main())
 

@@ -27,6 +27,7 @@ REDIRECTIONS: Final = range(300, 400)
 LOOP: Final = 508
 """Status of a request that gateways send round."""
 
+_REQUEST_ID_HEADERS: Final = frozenset({b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id"})
 _ID_CHARS_MAX: Final = 200
 _INVISIBLE: Final = re.compile("[^!-~]+")
 
@@ -88,14 +89,17 @@ def redacted(text: str, secrets: Sequence[str]) -> str:
     return text
 
 
-def shown_id(value: bytes, secrets: Sequence[str]) -> str | None:
-    """Return an upstream's request id as it may be shown; None if nothing is left of it.
+def shown_id(headers: Sequence[tuple[bytes, bytes]], secrets: Sequence[str]) -> str | None:
+    """Return an upstream's request id as it may be shown; None if it sent none, or nothing is left of it.
 
     It becomes a response header. HTTP/2 carries bytes that HTTP/1.1 forbids, so only visible ASCII is left. Secrets are
     removed before and after that, because a secret may contain a space, or be interrupted by what is dropped.
     """
-    text = _INVISIBLE.sub("", redacted(value.decode("latin-1"), secrets))
-    return redacted(text, secrets)[:_ID_CHARS_MAX] or None
+    for name, value in headers:
+        if name in _REQUEST_ID_HEADERS:
+            text = _INVISIBLE.sub("", redacted(value.decode("latin-1"), secrets))
+            return redacted(text, secrets)[:_ID_CHARS_MAX] or None
+    return None
 
 
 def _valid_unicode(text: str) -> str:
