@@ -179,7 +179,8 @@ def test_data(event: bytes, data: bytes | None) -> None:
         (b"data: x\n\n", b"data: x\n\n"),
         (b"event: e\r\ndata: x\r\n\r\n", b"event: e\r\ndata: x\r\n\r\n"),
         (b"id: 1\ndata: x\n\n", b"data: x\n\n"),
-        (b"data: x\r\nid: 1\r\nretry:5\r\n\r\n", b"data: x\r\n\r\n"),
+        (b"data: x\r\nid: 1\r\nretry:5\r\n\r\n", b"data: x\n\n"),
+        (b"data: x\rid: 1\n\n", b"data: x\n\n"),  # CR LF would be one end of a line, and the event would go on
         (b"id\ndata: a\ndata: b\n\n", b"data: a\ndata: b\n\n"),
         (b": c\nid: 1\ndata: x\n\n", b": c\ndata: x\n\n"),
         (b"idx: 1\ndata: x\n\n", b"idx: 1\ndata: x\n\n"),
@@ -196,7 +197,7 @@ def test_data(event: bytes, data: bytes | None) -> None:
     ],
 )
 def test_forwardable(event: bytes, forwarded: bytes) -> None:
-    """Only `id`, `retry` and events without data are withheld from a client; every other byte stays."""
+    """Only `id`, `retry` and events without data are withheld from a client; every other line stays."""
     assert forwarded == forwardable(event)
 
 

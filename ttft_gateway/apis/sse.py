@@ -157,7 +157,9 @@ def forwardable(event: bytes) -> bytes:
     lines = fields(event)
     if any(name == b"data" and value for name, value, _ in lines):
         kept = [line for name, _, line in lines if name not in (b"id", b"retry")]
-        return event if len(kept) == len(lines) else b"".join(kept)
+        if len(kept) == len(lines):
+            return event
+        return b"".join(line.rstrip(b"\r\n") + b"\n" for line in kept)  # a CR before a removed line may meet an LF
     return b"" if any(name for name, _, _ in lines) else event
 
 
