@@ -22,6 +22,7 @@ import msgspec
 from fastapi import Depends, FastAPI, Request, Response, params
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
@@ -436,6 +437,8 @@ async def _read_body(request: Request, shape: str) -> bytes:
                     raise BodyTooLarge(f"the body is larger than {_BODY_BYTES_MAX} bytes; {shape}")
     except TimeoutError:
         raise RequestTimeout(f"the body was not received within {_BODY_S_MAX:g} s") from None
+    except ClientDisconnect:
+        raise BadRequest(f"the body is incomplete; {shape}") from None
     return bytes(body)
 
 

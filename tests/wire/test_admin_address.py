@@ -34,6 +34,7 @@ class _Site:
     def __init__(self, failures: int = 0) -> None:
         self.failures, self.built = failures, 0
         self.site = AdminUnderTest()
+        self.events: list[object] = []
         self.sock = socket.create_server(("127.0.0.1", 0))
         self.sock.setblocking(False)
         self.name = self.sock.getsockname()
@@ -47,7 +48,7 @@ class _Site:
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[AdminAddress]:
         loop = asyncio.get_running_loop()
-        runtime = Runtime(loop, lambda _: None, lambda: 0.0, TimerQueue(loop))
+        runtime = Runtime(loop, self.events.append, lambda: 0.0, TimerQueue(loop))
         async with asyncio.TaskGroup() as tasks:
             address = AdminAddress(self.sock, self.build, tasks, runtime, Hub(loop))
             address.start()
@@ -165,6 +166,26 @@ def test_a_connection_without_a_request_ends(monkeypatch: pytest.MonkeyPatch) ->
                 each.close()
 
     run_real(main())
+
+
+def test_a_disconnect_within_a_body_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that disconnects in the middle of a body ends its request: no failure is logged or counted."""
+    site = _Site()
+
+    async def main() -> None:
+        async with site.listening():
+            reader, writer = await site.connect()
+            head = b"POST /admin/hedging HTTP/1.1\r\nhost: localhost\r\n"
+            writer.write(head + b"expect: 100-continue\r\ncontent-length: 9\r\n\r\n{")
+            async with asyncio.timeout(WAIT_S):
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"  # the body is awaited
+            writer.close()
+            _, other = connection = await site.connect()
+            await site.get(connection)
+            other.close()
+
+    run_real(main())
+    assert (site.events, caplog.records) == ([], [])
 
 
 def test_a_second_ctrl_c_ends_a_drain_while_uvicorn_serves() -> None:
