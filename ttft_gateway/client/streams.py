@@ -129,7 +129,11 @@ class QuickStream(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout):
                 transport: Any = await self._loop.start_tls(
-                    self._transport, self, ssl_context, server_hostname=server_hostname, ssl_handshake_timeout=timeout
+                    self._transport,
+                    self,
+                    ssl_context,
+                    server_hostname=server_hostname,
+                    ssl_handshake_timeout=timeout or None,
                 )
         except BaseException as error:
             await self.aclose()
