@@ -1,5 +1,7 @@
 """The window: equal to one DDSketch of the same samples, and reaching back far enough and no further."""
 
+import gc
+
 import numpy as np
 import pytest
 from ddsketch import DDSketch
@@ -128,3 +130,17 @@ def test_a_sample_is_in_the_bin_of_the_sketch(sample: float) -> None:
     window, mapping = Window(), LogarithmicMapping(RELATIVE_ACCURACY)
     window.add_event(sample, 0.0)
     assert window.bins(0.0).values == [mapping.value(mapping.key(sample))]
+
+
+def test_without_new_samples_nothing_is_replaced() -> None:
+    """The exchange of many idle pools makes no objects that a search for garbage would visit."""
+    window = Window()
+    assert window.take_new() == ({}, {})
+    before = gc.get_referents(window._events, window._censored)
+    assert window.take_new() == window.take_new() == ({}, {})
+    after = gc.get_referents(window._events, window._censored)
+    assert list(map(id, before)) == list(map(id, after))
+    window.add_event(1.0, 0.0)
+    events, censored = window.take_new()
+    assert (sum(events.values()), censored) == (1, {})
+    assert window.take_new() == ({}, {})

@@ -297,10 +297,15 @@ class _Tally:
         raw.clear()
 
     def take_new(self) -> dict[int, int]:
-        """Return the samples added since the last call, by bin."""
+        """Return the samples added since the last call, by bin.
+
+        Without any, nothing is replaced: of many pools, that would be many new objects each second.
+        """
         self.fold()
-        new, self._new = self._new or Counter(), Counter()
-        return new
+        new = self._new
+        if new is None or new:
+            self._new = Counter()
+        return new or {}
 
     def add_to_bin(self, index: int, count: int) -> None:
         """Add samples to a bin of the open slice."""
