@@ -8,6 +8,7 @@ Units: bytes, seconds.
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -15,6 +16,10 @@ import msgspec
 from gateway.admission.wait_estimator import WaitEstimator
 
 ARRIVING_MAX: Final = 1_000  # concurrent bodies being received; for each, the server may hold 64 kB not yet counted
+
+
+_KEYS_KEPT: Final = 1_000  # above, keys without a body are forgotten
+_LOOKED_AT: Final = 4  # keys, for each new one
 
 
 class _Usage:
@@ -64,7 +69,7 @@ class BodyMemory:
         self.arriving_max = arriving_max
         self.held = 0
         self.is_shared = is_shared
-        self._usages: dict[str, _Usage] = {}  # by names of configured keys, so that their number is bounded
+        self._usages: dict[str, _Usage] = {}  # by names of keys, which come and go
         self._arriving: dict[HeldBody, None] = {}  # from the oldest to the youngest
         self._wait_estimator = WaitEstimator(bytes_max)
 
@@ -145,8 +150,17 @@ class BodyMemory:
     def _usage(self, key_name: str) -> _Usage:
         usage = self._usages.get(key_name)
         if usage is None:
+            if len(self._usages) >= _KEYS_KEPT:
+                self._forget_some()
             usage = self._usages[key_name] = _Usage()
         return usage
+
+    def _forget_some(self) -> None:
+        """Forget the keys without a body among the oldest ones, more than one a call; the others become the newest."""
+        for oldest in list(islice(self._usages, _LOOKED_AT)):
+            usage = self._usages.pop(oldest)
+            if usage.bodies:
+                self._usages[oldest] = usage
 
     def _make_room(self, usage: _Usage, size: int, body: HeldBody | None) -> bool:
         """Refuse younger incomplete bodies until `size` more bytes fit; return False if that is impossible.
