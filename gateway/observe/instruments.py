@@ -169,23 +169,23 @@ class Family(Generic[T]):
         self.name, self.text, self.kind, self.labels, self.lines_max = name, text, kind, labels, lines_max
         self._make = make
         self._series: dict[tuple[str, ...], T] = {}
-        self._by_replica: dict[tuple[str, str], list[tuple[str, ...]]] = {}
-        is_per_replica = MODEL in labels and REPLICA in labels
-        self._replica_at = (labels.index(MODEL), labels.index(REPLICA)) if is_per_replica else None
+        self._owned: dict[tuple[str, str | None], list[tuple[str, ...]]] = {}  # by model and replica
+        self._model_at = labels.index(MODEL) if MODEL in labels else None
+        self._replica_at = labels.index(REPLICA) if REPLICA in labels else None
 
     def at(self, *values: str) -> T:
         """Return the series with these label values, created on first use."""
         series = self._series.get(values)
         if series is None:
             series = self._series[values] = self._make()
-            if self._replica_at is not None:
-                model, replica = self._replica_at
-                self._by_replica.setdefault((values[model], values[replica]), []).append(values)
+            if self._model_at is not None:
+                replica = None if self._replica_at is None else values[self._replica_at]
+                self._owned.setdefault((values[self._model_at], replica), []).append(values)
         return series
 
-    def forget(self, model: str, replica: str) -> None:
-        """Drop the series of a replica."""
-        for values in self._by_replica.pop((model, replica), ()):
+    def forget(self, model: str, replica: str | None) -> None:
+        """Drop the series of a replica, with None the series of a model that are of no replica."""
+        for values in self._owned.pop((model, replica), ()):
             del self._series[values]
 
     def all(self) -> list[T]:
@@ -200,7 +200,7 @@ class Family(Generic[T]):
 
     def drop_parts(self) -> Iterator[None]:
         """Drop all series; yields after each part, because all at once would hold the event loop."""
-        for held in (self._by_replica, self._series):
+        for held in (self._owned, self._series):
             while held:
                 for _ in range(min(_PART_SERIES, len(held))):
                     held.popitem()

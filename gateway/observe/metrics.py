@@ -59,7 +59,7 @@ class Metrics:
     Attributes:
         instruments: counters and histograms.
         on_events: counts the events of a batch (a `gateway.observe.hub.Collector`).
-        forget: drops the series of a replica, given the names of model and replica.
+        forget: drops the series of a replica, given the names of model and replica; None for the series of no replica.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ class Recorder:
     def __init__(self, instruments: Instruments, usage: UsageTable) -> None:
         self._instruments = instruments
         self._usage = usage
-        self._requests: dict[tuple[str, Api, int, str | None, Result], _RequestSeries] = {}
+        self._requests: dict[str, dict[tuple[Api, int, str | None, Result], _RequestSeries]] = {}
         self._attempts: dict[tuple[str, str], dict[tuple[Api, Role, Outcome, Disposition], _AttemptSeries]] = {}
         self._codes: set[str | None] = set()
         self._keys: dict[tuple[str, int], Counter] = {}
@@ -105,10 +105,13 @@ class Recorder:
         if bug is not None:
             raise bug
 
-    def forget(self, model: str, replica: str) -> None:
-        """Drop the series of a replica that was removed, after its last request."""
+    def forget(self, model: str, replica: str | None) -> None:
+        """Drop the series of a replica that was removed, after its last request; with None the model's own series."""
         families = self._instruments.families()  # counts what waits
-        self._attempts.pop((model, replica), None)
+        if replica is None:
+            self._requests.pop(model, None)
+        else:
+            self._attempts.pop((model, replica), None)
         for family in families:
             family.forget(model, replica)
 
@@ -160,10 +163,13 @@ class Recorder:
         status_class = status // 100
         if error and error not in _known_errors():
             error = OTHER
-        key = (model, api, status_class, error, result)
-        series = self._requests.get(key)
+        of_model = self._requests.get(model)
+        if of_model is None:
+            of_model = self._requests[model] = {}
+        key = (api, status_class, error, result)
+        series = of_model.get(key)
         if series is None:
-            series = self._requests[key] = _RequestSeries(self._instruments, *key)
+            series = of_model[key] = _RequestSeries(self._instruments, model, *key)
         series.count.value += len(events)
         series.duration.observe(*[event.total_s for event in events])
         series.overhead.observe(*[event.gateway_s for event in events])
@@ -258,7 +264,9 @@ class Recorder:
             if event.queued_s and event.model is not None:
                 self._instruments.queue.at(event.model).observe(event.queued_s)
         elif isinstance(event, PreviousKeyUsed):
-            self._instruments.previous_keys.at(event.key).value += 1
+            previous = self._instruments.previous_keys
+            is_named = previous.count < _KEY_SERIES_MAX or previous.has((event.key,))
+            previous.at(event.key if is_named else OTHER).value += 1
         elif isinstance(event, ComponentFailed):
             self._instruments.component_failures.at(event.component).value += 1
         elif isinstance(event, ConfigReloaded):

@@ -100,6 +100,7 @@ class Gateway:
         self.listed = None if settings.keys_from is None else Listed(limits)
         foundation = Foundation(tasks, self.runtime, limits, tune, self.tokens, self.listed)
         self.in_force = InForce(build_topology(settings, foundation))
+        self._models = {*self.in_force.topology.models}  # and those with draining replicas
         self.tokens.users = self.in_force.token_users
         self._keepers: TokenKeepers | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -203,13 +204,18 @@ class Gateway:
         """Keep a connection open to every replica of each pool in use; must be called every few seconds."""
         topology = self.in_force.topology
         self._step(topology.keep_warm())
-        self._step(self._forget(topology.forget_drained(self.runtime.loop.time())))
+        drained = topology.forget_drained(self.runtime.loop.time())
+        before, self._models = self._models, {*topology.models, *(model for model, _ in topology.drained)}
+        self._step(self._forget(drained, before - self._models))
 
-    def _forget(self, drained: Iterable[tuple[str, str]]) -> Iterator[None]:
-        """Drop what was counted of removed replicas; yields after each."""
+    def _forget(self, drained: Iterable[tuple[str, str]], models: Iterable[str]) -> Iterator[None]:
+        """Drop what was counted of removed replicas and models; yields after each."""
         for model, replica in drained:
             self.view.metrics.forget(model, replica)
             self._windows.forget(model, replica)
+            yield
+        for model in models:
+            self.view.metrics.forget(model, None)
             yield
 
     def _step(self, steps: Iterator[None]) -> None:

@@ -5,6 +5,7 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
+from gateway.events import PreviousKeyUsed
 from gateway.observe.instruments import Instruments
 from gateway.observe.recorder import Recorder
 from gateway.observe.usage import UsageTable
@@ -40,6 +41,18 @@ def test_unlike_events_are_counted_soon() -> None:
         recorder.on_events([REQUEST, replace(REQUEST, model=f"m{number}")])
     counted = sum(series.value for series in instruments.requests.all())
     assert 190 < counted < 200
+
+
+def test_previous_keys_have_a_bounded_number_of_series() -> None:
+    """While the secrets of a very long list of keys are replaced, further keys are counted together."""
+    instruments = Instruments()
+    recorder = Recorder(instruments, UsageTable())
+    recorder.on_events([PreviousKeyUsed(0.0, f"key-{number % 5_000}") for number in range(10_000)])
+    instruments.before_read()
+    series = {values: each.value for values, each in instruments.previous_keys.items()}
+    assert len(series) == 1_001
+    assert series["_OTHER",] == 8_000
+    assert series["key-0",] == 2
 
 
 def test_to_forget_a_replica_costs_the_same_among_many() -> None:

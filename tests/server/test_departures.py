@@ -4,13 +4,18 @@ import asyncio
 import gc
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from gateway.api.plain_routes import contract
 from gateway.config.settings import Settings
+from gateway.observe.instruments import MODEL
+from gateway.observe.metrics import Metrics
 from gateway.server.app import Gateway
 from gateway.server.model_parts import ModelParts
 from gateway.server.topology import Topology
 from providers.upstream import HttpEndpoint
 from running import run_virtual
+from sample_events import REQUEST
 from ttft_gateway.pool.pool import Pool
 
 _MODELS = 300
@@ -43,6 +48,39 @@ def test_many_replicas_leave() -> None:
             assert left[-1] == 1
             assert max(before - after for before, after in pairwise(left)) == 1
             gateway.close()
+
+    run_virtual(main())
+
+
+def test_removed_models_leave_no_series() -> None:
+    """Reloads that replace a model again and again leave the series of the last one."""
+    contract()
+
+    def renamed(name: str) -> Settings:
+        row = {"name": "a", "kind": "vllm", "base_url": "http://127.0.0.1:1/v1"}
+        return Settings.model_validate({"models": [{"name": name, "replicas": [row]}]})
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            gateway = Gateway(renamed("m0"), tasks)
+            metrics = gateway.view.metrics
+            gateway.keep_warm()
+            for number in range(1, 4):
+                metrics.on_events([replace(REQUEST, model=f"m{number - 1}")])
+                gateway.reloads.commit(gateway.reloads.prepare(renamed(f"m{number}")))
+            gateway.keep_warm()
+            assert _models(metrics) == {"m0", "m1", "m2"}
+            await asyncio.sleep(301.0)
+            metrics.on_events([replace(REQUEST, model="m3")])
+            gateway.keep_warm()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert _models(metrics) == {"m3"}
+            gateway.close()
+
+    def _models(metrics: Metrics) -> set[str]:
+        families = [each for each in metrics.instruments.families() if MODEL in each.labels]
+        return {values[each.labels.index(MODEL)] for each in families for values, _ in each.items()}
 
     run_virtual(main())
 
