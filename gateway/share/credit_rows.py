@@ -52,10 +52,10 @@ class _Budget:
 
     def own(self, now_s: float) -> float:
         """Return the credits of this gateway, and add up what it has earned."""
-        credit, accrual = self.of.own(now_s)
-        self.earned += max(0.0, accrual - self.accrual * self._rest(now_s - self.now_s))
-        self.accrual, self.now_s = accrual, now_s
-        return credit
+        own = self.of.own(now_s)
+        self.earned += max(0.0, own.accrual - self.accrual * self._rest(now_s - self.now_s))
+        self.accrual, self.now_s = own.accrual, now_s
+        return own.credit
 
     def change(self, credit: float) -> tuple[bool, bool]:
         """Return whether credits were spent since the last row, and whether something else has changed."""

@@ -141,7 +141,7 @@ class SlotsAnswer(Struct, tag="slots", array_like=True, frozen=True):
     wanted: bool = False
 
 
-class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
+class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True, gc=False):
     """Replace what a process has now, and ask for the sums over the other processes, of the same names.
 
     Attributes:
@@ -159,7 +159,7 @@ class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
     is_part: bool = False
 
 
-class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
+class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True, gc=False):
     """Answer to `GaugeAsk`.
 
     Attributes:
@@ -182,7 +182,7 @@ class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
         return {name: row for name, row in {**before, **self.others}.items() if row} if self.is_part else self.others
 
 
-class SliceAsk(Struct, tag="slice", array_like=True, frozen=True):
+class SliceAsk(Struct, tag="slice", array_like=True, frozen=True, gc=False):
     """Add to the present bin of a slice, and ask for the bins from one on that have ended.
 
     Attributes:
@@ -196,7 +196,7 @@ class SliceAsk(Struct, tag="slice", array_like=True, frozen=True):
     since: Number = 0
 
 
-class SliceAnswer(Struct, tag="slice", array_like=True, frozen=True):
+class SliceAnswer(Struct, tag="slice", array_like=True, frozen=True, gc=False):
     """Answer to `SliceAsk`.
 
     Attributes:

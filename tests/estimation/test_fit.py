@@ -107,3 +107,13 @@ def test_one_report_against_one_prior() -> None:
     """With a prior of one sample, c minimises (x c / y - 1)^2 + (c - 1)^2."""
     fit = filled([(2.0, 1.0, 0.0, 0.0)])
     assert fit.solve_near_one(1.0)[0] == pytest.approx((0.5 + 1.0) / (0.25 + 1.0))
+
+
+def test_without_new_samples_no_sums_are_made() -> None:
+    """The exchange of many idle pools makes no objects that a search for garbage would visit."""
+    fit = RelativeFit()
+    assert fit.take_new() is fit.take_new()
+    fit.add(1.0, 1.0, 0.0, 0.0)
+    assert fit.take_new()[0] == 1.0
+    assert fit.take_new() is fit.take_new()
+    assert not any(fit.take_new())

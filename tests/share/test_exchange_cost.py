@@ -1,5 +1,6 @@
 """The cost of the exchange for a server, in what can be counted: bytes, batches, rows and bins."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import shared_fixtures
 from exchange_cost import Crowd, exchange_cost
 from gateway.share.messages import GaugeAnswer, GaugeAsk, SliceAnswer, SliceAsk
 from share_engines import ServerEngine
+from ttft_gateway.limits.budget import Credit, CreditBudget
 
 server = shared_fixtures.server
 
@@ -94,3 +96,11 @@ def test_a_slice_that_is_not_used_is_read_no_more(server: ServerEngine) -> None:
     [_, answer] = server.answer(1_070.0, "one", [gauge, slice_]).answers
     assert isinstance(answer, SliceAnswer)
     assert sum(sums["e1"] for sums in answer.bins.values()) == 69
+
+
+def test_what_an_exchange_replaces_is_not_searched_for_garbage() -> None:
+    """Each worker replaces these for each pool, up to ten times a second."""
+    asks = GaugeAsk("k", {"a": (1,)}), SliceAsk("k", {"a": 1})
+    answers = GaugeAnswer(1, {"a": [1]}), SliceAnswer(1, {1: {"a": 1}})
+    parts = Credit(1.0, 2.0), CreditBudget(0.1).own(0.0)
+    assert not [each for each in (*asks, *answers, *parts) if gc.is_tracked(each)]

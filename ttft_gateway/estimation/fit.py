@@ -17,7 +17,7 @@ _DECAY: Final = 0.998  # of a sample's weight with each later sample: the last 5
 _WEIGHT_MAX: Final = 1e9  # new weights grow instead of all sums decaying, until all are scaled back
 _PIVOT_MIN: Final = 1e-9  # relative; below it, columns are multiples of each other
 _LATER_MAX: Final = 5_000  # samples after which an older one has no weight
-_SUMS: Final = 10  # the number of samples, six sums of the matrix and three of the right side
+_NO_SUMS: Final = (0.0,) * 10  # the number of samples, six sums of the matrix and three of the right side
 _NOISE: Final = 0.25  # relative error of a sample, the unit in which the expectation of c1 and c2 is weighed
 # Of y, explained by one standard deviation of a column: more is no drift of all samples during the fit, so that the
 # coefficient may be as large as it seems.
@@ -48,7 +48,7 @@ class RelativeFit:
 
     def __init__(self) -> None:
         self._weight = 1.0
-        self._new: list[float] | None = None  # number and sums of samples for other gateways; None if there are none
+        self._new: Sequence[float] | None = None  # for other gateways; None if there are none
         self._matrix = [0.0] * 6  # sums of weight * products of x / y: 00, 01, 02, 11, 12, 22
         self._right = [0.0] * 3  # sums of weight * x / y
 
@@ -112,9 +112,10 @@ class RelativeFit:
         self._matrix = [value / factor**2 for value in self._matrix]
         self._right = [value / factor for value in self._right]
 
-    def take_new(self) -> list[float]:
+    def take_new(self) -> Sequence[float]:
         """Return the number of samples since the last call and their sums, matrix first; zeros at the first call."""
-        new, self._new = self._new or [0.0] * _SUMS, [0.0] * _SUMS
+        new = self._new or _NO_SUMS
+        self._new = _NO_SUMS
         return new
 
     def put(self, count: int, sums: Sequence[float]) -> None:
@@ -186,7 +187,7 @@ class RelativeFit:
         return (m[0], m[1], m[2]), (m[1], m[3], m[4]), (m[2], m[4], m[5])
 
 
-def _with_products(sums: list[float], samples: Iterable[Row]) -> list[float]:
+def _with_products(sums: Sequence[float], samples: Iterable[Row]) -> Sequence[float]:
     """Return the number and sums of samples after further samples were added."""
     for y, *columns in samples:
         x0, x1, x2 = (column / y for column in columns)

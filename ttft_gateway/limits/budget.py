@@ -9,7 +9,7 @@ Units: credits are requests or tokens; now_s in seconds.
 """
 
 from math import exp, inf
-from typing import Final, NamedTuple
+from typing import Final
 
 # docs/design/0005
 import msgspec
@@ -35,7 +35,7 @@ class Ticket(msgspec.Struct, eq=False):
     is_open: bool = True
 
 
-class Credit(NamedTuple):
+class Credit(msgspec.Struct, frozen=True, gc=False):
     """A part of a budget.
 
     Attributes:
@@ -202,7 +202,7 @@ class CreditBudget:
             self._divided = processes
         self._accrual = own.accrual + others.accrual
         if self._cost_mean:
-            others = others._replace(credit=min(others.credit, max(0.0, self.cap - own_credit)))
+            others = Credit(min(others.credit, max(0.0, self.cap - own_credit)), others.accrual)
         self._credit = own_credit + others.credit
         self._others, self._put_s, self.processes = others, self._now_s, processes
 
