@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from counted_gateway import TELL
 from raw_http import Cut, answer, asking, connect
 from served import Served, gateway, replicas
 
@@ -157,7 +158,7 @@ async def _reload(served: Served, folder: Path, *, by_signal: bool, result: Soak
 
 async def _look(served: Served) -> Look:
     told = len(served.stderr)
-    os.kill(served.pid, signal.SIGUSR1)
+    os.kill(served.pid, TELL)
     async with asyncio.timeout(_TOLD_S):
         while not (lines := [line for line in served.stderr[told:] if line.startswith('{"tasks"')]):
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""`python -m counted_gateway ARGV`: the gateway, which tells on SIGUSR1 how many tasks and timers it has."""
+"""`python -m counted_gateway ARGV`: the gateway, which tells on a signal how many tasks and timers it has."""
 
 import asyncio
 import gc
@@ -7,6 +7,8 @@ import signal
 import sys
 
 from gateway.__main__ import main
+
+TELL = signal.SIGRTMIN  # the gateway uses or ignores SIGUSR1 and SIGUSR2
 
 
 def tell(_number: int, _frame: object) -> None:
@@ -22,5 +24,5 @@ def tell(_number: int, _frame: object) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGUSR1, tell)
+    signal.signal(TELL, tell)
     raise SystemExit(main())
