@@ -56,6 +56,7 @@ class Leases:
         self.held: dict[HeldLease, None] = {}
         self.divided: dict[str, Lease] = {}
         self.mismatches: dict[str, tuple[float, float]] = {}
+        self._report = 0
 
     def rate(self, name: str, limit: int) -> Rate:
         """Return a limit per minute."""
@@ -74,6 +75,11 @@ class Leases:
         self.divided.clear()
         for lease in tuple(self.held):
             lease.tick(now_s)
+
+    def number_report(self, now_s: float) -> int:
+        """Return the number of a report, higher than before, and than before a restart."""
+        self._report = max(self._report + 1, int(1e6 * now_s))
+        return self._report
 
     def note_amount(self, key: str, own: float, counts: float) -> None:
         """Record, or clear, that another process has a lower limit."""
@@ -250,10 +256,11 @@ class Lease:
         """Return the time until the full limit is available."""
         return max(0.0, self._amount - self.left(now_s)) / self._refill
 
-    def hand_over(self, now_s: float) -> tuple[float, float, float, float, Spending | None]:
-        """Return what another lease of this limit needs to go on alone; this one spends no more."""
-        share, spending, self._spending = self._share(now_s), self._spending, None
-        return share, self._share_rest, self._share_s, self._claim_s, spending
+    def hand_over(self, now_s: float) -> tuple[float, float, float, float]:
+        """Return what another lease of this limit goes on with alone; this one still reports what it has spent."""
+        self._own_spending()
+        self._leases.held[self] = None
+        return self._share(now_s), self._share_rest, self._share_s, self._claim_s
 
     @property
     def unspent(self) -> float:
@@ -312,7 +319,7 @@ class Lease:
         is_drained, self._is_drained, self._need, self._waiting, self._wanted = self._is_drained, False, 0.0, 0, want
         if self._spending is not None and not self._sent_spending:
             self._sent_spending, self._spending = self._spending.take(), None
-            self._report = max(self._report + 1, int(1e6 * now_s))
+            self._report = self._leases.number_report(now_s)
         hint, hint_s = self._hint()
         return BucketAsk(
             self.key,
@@ -406,7 +413,7 @@ class Lease:
         reported, self._sent_spending = self._sent_spending, ()
         if self._unsure_spending and answer.epoch != self._epoch:
             self._sent_spending, self._unsure_spending = self._unsure_spending, []
-            self._report += 1
+            self._report = self._leases.number_report(now_s)
         if now_s < self._fleet.back_since_s + _SETTLE_S:
             counted = (now_s, now_s, answer.granted + self._sent)
             self._unsure_spending = merged([*self._unsure_spending, *reported, counted], SEGMENTS_MAX)
@@ -482,8 +489,7 @@ class Lease:
             before = self._leases.divided.get(self.key)
             self._leases.divided[self.key] = self
             if before is not None:  # of this limit before a reload
-                handed = before.hand_over(now_s)
-                self._share_left, self._share_rest, self._share_s, self._claim_s, self._spending = handed
+                self._share_left, self._share_rest, self._share_s, self._claim_s = before.hand_over(now_s)
             else:
                 if not self._was_alone:
                     self._begin_alone(part)

@@ -81,7 +81,9 @@ def test_a_server_that_is_killed_again_when_it_is_back_exceeds_no_limit(
     assert run_virtual(main()).over <= over_max(LIMIT, GATEWAYS)
 
 
-def test_a_reload_during_an_outage_fills_no_limit() -> None:
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "lost"])
+@pytest.mark.parametrize("limit", [LIMIT + 1, 2 * LIMIT], ids=["higher", "twice"])
+def test_a_reload_during_an_outage_fills_no_limit(limit: int, keeps: bool) -> None:
     """A limit that a reload changes goes on from what was left of it."""
 
     async def main() -> Meter:
@@ -91,16 +93,18 @@ def test_a_reload_during_an_outage_fills_no_limit() -> None:
         for process in processes:
             await process.asker.start()
         meter = Meter(LIMIT, loop.time())
-        per_s = 2 * LIMIT / 60 / GATEWAYS
+        per_s = 5 * LIMIT / 60 / GATEWAYS
         await offer(processes, [per_s] * GATEWAYS, 70.0, meter, 1)
-        host.hang()
+        (host.hang if keeps else host.kill)()
         await offer(processes, [per_s] * GATEWAYS, 20.0, meter, 2)
         for process in processes:
             process.admission = Admission(
-                {"k": KeyLimiter(CallerLimits(LIMIT + 1), "key:k", process.limits)}, {}, process.runtime
+                {"k": KeyLimiter(CallerLimits(limit), "key:k", process.limits)}, {}, process.runtime
             )
+        meter.charge(loop.time(), 0.0)
+        meter.limit = limit
         await offer(processes, [per_s] * GATEWAYS, 20.0, meter, 3)
-        host.go_on()
+        (host.go_on if keeps else host.start)()
         await offer(processes, [per_s] * GATEWAYS, 20.0, meter, 4)
         return meter
 
