@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ttft_gateway.routing.replicas import OPEN_S, OPEN_S_MAX, Breaker, BreakerState
+from ttft_gateway.routing.replicas import FULL_S, OPEN_S, OPEN_S_MAX, Breaker, BreakerState
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 
@@ -48,6 +48,29 @@ def test_an_answer_to_an_earlier_request_does_not_hide_failures(
     breaker.on_content(1.0, sent_s)
     breaker.on_failure(1.0)
     assert (breaker.state is OPEN) is opens
+
+
+def test_a_full_replica_is_not_down() -> None:
+    """It refuses with as many requests in flight as before; one that is down refuses with fewer, too."""
+    full, down = Breaker(), Breaker()
+    for at_s in range(4):
+        if not full.on_refusal(float(at_s), float(at_s), 8):
+            full.on_failure(float(at_s))
+        if not down.on_refusal(float(at_s), float(at_s), 8 - at_s):
+            down.on_failure(float(at_s))
+    assert (full.state, full.failures) == (CLOSED, 1)
+    assert down.state is OPEN
+
+
+def test_requests_that_were_sent_together_are_refused_together() -> None:
+    """Their refusals show one thing, and the last one, with the fewest in flight, shows how many are too many."""
+    breaker = Breaker()
+    assert not breaker.on_refusal(1.0, 0.9, 10)
+    assert breaker.on_refusal(1.01, 0.95, 9)
+    assert breaker.is_full(1.02, 9)
+    assert not breaker.is_full(1.02, 8)
+    assert not breaker.is_full(1.0 + FULL_S, 9)
+    assert not breaker.on_refusal(1.1, 1.05, 8)
 
 
 def test_an_answer_to_an_earlier_request_closes_nothing() -> None:

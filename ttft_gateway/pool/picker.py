@@ -33,6 +33,7 @@ from ttft_gateway.routing.strategies import (
     most_cached,
     ramped,
     reachable,
+    roomy,
     usable,
 )
 
@@ -137,7 +138,7 @@ class Picker:
         for replica, load, breaker, stalls, name in rows[start : start + count]:
             if (
                 replica.out
-                or (breaker.eventful and not breaker.is_closed(now_s))
+                or (breaker.eventful and (not breaker.is_closed(now_s) or breaker.is_full(now_s, replica.in_flight)))
                 or (
                     ledgers
                     and now_s < ledgers.get(replica, _NO_LIMITS).restricts_until_s
@@ -192,6 +193,7 @@ class Picker:
                     candidates = [replica for replica in candidates if able(replica)]
                 if not candidates:
                     continue
+                candidates = roomy(candidates, now_s)
                 if ring is tiers[-1] or self._answers(candidates, now_s):
                     return self._pick_usable(ring, facts, candidates, now_s, rand)
                 stalled = stalled or (ring, candidates)

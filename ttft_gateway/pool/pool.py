@@ -21,6 +21,7 @@ from ttft_gateway.hedging.budget import BudgetUnit, HedgeBudget
 from ttft_gateway.hedging.calibration import Rescue
 from ttft_gateway.hedging.charges import Disposition, charge
 from ttft_gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
+from ttft_gateway.hedging.failures import REFUSALS_FOR_LOAD
 from ttft_gateway.hedging.gate import Candidate, Deny, WaitingAttempt
 from ttft_gateway.hedging.measure import NOT_MEASURED, Measured, Shadow, draw, drawn_ttft_s, reason_of, shadow_of
 from ttft_gateway.hedging.outcomes import (
@@ -393,7 +394,7 @@ class Pool:
         if is_broken:
             self.loads.on_answer(replica, now_s, broken=True)
         if signal is BreakerSignal.FAILURE:
-            breaker.on_failure(now_s, broken=is_broken)
+            self._failed(attempt, now_s, broken=is_broken)
         elif outcome is Outcome.CLIENT_GONE and was_answering(attempt.events, now_s - attempt.last_s):
             breaker.on_success(now_s, attempt.start_s)
         elif signal is BreakerSignal.TRIP:
@@ -477,6 +478,13 @@ class Pool:
         rejections = loads.of[attempt.replica].rejections
         if rejections.requests:  # an answer without content
             rejections.on_content(now_s)
+
+    def _failed(self, attempt: AttemptView, now_s: float, *, broken: bool) -> None:
+        """Report a failure to its replica's breaker, unless it only shows that the replica is full."""
+        replica = attempt.replica
+        is_refusal = attempt.status in REFUSALS_FOR_LOAD and not broken
+        if not (is_refusal and replica.breaker.on_refusal(now_s, attempt.start_s, replica.in_flight)):
+            replica.breaker.on_failure(now_s, broken=broken)
 
     def _answered(
         self, attempt: AttemptView, report: Callable[[float, float], None], now_s: float

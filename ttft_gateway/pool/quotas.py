@@ -154,7 +154,10 @@ class Quotas:
             ledger.rate_limited(ticket, now_s, wait_s, by_tokens=by_tokens)
             if by_tokens:
                 retry_after_s = None
-        attempt.replica.breaker.on_rate_limited(now_s, retry_after_s)
+        replica = attempt.replica
+        is_bare = retry_after_s is None and not by_tokens  # perhaps a limit on requests in flight
+        if not (is_bare and replica.breaker.on_refusal(now_s, attempt.start_s, replica.in_flight)):
+            replica.breaker.on_rate_limited(now_s, retry_after_s)
 
     # state over a restart
 

@@ -24,6 +24,7 @@ LIMITED_TO_COOL_DOWN = 3.0  # 429s, less half of the requests sent: fewer cost o
 _LIMITED_SHARE = 0.5
 COOL_DOWN_S = 1.0  # wait after them
 COOL_DOWN_S_MAX = 300.0  # a longer Retry-After is tested after this time: some are wrong by a factor of a thousand
+FULL_S = 5.0  # for which a number of attempts in flight counts as too many
 SLOW_START_S = 10.0  # a restarted server has cold caches and few connections
 _SLOW_START_MIN = 0.1  # initial fraction of its share
 
@@ -51,6 +52,8 @@ class Breaker(msgspec.Struct):
         wait_s: duration of the next open phase.
         open_until_s: time before which no probe is sent.
         cooling_until_s: time before which nothing is sent (after a 429).
+        full_at: number of other attempts in flight at a refusal for load; 0 before one.
+        full_until_s: time until which that is remembered.
         closed_s: time of the last return to closed; -inf if the breaker never opened.
         opened_s: time at which it last opened from closed; failed probes do not change it.
         eventful: False if it is closed, and nothing is counted that a complete answer would reset.
@@ -66,6 +69,8 @@ class Breaker(msgspec.Struct):
     wait_s: float = OPEN_S
     open_until_s: float = 0.0
     cooling_until_s: float = 0.0
+    full_at: int = 0
+    full_until_s: float = -math.inf
     closed_s: float = -math.inf
     opened_s: float = -math.inf
     eventful: bool = False
@@ -118,7 +123,7 @@ class Breaker(msgspec.Struct):
             self.rejecting = False
         self.failures = self.broken = 0
         self.wait_s = OPEN_S
-        self.eventful = self.limited > 0.0 or now_s < self.cooling_until_s
+        self.eventful = self.limited > 0.0 or now_s < max(self.cooling_until_s, self.full_until_s)
 
     def _is_outdated(self, sent_s: float) -> bool:
         """Return True if the answer to a request does not show that the replica takes new ones.
@@ -146,6 +151,26 @@ class Breaker(msgspec.Struct):
         elif max(self.failures, self.broken) < FAILURES_TO_OPEN:
             return
         self._open(now_s)
+
+    def on_refusal(self, now_s: float, sent_s: float, others: int) -> bool:
+        """Record a refusal for load; return True if it shows no more than the last one: the replica is full.
+
+        A full replica takes a request when one of its answers has ended. Without it, the others would be full, too. A
+        replica that is down refuses with fewer attempts in flight as well.
+
+        Args:
+            others: number of the replica's other attempts in flight.
+        """
+        is_old = sent_s < self.full_until_s - FULL_S  # sent before the last refusal was known
+        if self.state is BreakerState.CLOSED and (is_old or self.is_full(now_s, others)):
+            self.full_at = min(self.full_at, others)
+            return True
+        self.full_at, self.full_until_s, self.eventful = others, now_s + FULL_S, True
+        return False
+
+    def is_full(self, now_s: float, in_flight: int) -> bool:
+        """Return True if the replica has just refused a request while no more attempts were in flight."""
+        return 0 < self.full_at <= in_flight and now_s < self.full_until_s
 
     def open_with_others(self, now_s: float) -> None:
         """Open although its own failures are too few: the failures of several gateways together are enough."""

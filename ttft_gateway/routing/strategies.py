@@ -56,6 +56,11 @@ def usable(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
     return [replica for replica in replicas if not replica.out and replica.breaker.allows(now_s)]
 
 
+def roomy(replicas: list[Replica], now_s: float) -> list[Replica]:
+    """Return the replicas that are not known to be full, or all if they all are."""
+    return [replica for replica in replicas if not replica.breaker.is_full(now_s, replica.in_flight)] or replicas
+
+
 def uncooled(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
     """Return the replicas without a cool-down, in any breaker state."""
     return [replica for replica in replicas if now_s >= replica.breaker.cooling_until_s]
@@ -64,11 +69,13 @@ def uncooled(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
 def backups(
     replicas: Sequence[Replica], tried: Collection[Replica], now_s: float, crossing: Crossing = Crossing.NEVER
 ) -> list[Replica]:
-    """Return the replicas that a hedge may go to: untried, not taken out, healthy, and within the boundaries."""
+    """Return the replicas that a hedge may go to: untried, not taken out, healthy, and within the boundaries.
+
+    A replica that has just refused a request for load has no room for hedges.
+    """
     allowed = replicas if crossing is Crossing.ALWAYS else inside(replicas, tried)
-    return [
-        replica for replica in allowed if replica not in tried and not replica.out and replica.breaker.is_closed(now_s)
-    ]
+    healthy = [each for each in allowed if each not in tried and not each.out and each.breaker.is_closed(now_s)]
+    return [each for each in healthy if now_s >= each.breaker.full_until_s]
 
 
 def ramped(
