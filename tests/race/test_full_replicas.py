@@ -5,17 +5,21 @@ import random
 import pytest
 
 from defaults import default_hedging
+from pooled import send
 from running import run_virtual
 from scripted import Scripted, ScriptedStream, answer, status
 from traffic import poisson
 from ttft_gateway.apis.base import Call, Sink
+from ttft_gateway.hedging.contract import RequestFacts
+from ttft_gateway.hedging.outcomes import Outcome
 from ttft_gateway.pool.pool import Pool
-from ttft_gateway.routing.replicas import BreakerState, Replica
+from ttft_gateway.routing.replicas import FAILURES_TO_OPEN, BreakerState, Replica
 from ttft_gateway.routing.strategies import Routing
 
 NAMES = ("a", "b", "c", "d")
 ROOM = 16  # answers at a time
 ANSWER_S = 2.0
+FACTS = RequestFacts()
 
 
 class Full(Scripted):
@@ -60,3 +64,16 @@ def test_the_others_are_used_while_a_replica_is_full(code: int) -> None:
     assert failed <= 0.01
     assert refusals <= 0.1
     assert set(states) == {BreakerState.CLOSED}
+
+
+def test_a_queue_opens_no_breaker() -> None:
+    """A timeout shows nothing while the replica gives others their first tokens; one of a silent replica counts."""
+    pool = Pool("p", [Replica(name, Scripted()) for name in "ab"], default_hedging())
+    breaker = pool.replicas[0].breaker
+    for answered, state in ((True, BreakerState.CLOSED), (False, BreakerState.OPEN)):
+        late = [send(pool, 0, 0.0 if answered else 20.0, FACTS) for _ in range(FAILURES_TO_OPEN)]
+        if answered:
+            pool.on_content(send(pool, 0, 0.0, FACTS), 9.0)
+        for each in late:
+            pool.on_end(each, Outcome.TTFT_TIMEOUT, each.start_s + 10.0, None)
+        assert breaker.state is state

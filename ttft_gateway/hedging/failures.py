@@ -40,7 +40,6 @@ _UNAUTHORIZED, _NO_PAYMENT = 401, 402  # of the gateway's key and account
 _OBJECT_4XX = {403, 404}  # the kind of the object is no sign: OpenAI sends a 404 with `invalid_request_error`
 _PASSED_4XX = {400, 413, 415, 422}  # unclear 4xx that most likely concern the request
 _ENGINE_FAILED = {"generation", "incomplete_generation"}  # TGI, with a 424
-REFUSALS_FOR_LOAD: Final = (500, 502, 503, 529)  # of a server that is full, if it is not down; 529: Anthropic
 _PERMANENT_5XX = {501, 505, LOOP}  # the same replica would send the same
 
 

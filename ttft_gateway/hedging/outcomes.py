@@ -12,6 +12,9 @@ import msgspec
 
 from ttft_gateway.apis.base import FastEnum
 
+REFUSALS_FOR_LOAD: Final = (500, 502, 503, 529)
+"""Statuses of a server that is full, if it is not down; 529: Anthropic."""
+
 _ANSWERING_EVENTS: Final = 8
 _ANSWERING_S: Final = 1.0  # since the last one
 

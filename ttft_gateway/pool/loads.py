@@ -133,6 +133,7 @@ class ReplicaLoad(msgspec.Struct):
         is_new: True from its addition to a running pool to its first content: hedges do not go to it.
         sent: number of attempts.
         contents: number of attempts with a first content.
+        content_s: time of the last first content.
         cold_until_s: end of the time in which it may be cold after idle time; its first content ends it earlier.
         others: part of the load that other gateways have reported.
     """
@@ -148,6 +149,7 @@ class ReplicaLoad(msgspec.Struct):
     is_new: bool = False
     sent: int = 0
     contents: int = 0
+    content_s: float = -math.inf
     cold_until_s: float = -math.inf
     others: OthersLoad = msgspec.field(default_factory=OthersLoad)
 

@@ -21,11 +21,11 @@ from ttft_gateway.hedging.budget import BudgetUnit, HedgeBudget
 from ttft_gateway.hedging.calibration import Rescue
 from ttft_gateway.hedging.charges import Disposition, charge
 from ttft_gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
-from ttft_gateway.hedging.failures import REFUSALS_FOR_LOAD
 from ttft_gateway.hedging.gate import Candidate, Deny, WaitingAttempt
 from ttft_gateway.hedging.measure import NOT_MEASURED, Measured, Shadow, draw, drawn_ttft_s, reason_of, shadow_of
 from ttft_gateway.hedging.outcomes import (
     OUTCOME_EFFECTS,
+    REFUSALS_FOR_LOAD,
     Bill,
     BreakerSignal,
     Denial,
@@ -342,7 +342,7 @@ class Pool:
         replica, forecast = attempt.replica, attempt.forecast
         load = self.loads.of[replica]
         load.is_new, load.cold_until_s = False, -math.inf
-        load.contents += 1
+        load.contents, load.content_s = load.contents + 1, now_s
         load.rejections.on_content(now_s)
         if forecast is not None:
             if attempt.first_token_s is None:
@@ -394,7 +394,7 @@ class Pool:
         if is_broken:
             self.loads.on_answer(replica, now_s, broken=True)
         if signal is BreakerSignal.FAILURE:
-            self._failed(attempt, now_s, broken=is_broken)
+            self._failed(attempt, outcome, now_s)
         elif outcome is Outcome.CLIENT_GONE and was_answering(attempt.events, now_s - attempt.last_s):
             breaker.on_success(now_s, attempt.start_s)
         elif signal is BreakerSignal.TRIP:
@@ -479,12 +479,16 @@ class Pool:
         if rejections.requests:  # an answer without content
             rejections.on_content(now_s)
 
-    def _failed(self, attempt: AttemptView, now_s: float, *, broken: bool) -> None:
-        """Report a failure to its replica's breaker, unless it only shows that the replica is full."""
-        replica = attempt.replica
-        is_refusal = attempt.status in REFUSALS_FOR_LOAD and not broken
-        if not (is_refusal and replica.breaker.on_refusal(now_s, attempt.start_s, replica.in_flight)):
-            replica.breaker.on_failure(now_s, broken=broken)
+    def _failed(self, attempt: AttemptView, outcome: Outcome, now_s: float) -> None:
+        """Report a failure to its replica's breaker, unless it only shows that the replica is full or has a queue."""
+        replica, breaker, is_known = attempt.replica, attempt.replica.breaker, False
+        if outcome is Outcome.TTFT_TIMEOUT:
+            is_answering = self.loads.of[replica].content_s >= attempt.start_s
+            is_known = is_answering and breaker.state is BreakerState.CLOSED
+        elif outcome is Outcome.FAILED and attempt.status in REFUSALS_FOR_LOAD:
+            is_known = breaker.on_refusal(now_s, attempt.start_s, replica.in_flight)
+        if not is_known:
+            breaker.on_failure(now_s, broken=outcome is Outcome.CUT)
 
     def _answered(
         self, attempt: AttemptView, report: Callable[[float, float], None], now_s: float
