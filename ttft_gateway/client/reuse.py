@@ -73,12 +73,13 @@ def _assign(pool: Any) -> list[Any]:
     now_s = time.monotonic()
     if now_s - pool._swept_s > (_SWEEP_S if pool._keepalive_expiry is None else min(_SWEEP_S, pool._keepalive_expiry)):
         pool._swept_s = now_s
-        expired = [each for each in idle if each.has_expired()]
+        expired = {each for each in idle if each.has_expired()}
         closing += expired
         idle = [each for each in idle if each not in expired]
     closing += idle[: max(0, len(idle) - pool._max_keepalive_connections)]
-    for connection in gone + closing:
-        connections.remove(connection)
+    if gone or closing:
+        ended = {*gone, *closing}
+        connections[:] = [each for each in connections if each not in ended]
     return closing
 
 
