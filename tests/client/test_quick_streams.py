@@ -340,6 +340,24 @@ async def answers_then_leaves(reader: asyncio.StreamReader, writer: asyncio.Stre
     writer.write(_OK)
 
 
+def test_a_connection_that_is_closed_while_it_is_chosen_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was sent on it, so a request that may not be repeated is sent on another one."""
+    ask = QuickStream.get_extra_info
+
+    def closed_after_it(stream: QuickStream, info: str) -> Any:
+        found = ask(stream, info)
+        if info == "is_readable":
+            stream.eof_received()
+        return found
+
+    async def main() -> None:
+        async with _server(answers, tls=False) as url:
+            monkeypatch.setattr(QuickStream, "get_extra_info", closed_after_it)
+            assert await _ask(url, _transport(is_quick=True), times=3) == _Got(b"ok" * 3, "")
+
+    asyncio.run(main())
+
+
 def test_backends_that_a_program_brings_are_left_alone() -> None:
     """Only the backend that httpcore chooses is replaced, once."""
     own = httpcore.AnyIOBackend()
