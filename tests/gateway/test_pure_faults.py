@@ -199,4 +199,4 @@ def test_an_exception_in_any_leased_limit_fails_no_request() -> None:
 
     targets = [target for target in functions(share) if target[2].__module__ == leases.__name__]
     raised = run_virtual(main())
-    assert len(raised) >= 0.35 * len(targets)
+    assert len(raised) >= 0.3 * len(targets)  # without an outage or a reload

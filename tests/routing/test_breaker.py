@@ -53,19 +53,42 @@ def test_an_answer_to_an_earlier_request_does_not_hide_failures(
 def test_a_full_replica_is_not_down() -> None:
     """It refuses with as many requests in flight as before; one that is down refuses with fewer, too."""
     full, down = Breaker(), Breaker()
-    for at_s in range(4):
+    for at_s in range(5):
         if not full.on_refusal(float(at_s), float(at_s), 8):
             full.on_failure(float(at_s))
         if not down.on_refusal(float(at_s), float(at_s), 8 - at_s):
             down.on_failure(float(at_s))
-    assert (full.state, full.failures) == (CLOSED, 1)
+    assert (full.state, full.failures) == (CLOSED, 2)
     assert down.state is OPEN
+
+
+def test_a_replica_that_fails_now_and_then_is_not_full() -> None:
+    """It takes most requests that come with as many in flight."""
+    breaker = Breaker()
+    for at_s in range(100):
+        if at_s % 10 == 0:
+            assert not breaker.on_refusal(float(at_s), float(at_s), 8)
+        else:
+            breaker.on_taken(float(at_s), 8)
+        assert not breaker.is_full(at_s + 0.1, 8)
+
+
+def test_a_full_replica_that_takes_more_again_is_not_full() -> None:
+    """As many contents of attempts with as many in flight as there were refusals end it."""
+    breaker = Breaker()
+    for at_s in range(3):
+        breaker.on_refusal(float(at_s), float(at_s), 8)
+    assert breaker.is_full(3.0, 8)
+    breaker.on_taken(3.0, 7)
+    assert breaker.is_full(3.0, 8)
+    breaker.on_taken(3.0, 8)
+    assert not breaker.is_full(3.0, 8)
 
 
 def test_requests_that_were_sent_together_are_refused_together() -> None:
     """Their refusals show one thing, and the last one, with the fewest in flight, shows how many are too many."""
     breaker = Breaker()
-    assert not breaker.on_refusal(1.0, 0.9, 10)
+    assert [breaker.on_refusal(1.0, 0.9, others) for others in (12, 11, 10)] == [False, False, True]
     assert breaker.on_refusal(1.01, 0.95, 9)
     assert breaker.is_full(1.02, 9)
     assert not breaker.is_full(1.02, 8)

@@ -83,6 +83,7 @@ class Forecast(msgspec.Struct):
         booked: money charged in advance for what it may cost more than the request on the usual way.
         cold: True if the replica may be cold after idle time: its TTFT shows nothing about others.
         crowd: crowd of its replica (`estimation.crowding`); None if it is no sample of it.
+        others: number of the replica's other attempts that were in flight.
     """
 
     number: int
@@ -101,6 +102,7 @@ class Forecast(msgspec.Struct):
     booked: float = 0.0
     cold: bool = False
     crowd: float | None = None
+    others: int = 0
 
 
 class HedgeTickets(msgspec.Struct, frozen=True):

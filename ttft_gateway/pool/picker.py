@@ -193,7 +193,8 @@ class Picker:
                     candidates = [replica for replica in candidates if able(replica)]
                 if not candidates:
                     continue
-                candidates = roomy(candidates, now_s)
+                if self._bills is None:  # the cheapest way is asked, although it often refuses
+                    candidates = roomy(candidates, now_s)
                 if ring is tiers[-1] or self._answers(candidates, now_s):
                     return self._pick_usable(ring, facts, candidates, now_s, rand)
                 stalled = stalled or (ring, candidates)

@@ -212,6 +212,7 @@ class Pool:
         else:
             delay_s = self._planned_delay_s(replica, ttft_s, target_s, facts.coin, now_s)
         forecast = self._sent(next(self.loads.numbers), replica, facts, None, ttft_s, uncached, now_s, is_first=True)
+        forecast.others = replica.in_flight
         replica.in_flight += 1
         if self.sees_crowds:
             self._see_crowd(forecast, replica)
@@ -236,6 +237,7 @@ class Pool:
         ttft_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
         number = next(self.loads.numbers)
         forecast = self._sent(number, replica, facts, tickets, ttft_s, uncached, now_s, is_first=is_first)
+        forecast.others = replica.in_flight - 1
         if self.sees_crowds:
             self._see_crowd(forecast, replica)
         attempt.forecast = forecast
@@ -345,6 +347,8 @@ class Pool:
         load.contents, load.content_s = load.contents + 1, now_s
         load.rejections.on_content(now_s)
         if forecast is not None:
+            if replica.breaker.full_at:
+                replica.breaker.on_taken(now_s, forecast.others)
             if attempt.first_token_s is None:
                 self._on_first_token(attempt, forecast, load, now_s)
             if forecast.timed and not (self.is_single or attempt.is_paced):
@@ -486,7 +490,8 @@ class Pool:
             is_answering = self.loads.of[replica].content_s >= attempt.start_s
             is_known = is_answering and breaker.state is BreakerState.CLOSED
         elif outcome is Outcome.FAILED and attempt.status in REFUSALS_FOR_LOAD:
-            is_known = breaker.on_refusal(now_s, attempt.start_s, replica.in_flight)
+            others = replica.in_flight if attempt.forecast is None else attempt.forecast.others
+            is_known = breaker.on_refusal(now_s, attempt.start_s, others)
         if not is_known:
             breaker.on_failure(now_s, broken=outcome is Outcome.CUT)
 

@@ -156,7 +156,8 @@ class Quotas:
                 retry_after_s = None
         replica = attempt.replica
         is_bare = retry_after_s is None and not by_tokens  # perhaps a limit on requests in flight
-        if not (is_bare and replica.breaker.on_refusal(now_s, attempt.start_s, replica.in_flight)):
+        others = replica.in_flight if attempt.forecast is None else attempt.forecast.others
+        if not (is_bare and replica.breaker.on_refusal(now_s, attempt.start_s, others)):
             replica.breaker.on_rate_limited(now_s, retry_after_s)
 
     # state over a restart

@@ -25,6 +25,8 @@ _LIMITED_SHARE = 0.5
 COOL_DOWN_S = 1.0  # wait after them
 COOL_DOWN_S_MAX = 300.0  # a longer Retry-After is tested after this time: some are wrong by a factor of a thousand
 FULL_S = 5.0  # for which a number of attempts in flight counts as too many
+_FULL_WEIGHT = 1 / 4  # of an attempt, in the share that is refused with many in flight
+_FULL_SHARE = 0.5  # above, the replica is full; below, it fails now and then
 SLOW_START_S = 10.0  # a restarted server has cold caches and few connections
 _SLOW_START_MIN = 0.1  # initial fraction of its share
 
@@ -52,8 +54,9 @@ class Breaker(msgspec.Struct):
         wait_s: duration of the next open phase.
         open_until_s: time before which no probe is sent.
         cooling_until_s: time before which nothing is sent (after a 429).
-        full_at: number of other attempts in flight at a refusal for load; 0 before one.
-        full_until_s: time until which that is remembered.
+        full_at: number of other attempts in flight at the last refusal that may be for load; 0 before one.
+        full_share: share of refusals among the last attempts that were sent with as many others in flight.
+        full_until_s: time until which the replica counts as full.
         closed_s: time of the last return to closed; -inf if the breaker never opened.
         opened_s: time at which it last opened from closed; failed probes do not change it.
         eventful: False if it is closed, and nothing is counted that a complete answer would reset.
@@ -70,6 +73,7 @@ class Breaker(msgspec.Struct):
     open_until_s: float = 0.0
     cooling_until_s: float = 0.0
     full_at: int = 0
+    full_share: float = 0.0
     full_until_s: float = -math.inf
     closed_s: float = -math.inf
     opened_s: float = -math.inf
@@ -152,21 +156,36 @@ class Breaker(msgspec.Struct):
             return
         self._open(now_s)
 
+    def on_taken(self, now_s: float, others: int) -> None:
+        """Record a first content of an attempt that was sent while `others` were in flight."""
+        if others >= self.full_at > 0:
+            self.full_share -= _FULL_WEIGHT * self.full_share
+            if self.full_share <= _FULL_SHARE:
+                self.full_until_s = min(self.full_until_s, now_s)
+
     def on_refusal(self, now_s: float, sent_s: float, others: int) -> bool:
-        """Record a refusal for load; return True if it shows no more than the last one: the replica is full.
+        """Record a refusal; return True if it shows only that the replica is full.
 
         A full replica takes a request when one of its answers has ended. Without it, the others would be full, too. A
-        replica that is down refuses with fewer attempts in flight as well.
+        replica that is down refuses with fewer attempts in flight as well, and one that fails now and then takes most
+        of those with as many.
 
         Args:
-            others: number of the replica's other attempts in flight.
+            others: number of the replica's other attempts in flight when it was sent.
         """
+        is_full, is_closed = now_s < self.full_until_s, self.state is BreakerState.CLOSED
+        if self.full_share > _FULL_SHARE and not is_full:  # while it was, it got few attempts that could show more
+            self.full_share = _FULL_WEIGHT
+        self.full_share += _FULL_WEIGHT * (1.0 - self.full_share)
         is_old = sent_s < self.full_until_s - FULL_S  # sent before the last refusal was known
-        if self.state is BreakerState.CLOSED and (is_old or self.is_full(now_s, others)):
+        if is_closed and is_full and (is_old or 0 < self.full_at <= others):
             self.full_at = min(self.full_at, others)
             return True
-        self.full_at, self.full_until_s, self.eventful = others, now_s + FULL_S, True
-        return False
+        self.full_at = others
+        if self.full_share <= _FULL_SHARE:
+            return False
+        self.full_until_s, self.eventful = now_s + FULL_S, True
+        return is_closed and not is_full
 
     def is_full(self, now_s: float, in_flight: int) -> bool:
         """Return True if the replica has just refused a request while no more attempts were in flight."""
