@@ -62,6 +62,15 @@ def test_a_full_replica_is_not_down() -> None:
     assert down.state is OPEN
 
 
+def test_a_replica_that_refuses_its_only_request_is_down() -> None:
+    """Nothing else is in flight that could fill it."""
+    breaker = Breaker()
+    for at_s in range(3):
+        assert not breaker.on_refusal(float(at_s), float(at_s), 0)
+        breaker.on_failure(float(at_s))
+    assert breaker.state is OPEN
+
+
 def test_a_replica_that_fails_now_and_then_is_not_full() -> None:
     """It takes most requests that come with as many in flight."""
     breaker = Breaker()

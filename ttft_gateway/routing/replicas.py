@@ -173,12 +173,14 @@ class Breaker(msgspec.Struct):
         Args:
             others: number of the replica's other attempts in flight when it was sent.
         """
+        if not others:  # down
+            return False
         is_full, is_closed = now_s < self.full_until_s, self.state is BreakerState.CLOSED
         if self.full_share > _FULL_SHARE and not is_full:  # while it was, it got few attempts that could show more
             self.full_share = _FULL_WEIGHT
         self.full_share += _FULL_WEIGHT * (1.0 - self.full_share)
         is_old = sent_s < self.full_until_s - FULL_S  # sent before the last refusal was known
-        if is_closed and is_full and (is_old or 0 < self.full_at <= others):
+        if is_closed and is_full and (is_old or self.full_at <= others):
             self.full_at = min(self.full_at, others)
             return True
         self.full_at = others
