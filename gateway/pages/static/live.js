@@ -263,14 +263,30 @@ async function followFeed() {
 
 // ---- what can be done
 
+let answered = null; // called with the answer to the open question
+let closing = 0; // close events of earlier questions that are still to come
+
 function confirmed(text, action) {
   const dialog = byId("confirm");
   setText(byId("confirm-text"), text);
   setText(byId("confirm-yes"), action);
   dialog.returnValue = "no";
+  if (answered) { // closed, but its event is still to come
+    answered(false);
+    closing += 1;
+  }
   dialog.showModal();
-  return new Promise((done) => dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true }));
+  return new Promise((done) => { answered = done; });
 }
+
+byId("confirm").addEventListener("close", ({ target }) => {
+  if (closing > 0) {
+    closing -= 1;
+    return;
+  }
+  answered?.(target.returnValue === "yes");
+  answered = null;
+});
 
 async function act(text, action, path, body) {
   if (!(await confirmed(text, action))) return;
