@@ -299,6 +299,32 @@ def test_a_caller_that_does_not_read_stops_the_server() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
+def test_a_slow_reader_gets_what_the_server_sent_before_it_closed(tls: bool) -> None:
+    """A body that ends with the connection is whole, although the connection has ended long before it is read."""
+
+    async def main() -> None:
+        async with (
+            _server(sends_much_and_closes, tls=tls) as url,
+            httpx.AsyncClient(transport=_transport(is_quick=True)) as client,
+            client.stream("GET", url) as response,
+        ):
+            size = 0
+            async for piece in response.aiter_raw():
+                size += len(piece)
+                await asyncio.sleep(0.001)
+            assert size == _LARGE
+
+    asyncio.run(main())
+
+
+async def sends_much_and_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send more than the buffers hold, without its length."""
+    await _head(reader)
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * _LARGE)
+    await writer.drain()
+
+
 def test_a_cancelled_read_loses_nothing() -> None:
     """Data that arrives after a cancelled read is of the next one."""
 
