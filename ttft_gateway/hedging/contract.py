@@ -167,6 +167,11 @@ class AttemptView(Chargeable, Protocol):
         """See above."""
 
 
+def others_of(attempt: AttemptView) -> int:
+    """Return the number of the replica's other attempts that were in flight when an attempt was sent."""
+    return attempt.replica.in_flight if attempt.forecast is None else attempt.forecast.others
+
+
 class Primary(msgspec.Struct, frozen=True):
     """A primary that was counted as sent.
 

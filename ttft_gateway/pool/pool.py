@@ -20,7 +20,16 @@ from ttft_gateway.hedging import gate
 from ttft_gateway.hedging.budget import BudgetUnit, HedgeBudget
 from ttft_gateway.hedging.calibration import Rescue
 from ttft_gateway.hedging.charges import Disposition, charge
-from ttft_gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
+from ttft_gateway.hedging.contract import (
+    AttemptView,
+    Denied,
+    Forecast,
+    Hedge,
+    HedgeTickets,
+    Primary,
+    RequestFacts,
+    others_of,
+)
 from ttft_gateway.hedging.gate import Candidate, Deny, WaitingAttempt
 from ttft_gateway.hedging.measure import NOT_MEASURED, Measured, Shadow, draw, drawn_ttft_s, reason_of, shadow_of
 from ttft_gateway.hedging.outcomes import (
@@ -490,8 +499,7 @@ class Pool:
             is_answering = self.loads.of[replica].content_s >= attempt.start_s
             is_known = is_answering and breaker.state is BreakerState.CLOSED
         elif outcome is Outcome.FAILED and attempt.status in REFUSALS_FOR_LOAD:
-            others = replica.in_flight if attempt.forecast is None else attempt.forecast.others
-            is_known = breaker.on_refusal(now_s, attempt.start_s, others)
+            is_known = breaker.on_refusal(now_s, attempt.start_s, others_of(attempt))
         if not is_known:
             breaker.on_failure(now_s, broken=outcome is Outcome.CUT)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import msgspec
 
 from ttft_gateway.apis.base import RateLimit
-from ttft_gateway.hedging.contract import AttemptView, RequestFacts
+from ttft_gateway.hedging.contract import AttemptView, RequestFacts, others_of
 from ttft_gateway.hedging.outcomes import Bill
 from ttft_gateway.limits.bucket import Spend
 from ttft_gateway.limits.ledger import Ledger, PauseState, QuotaTicket
@@ -156,8 +156,7 @@ class Quotas:
                 retry_after_s = None
         replica = attempt.replica
         is_bare = retry_after_s is None and not by_tokens  # perhaps a limit on requests in flight
-        others = replica.in_flight if attempt.forecast is None else attempt.forecast.others
-        if not (is_bare and replica.breaker.on_refusal(now_s, attempt.start_s, others)):
+        if not (is_bare and replica.breaker.on_refusal(now_s, attempt.start_s, others_of(attempt))):
             replica.breaker.on_rate_limited(now_s, retry_after_s)
 
     # state over a restart
