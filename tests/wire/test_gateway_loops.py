@@ -87,9 +87,12 @@ def test_a_ring_costs_no_answer_where_a_replica_has_one() -> None:
         async with serving({"sim": {}}) as behind, _ring() as sites:
             pool = {"next": sites[0].url, "good": behind.url}
             async with fronting(pool, kind="vllm") as site:
-                for _ in range(12):
+                asked = 0
+                while _states(site)["next"] is BreakerState.CLOSED:
                     assert (await _ask(site))[0] == 200
-                assert behind.reached == 12
+                    asked += 1
+                    assert asked < 500  # each picks a replica at random
+                assert behind.reached == asked
                 assert _states(site) == {"next": BreakerState.OPEN, "good": BreakerState.CLOSED}
             assert all(_states(each) == {"next": BreakerState.CLOSED} for each in sites)
 
