@@ -248,9 +248,11 @@ class Keyring:
     def _name(self, by_name: Mapping[bytes, bytes]) -> str:
         key = _key(by_name)
         if not key:
-            raise Unauthorized(
-                "the API key is missing; send the header `Authorization: Bearer YOUR_KEY` or `x-api-key: YOUR_KEY`"
+            scheme = by_name.get(b"authorization", b"").partition(b" ")[0].lower()
+            found = (
+                "the API key is missing" if scheme in (b"", b"bearer") else "the header `Authorization` has no `Bearer`"
             )
+            raise Unauthorized(f"{found}; send the header `Authorization: Bearer YOUR_KEY` or `x-api-key: YOUR_KEY`")
         digest = hashlib.sha256(key).digest()
         name = self._names.get(digest)
         if name is None:

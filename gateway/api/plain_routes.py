@@ -5,6 +5,7 @@ replica and no limit of a key is involved, except for an invalid key. Units: Uni
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -29,6 +30,8 @@ _SERVED: Final = (
     "POST /v1/rerank, POST /v1/moderations, POST /v1/tokenize, "
     "GET /v1/models, GET /v1/models/{model}, and the families of `pass_through`; see /docs for all routes"
 )
+_NAMES: Final = "|".join(re.findall(r"/v1/([\w/]+),", _SERVED))
+_near: Final = re.compile(rf"(?:.*/v\d)?/*(?:(?:{_NAMES})/+(?:v1/+)?)?({_NAMES})/*", re.IGNORECASE).fullmatch
 _READ: Final = ("GET", "HEAD")
 _MODEL: Final = "/v1/models/"
 _JSON: Final = "application/json"
@@ -40,10 +43,11 @@ def _unknown(method: str, path: str) -> str:
     """Return the message about a path that does not exist, with the address or the path that was probably meant."""
     if path == "/metrics" or f"{path}/".startswith("/admin/"):
         return f"{method} {path} does not exist at this address; send it to the admin address (`admin_listen`)"
-    meant = "/v1/" + path.replace("/v1", "", 2).lstrip("/")
-    if f" {meant}," in _SERVED:
-        twice = path.startswith("/v1/v1/messages")  # of Anthropic's SDKs, after a base URL with a /v1
-        hint = "Anthropic's SDKs add /v1 to the base URL" if twice else "the base URL of an SDK ends with one /v1"
+    near = _near(path)
+    if near is not None:
+        meant = f"/v1/{near[1].lower()}"
+        added = meant == "/v1/messages" and path.count("/v1") > 1  # by Anthropic's SDKs
+        hint = "Anthropic's SDKs add /v1 to the base URL" if added else "the base URL of an SDK ends with one /v1"
         return f"{method} {path} does not exist; write {meant} ({hint})"
     return f"{method} {path} does not exist; this address serves {_SERVED}"
 
@@ -182,7 +186,7 @@ class PlainRoutes:
     def _answer(self, exchange: PlainExchange) -> None:
         head = exchange.head
         method, path = head.method, head.path
-        read = self._get_model if path.startswith(_MODEL) else self._reads.get(path)
+        read = self._get_model if path.startswith(_MODEL) and path != _MODEL else self._reads.get(path)
         if read is not None and method in _READ:
             read(exchange)
         elif path == "/" and method == "OPTIONS":  # HAProxy's default health check

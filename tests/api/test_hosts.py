@@ -3,7 +3,8 @@
 import pytest
 
 from gateway.api.auth import HostCheck, Keyring
-from gateway.errors import UnknownHost
+from gateway.errors import Unauthorized, UnknownHost
+from ttft_gateway.apis.base import Headers
 
 _NAMES = ("gateway.internal", "Upper.Example")
 ACCEPTED = [
@@ -64,3 +65,21 @@ def test_callers_without_a_key() -> None:
         Keyring({}, {}).name(foreign)
     assert Keyring({}, {}).name([]) == "anonymous"
     assert Keyring({"secret": "team"}, {}).name([*foreign, (b"x-api-key", b"secret")]) == "team"
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ([], "the API key is missing"),
+        ([(b"authorization", b"Bearer ")], "the API key is missing"),
+        ([(b"authorization", b"secret")], "the header `Authorization` has no `Bearer`"),
+        ([(b"authorization", b"Basic c2VjcmV0")], "the header `Authorization` has no `Bearer`"),
+        ([(b"authorization", b"Bearer other")], "the API key is unknown"),
+    ],
+)
+def test_a_request_without_a_valid_key(headers: Headers, found: str) -> None:
+    """The error states what was found in the headers, and contains nothing of their values."""
+    with pytest.raises(Unauthorized) as caught:
+        Keyring({"secret": "team"}, {}).name(headers)
+    assert str(caught.value).startswith(f"{found}; send ")
+    assert not any(value.split()[-1].decode() in str(caught.value) for _, value in headers if value != b"Bearer ")

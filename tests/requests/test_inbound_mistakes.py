@@ -83,6 +83,7 @@ FIELDS: dict[str, tuple[str, str | None, str | None]] = {  # body -> param, code
     "model a number": ('{"model":70}', "model", "invalid_type"),
     "no messages": ('{"model":"m"}', "messages", "missing_required_parameter"),
     "messages misspelt": ('{"model":"m","message":[]}', "messages", "missing_required_parameter"),
+    "input sent to chat": ('{"model":"m","input":"hi"}', "messages", "missing_required_parameter"),
     "prompt sent to chat": ('{"model":"m","prompt":"hi"}', "messages", "missing_required_parameter"),
     "messages a string": ('{"model":"m","messages":"hi"}', "messages", "invalid_type"),
     "messages one message": ('{"model":"m","messages":{"role":"user","content":"hi"}}', "messages", "invalid_type"),

@@ -128,6 +128,10 @@ def _messages(raws: Mapping[str, msgspec.Raw]) -> Iterator[InvalidRequest]:
             yield _other_api_field(
                 "messages", "prompt", f"send the request to /v1/completions, or write an array like [{_MESSAGE}]"
             )
+        if "input" in raws:
+            yield _other_api_field(
+                "messages", "input", f"send the request to /v1/responses, or write an array like [{_MESSAGE}]"
+            )
         yield _missing("messages", raws, f"an array like [{_MESSAGE}]")
     elif isinstance(messages, dict):
         yield _wrong_type("messages", messages, "an array: put [ ] around the object")
