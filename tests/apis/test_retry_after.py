@@ -74,6 +74,8 @@ def test_a_time_without_a_reference_is_unknown(text: str) -> None:
         ([], None),
         ([DATE], None),
         ([(b"retry-after", b"20")], 20.0),
+        ([(b"llm_provider-retry-after", b"7")], 7.0),
+        ([(b"llm_provider-retry-after", b"7"), (b"retry-after", b"2")], 2.0),
         ([(b"retry-after", b"1"), (b"retry-after-ms", b"250")], 0.25),
         ([(b"retry-after-ms", b"x"), (b"x-ms-retry-after-ms", b"1500")], 1.5),
         ([(b"retry-after-ms", b"-1"), (b"retry-after", b"2")], 2.0),

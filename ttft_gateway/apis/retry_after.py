@@ -65,7 +65,8 @@ def retry_after_s(headers: Headers) -> float | None:
         text = texts.get(name, "").strip()
         if len(text) <= _TEXT_MAX and re.fullmatch(_NUMBER, text) and (wait := _sane(float(text) / 1000)) is not None:
             return wait
-    return wait_s(texts.get(b"retry-after", ""), epoch_s(texts.get(b"date", "")))
+    text = texts.get(b"retry-after") or texts.get(b"llm_provider-retry-after", "")  # LiteLLM's proxy renames headers
+    return wait_s(text, epoch_s(texts.get(b"date", "")))
 
 
 def _until(time_s: float | None, reference_s: float | None) -> float | None:
