@@ -1,6 +1,7 @@
 """The ledger: tickets that add up, hedges that keep room for primaries, and unknown limits that block nothing."""
 
 import math
+import random
 from collections.abc import Callable
 
 import pytest
@@ -337,6 +338,49 @@ def test_429s_that_follow_hedges_end_them_for_longer() -> None:
     now_s += 10_000.0
     ledger.rate_limited(ledger.reserve(tokens(1), now_s), now_s)
     assert ledger.room_for_hedge(tokens(1), now_s + 300.0)
+
+
+def hedged(shares: tuple[float, float], limits: list[Limit]) -> list[bool]:
+    """Whether hedges have room in ten hours in which a share of requests gets a bare 429: without, and with hedges."""
+    ledger, rng, rooms = Ledger(limits), random.Random(1), list[bool]()
+    for second in range(36_000):
+        rooms.append(ledger.room_for_hedge(tokens(1), second))
+        for _ in range(4):
+            ticket = ledger.reserve(tokens(1), second)
+            if rng.random() < shares[rooms[-1]]:
+                ledger.rate_limited(ticket, second)
+            ledger.settle(ticket, tokens(1), second)
+    return rooms
+
+
+@pytest.mark.parametrize(
+    ("share", "limits"), [(0.005, []), (0.02, []), (0.05, []), (0.05, [Limit(Resource.REQUESTS, 2_400.0)])]
+)
+def test_429s_that_come_without_hedges_as_often_do_not_end_them(share: float, limits: list[Limit]) -> None:
+    """Of ten hours, nine are hedged at least: each bare 429 once ended hedging for five minutes."""
+    assert sum(hedged((share, share), limits)) >= 32_400
+
+
+@pytest.mark.parametrize("shares", [(0.0, 0.02), (0.01, 0.1), (0.05, 0.14), (0.1, 0.1)])
+def test_429s_that_hedges_cause_end_them(shares: tuple[float, float]) -> None:
+    """Where a limit is nearly used up, or more, hedging is tried less and less often: at most 3 % of ten hours."""
+    rooms = hedged(shares, [])
+    assert sum(rooms) <= 1_080
+    assert sum(rooms[18_000:]) <= sum(rooms[:18_000])
+
+
+def test_429s_just_after_hedges_are_no_share_without_them() -> None:
+    """A limit that hedges have used up refuses primaries until it has refilled: only 429s after five minutes count."""
+    ledger, paused_s = Ledger(), 0.0
+    for second in range(1_000):
+        ticket = ledger.reserve(tokens(1), second)
+        if second in range(0, 300, 20):
+            ledger.rate_limited(ticket, second)
+        if not ledger.room_for_hedge(tokens(1), second):
+            paused_s = second
+    assert paused_s == 599
+    ledger.rate_limited(ledger.reserve(tokens(1), 1_000.0), 1_000.0)
+    assert not ledger.room_for_hedge(tokens(1), 1_001.0)
 
 
 def test_a_429_empties_short_buckets() -> None:

@@ -16,13 +16,12 @@ import msgspec
 from ttft_gateway.apis.base import RateLimit, Resource
 from ttft_gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, QuotaBucket, Spend
 from ttft_gateway.limits.need import Need
+from ttft_gateway.limits.pause import PAUSE_S, PAUSE_S_MAX, Pause
 from ttft_gateway.limits.rates import LOCAL, LimitMaker
 
 # Of a configured limit, for primaries: no response shows what other clients use,
 _RESERVED: Final = 0.6
 _RESERVED_LONG_WINDOW: Final = 0.1  # and for windows over a minute: most of a day's quota is there to be used
-_LIMITED_S: Final = 300.0  # time after a 429 in which other clients are expected to use more
-_PAUSE_S_MAX: Final = 21_600.0  # longest time without hedges after a 429 where no response shows what is left
 _ESTIMATED_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
 _ESTIMATED_S_MAX: Final = 60.0  # and its maximum: the next request will test the limit
 _SMALLER: Final = 0.5  # of a request that exceeded a token limit: smaller ones may still fit, and are sent
@@ -49,14 +48,14 @@ class PauseState(msgspec.Struct, frozen=True):
     Attributes:
         cooling_s: time until requests may be sent.
         tokens: requests with fewer tokens need not wait for it.
-        limited_s: time since the last 429.
+        limited_s: time since the 429 that ended hedging.
         hedges_s: time after it without hedges, where no response shows what is left.
     """
 
-    cooling_s: Annotated[float, msgspec.Meta(ge=0.0, le=_PAUSE_S_MAX)]
+    cooling_s: Annotated[float, msgspec.Meta(ge=0.0, le=PAUSE_S_MAX)]
     tokens: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
-    limited_s: Annotated[float, msgspec.Meta(ge=0.0, le=2 * _PAUSE_S_MAX)]
-    hedges_s: Annotated[float, msgspec.Meta(ge=_LIMITED_S, le=_PAUSE_S_MAX)]
+    limited_s: Annotated[float, msgspec.Meta(ge=0.0, le=2 * PAUSE_S_MAX)]
+    hedges_s: Annotated[float, msgspec.Meta(ge=PAUSE_S, le=PAUSE_S_MAX)]
 
 
 class QuotaTicket(msgspec.Struct, eq=False, gc=False):
@@ -94,7 +93,7 @@ class Ledger:
     def __init__(self, limits: Iterable[Limit] = (), new_bucket: Callable[[Limit], QuotaBucket] = Bucket) -> None:
         self._buckets = [new_bucket(limit) for limit in limits]  # observed ones follow
         self._limited_s = self._sent_s = -math.inf
-        self._pause_s = _LIMITED_S
+        self._pause = Pause()
         self._needs: dict[QuotaBucket, Need] = {}  # of the limits in responses
         self._cool_until_s = -math.inf
         self._cool_tokens = 0.0  # requests with fewer tokens need not wait for the end of a cool-down
@@ -158,12 +157,11 @@ class Ledger:
         """Return True if a hedge that may use `spend` leaves what primaries, of other clients too, will need.
 
         Of a limit in responses, the need is measured (`Need`). Of a configured limit a share is reserved, and after a
-        429 there are no hedges for 5 minutes: other clients may use the quota, and nothing shows it. If the next 429
-        follows soon after such a time, the next time is twice as long.
+        429 there are no hedges for a time (`Pause`): other clients may use the quota, and nothing shows it.
         """
         if now_s < self._cool_until_s:
             return False
-        if now_s < self._limited_s + self._pause_s and not self._needs:
+        if self._pause.is_on(now_s) and not self._needs:
             return False  # other clients use the quota, and no response shows how much of it
         return all(
             bucket.left(now_s) - bucket.cost(spend) >= self._reserved(bucket, bucket.cost(spend), now_s)
@@ -226,15 +224,19 @@ class Ledger:
             by_tokens: True if a limit on tokens was exceeded: requests of less than half the size go on. If one of
                 them is rejected, too, only requests of less than half its size go on, and so on.
         """
-        self._pause(now_s)
-        estimated_s = 0.0
-        for bucket in self._buckets:
-            if bucket.observed_by == ticket.number:
-                estimated_s = max(estimated_s, bucket.wait_s(bucket.cost(ticket.spend), now_s))
-            elif bucket.window_s <= SHORT_S and not (by_tokens and bucket.resource is Resource.REQUESTS):
-                bucket.drain(now_s)  # one of the limits is used up, and the response does not state which
+        self._limited_s = now_s
+        stated = [bucket for bucket in self._buckets if bucket.observed_by == ticket.number]
+        estimated_s = max((bucket.wait_s(bucket.cost(ticket.spend), now_s) for bucket in stated), default=0.0)
         if retry_after_s is None and estimated_s > 0:
             retry_after_s = min(max(estimated_s, _ESTIMATED_S_MIN), _ESTIMATED_S_MAX)
+        if retry_after_s is not None or by_tokens:
+            self._pause.begin(now_s)
+        elif not self._pause.on_bare(self._sent.requests, now_s):
+            return
+        for bucket in self._buckets:
+            is_other = by_tokens and bucket.resource is Resource.REQUESTS
+            if bucket not in stated and bucket.window_s <= SHORT_S and not is_other:
+                bucket.drain(now_s)  # one of the limits is used up, and the response does not state which
         if retry_after_s is not None:
             smaller = _SMALLER * ticket.spend.tokens if by_tokens else 0.0
             if now_s < self._cool_until_s:
@@ -260,11 +262,11 @@ class Ledger:
 
     def pause(self, now_s: float) -> PauseState | None:
         """Return the time after a 429; None if it no longer has an effect."""
-        limited_s = max(0.0, now_s - self._limited_s)
-        if limited_s >= 2.0 * self._pause_s:
+        limited_s = max(0.0, now_s - self._pause.began_s)
+        if limited_s >= 2.0 * self._pause.length_s:
             return None
-        cooling_s = min(max(0.0, self._cool_until_s - now_s), _PAUSE_S_MAX)
-        return PauseState(cooling_s, self._cool_tokens, limited_s, self._pause_s)
+        cooling_s = min(max(0.0, self._cool_until_s - now_s), PAUSE_S_MAX)
+        return PauseState(cooling_s, self._cool_tokens, limited_s, self._pause.length_s)
 
     def restore_pause(self, state: PauseState, elapsed_s: float, now_s: float, wait_s_max: float) -> None:
         """Go on with a recorded time after a 429, unless there was a later one.
@@ -274,8 +276,9 @@ class Ledger:
             wait_s_max: longest time without requests.
         """
         limited_s = now_s - elapsed_s - state.limited_s
-        if limited_s > self._limited_s:
-            self._limited_s, self._pause_s = limited_s, state.hedges_s
+        if limited_s > self._pause.began_s:
+            self._limited_s = limited_s
+            self._pause.restore(limited_s, state.hedges_s)
         if state.cooling_s > elapsed_s and self._cool_until_s < now_s:
             self.cool_down(now_s + min(state.cooling_s - elapsed_s, wait_s_max))
             self._cool_tokens = state.tokens
@@ -301,7 +304,8 @@ class Ledger:
 
     def limited_elsewhere(self, cooling_s: float, now_s: float) -> None:
         """Record a 429 that another gateway got, with the seconds until its cool-down ends."""
-        self._pause(now_s)
+        self._limited_s = now_s
+        self._pause.begin(now_s)
         if cooling_s > 0:
             self.cool_down(now_s + cooling_s)
 
@@ -312,21 +316,9 @@ class Ledger:
         need = self._needs.get(bucket)
         if need is None:
             return bucket.amount * (_RESERVED if bucket.window_s <= SHORT_S else _RESERVED_LONG_WINDOW)
-        limited = now_s < self._limited_s + _LIMITED_S
+        limited = now_s < self._limited_s + PAUSE_S
         by_primaries = bucket.cost(self._sent) - bucket.cost(self._hedged)
         return need.reserved(bucket, by_primaries, cost, now_s, limited=limited)
-
-    def _pause(self, now_s: float) -> None:
-        """Begin, or extend, the time without hedges: twice as long as the last one if it had ended only recently.
-
-        A 429 while hedges are sent is evidence that they take what primaries need.
-        """
-        hedged_s = now_s - self._limited_s - self._pause_s
-        if hedged_s > self._pause_s:
-            self._pause_s = _LIMITED_S
-        elif hedged_s > 0.0:
-            self._pause_s = min(2.0 * self._pause_s, _PAUSE_S_MAX)
-        self._limited_s = now_s
 
     def _observed(self, stated: RateLimit, now_s: float) -> QuotaBucket | None:
         """Return the bucket of a limit found in responses; None while the limit itself is unknown."""
