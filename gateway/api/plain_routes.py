@@ -46,8 +46,8 @@ def _unknown(method: str, path: str) -> str:
     near = _near(path)
     if near is not None:
         meant = f"/v1/{near[1].lower()}"
-        added = meant == "/v1/messages" and path.count("/v1") > 1  # by Anthropic's SDKs
-        hint = "Anthropic's SDKs add /v1 to the base URL" if added else "the base URL of an SDK ends with one /v1"
+        many = path.count("/v1") > 1  # SDKs of Anthropic and Mistral add one
+        hint = "the base URL has one /v1 too many" if many else "the base URL of an SDK ends with one /v1"
         return f"{method} {path} does not exist; write {meant} ({hint})"
     return f"{method} {path} does not exist; this address serves {_SERVED}"
 

@@ -84,7 +84,7 @@ ENDINGS: dict[str, bytes] = {
 
 def is_open(name: str) -> bool:
     """Return True if the server keeps the connection open after an ending."""
-    return not name.startswith(("cut", "too", "broken", "no ", "half", "until"))
+    return not name.startswith(("cut", "too", "broken", "no response", "no HTTP", "half", "until"))
 
 
 def answering(name: str, response: bytes) -> Answer:
