@@ -42,7 +42,7 @@ own = [vars(sys.modules[name]) for name in loaded if name.startswith("ttft_gatew
 print(*loaded)
 print(*[name for names in own for name, each in names.items() if hasattr(each, "__dataclass_fields__")])
 """
-MODULES_MAX = 72  # of this package, for a transport
+MODULES_MAX = 73  # of this package, for a transport
 INTERRUPTED = """
 import importlib.metadata
 import sys
