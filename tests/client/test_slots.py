@@ -80,6 +80,31 @@ def test_a_cancelled_race_leaves_no_slot_taken(made: Any, again: int | None) -> 
     run_virtual(main())
 
 
+@pytest.mark.parametrize("made", [AsyncHedgingTransport, AsyncHedgingTransport2])
+def test_a_response_may_be_closed_by_two_tasks(made: Any) -> None:
+    """Neither fails, whichever is first: an event loop closes the generators that a program has dropped by tasks."""
+    library = import_module("httpx2" if made is AsyncHedgingTransport2 else "httpx")
+
+    async def main() -> None:
+        for step in range(_STEPS):
+            inner: Any = library.AsyncHTTPTransport(verify=_TLS)
+            inner._pool._network_backend = backend = _Backend()
+            backend.made.append(_Stream(silent=True))  # so that the first connection answers
+            async with library.AsyncClient(transport=made(_CONFIG, transport=inner)) as client:
+                request = client.build_request("POST", "http://pretended/v1/chat/completions", json=_CALL)
+                response = await client.send(request, stream=True)
+                stream = response.stream._stream._opened.body._httpcore_stream
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(stream.aclose())
+                    for _ in range(step):
+                        await asyncio.sleep(0.0)
+                    tasks.create_task(response.aclose())
+                taken = [each for each in inner._pool._connections if not each.is_idle()]
+                assert (inner._pool._requests, taken) == ([], [])
+
+    run_virtual(main())
+
+
 async def _cancelled(client: Any, wait_s: float, step: int, again: int | None) -> None:
     """Send a request and cancel it after a time and some steps, and again some steps later."""
 

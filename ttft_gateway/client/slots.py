@@ -10,6 +10,19 @@ import contextlib
 from typing import Any
 
 
+class _Requests(list[Any]):
+    """The requests of a pool; those that are removed twice are no error.
+
+    A request may be left because its closing was cancelled, or because another task is still closing it, such as the
+    one of the event loop for a generator that a program has dropped. The two look the same, and httpcore then removes
+    the request itself.
+    """
+
+    def remove(self, request: Any) -> None:
+        with contextlib.suppress(ValueError):
+            super().remove(request)
+
+
 async def free(pool: Any, ended: object = None) -> None:
     """Close the connections of a pool that no request uses and that are not idle, and reuse their slots.
 
@@ -23,6 +36,7 @@ async def free(pool: Any, ended: object = None) -> None:
         return
     is_left = ended in requests
     if is_left:
+        pool._requests = requests = _Requests(requests)
         requests.remove(ended)
     used = {id(each.connection) for each in requests}
     lost = [each for each in connections if id(each) not in used and not (each.is_idle() or each.is_closed())]
