@@ -65,6 +65,14 @@ def test_streams_of_a_provider_are_not_counted() -> None:
     assert chosen(answering(9, 0, 0, ttft_s=(0.198, 0.2, 0.2), batches=False)) == {"a"}
 
 
+@pytest.mark.parametrize(("others", "where"), [(9, {"b", "c"}), (0, {"a"})])
+def test_streams_of_a_provider_are_shared_among_equals_after_a_refusal_for_load(others: int, where: set[str]) -> None:
+    """It may have a limit on streams, unless it was idle: the quickest one met it first, while the others had few."""
+    fleet = answering(9, 2, 2, ttft_s=(0.198, 0.2, 0.2), batches=False)
+    fleet.replicas[0].breaker.on_refusal(NOW_S - 60.0, NOW_S - 61.0, others)
+    assert chosen(fleet) == where
+
+
 def test_the_number_in_flight_counts_where_it_matters() -> None:
     """With slots, a replica that is twice as quick gets 1.4 times as many requests at a time, not all of them."""
     for streams, where in (((5, 5, 4), {"a"}), ((8, 5, 4), {"c"})):

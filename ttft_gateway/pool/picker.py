@@ -568,12 +568,12 @@ def _least_busy(candidates: Sequence[Replica], times_s: Sequence[float], near_s:
 
 
 def _is_over_share(best: Replica, candidates: Collection[Replica]) -> bool:
-    """Return True if an engine has over 1.25 times its share of the streams of all candidates.
+    """Return True if an engine, or a replica that has refused for load, has over 1.25 times its share of the streams.
 
-    Running streams slow each other down, which TTFT does not show.
+    Running streams of an engine slow each other down, which TTFT does not show; nor does it show a limit on streams.
     """
     in_flight = best.in_flight
-    if not best.batches or in_flight < _IN_FLIGHT_MIN:
+    if in_flight < _IN_FLIGHT_MIN or not (best.batches or best.breaker.full_at):
         return False
     streams: int = sum(map(_IN_FLIGHT, candidates))
     return in_flight * len(candidates) > _SHARE_MAX * streams
