@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from ttft_gateway import AsyncHedgingTransport
-from ttft_gateway.client.streams import QuickStream, quick
+from ttft_gateway.client.streams import QuickStream, _Errors, quick
 
 _OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 _STREAM: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -249,6 +249,15 @@ async def answers_at_once(_reader: asyncio.StreamReader, writer: asyncio.StreamW
     await writer.drain()
 
 
+async def _leave(writer: asyncio.StreamWriter) -> None:
+    """Close as many servers do: without waiting until the client has read all, and has ended its TLS, too."""
+    transport: Any = writer.transport
+    below = transport._ssl_protocol._transport if transport.get_extra_info("ssl_object") else transport
+    while transport.get_write_buffer_size() or below.get_write_buffer_size():
+        await asyncio.sleep(0.001)
+    below.close()
+
+
 async def proxies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Connect to the address of a CONNECT request, and pass bytes on."""
     line = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
@@ -259,7 +268,8 @@ async def proxies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     async def passes(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(4096):
             sink.write(data)
-        sink.close()
+            await sink.drain()
+        await _leave(sink)
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -281,6 +291,25 @@ def test_tls_through_a_proxy(tls_proxy: bool) -> None:
     assert asyncio.run(main()) == _Got(b"ok" * 3, "")
 
 
+async def injects(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send an answer of its own in plain text, more than is read at once, and pass on nothing."""
+    await _head(reader)
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n".ljust(65_536) + _OK)
+    await reader.read()
+
+
+def test_what_comes_before_tls_is_no_answer() -> None:
+    """Bytes of a proxy that precede the handshake are not read as if the server had encrypted them."""
+
+    async def main() -> list[_Got]:
+        async with _server(answers, tls=True) as url, _server(injects, tls=False) as proxy:
+            return [await _ask(url, _transport(is_quick=each, proxy=httpx.Proxy(proxy))) for each in (False, True)]
+
+    plain, taken_over = asyncio.run(main())
+    assert plain.error.startswith("ConnectError")
+    assert taken_over == plain
+
+
 def test_a_caller_that_does_not_read_stops_the_server() -> None:
     """What waits for a slow reader is bounded, and arrives whole."""
 
@@ -299,30 +328,61 @@ def test_a_caller_that_does_not_read_stops_the_server() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
-def test_a_slow_reader_gets_what_the_server_sent_before_it_closed(tls: bool) -> None:
+@pytest.mark.parametrize("through", ["tcp", "tls", "tls in tls"])
+def test_a_slow_reader_gets_what_the_server_sent_before_it_closed(through: str) -> None:
     """A body that ends with the connection is whole, although the connection has ended long before it is read."""
 
     async def main() -> None:
-        async with (
-            _server(sends_much_and_closes, tls=tls) as url,
-            httpx.AsyncClient(transport=_transport(is_quick=True)) as client,
-            client.stream("GET", url) as response,
-        ):
-            size = 0
-            async for piece in response.aiter_raw():
-                size += len(piece)
-                await asyncio.sleep(0.001)
+        async with _server(sends_much_and_leaves, tls=through != "tcp") as url, _server(proxies, tls=True) as proxy:
+            settings = {"proxy": httpx.Proxy(proxy, ssl_context=_contexts()[1])} if through == "tls in tls" else {}
+            transport, size = _transport(is_quick=True, **settings), 0
+            async with httpx.AsyncClient(transport=transport) as client, client.stream("GET", url) as response:
+                async for piece in response.aiter_raw():
+                    size += len(piece)
+                    await asyncio.sleep(0.001)
             assert size == _LARGE
 
     asyncio.run(main())
 
 
-async def sends_much_and_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def sends_much_and_leaves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send more than the buffers hold, without its length."""
     await _head(reader)
     writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * _LARGE)
-    await writer.drain()
+    await _leave(writer)
+
+
+class _FastNetwork(asyncio.Transport):
+    """A transport that takes everything at once."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        pass
+
+
+def test_an_upload_to_a_fast_network_lets_other_tasks_run() -> None:
+    """A long request, of which no write waits, does not stop the event loop."""
+
+    async def main() -> None:
+        stream, turns = QuickStream(None, _FastNetwork(), _Errors(*(7 * [OSError]))), 0
+
+        async def other() -> None:
+            nonlocal turns
+            while not is_sent:
+                turns += 1
+                await asyncio.sleep(0.0)
+
+        is_sent = False
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(other())
+            for _ in range(100):
+                await stream.write(b"x" * 65_536)
+            is_sent = True
+        assert turns >= 50
+
+    asyncio.run(main())
 
 
 def test_a_cancelled_read_loses_nothing() -> None:
@@ -382,6 +442,29 @@ def test_a_connection_that_is_closed_while_it_is_chosen_is_replaced(monkeypatch:
             assert await _ask(url, _transport(is_quick=True), times=3) == _Got(b"ok" * 3, "")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
+def test_a_connection_that_ends_before_the_loop_sees_it_is_replaced(monkeypatch: pytest.MonkeyPatch, tls: bool) -> None:
+    """The socket is polled last, when the request is sent."""
+    write, sockets = QuickStream.write, []
+
+    async def answers_and_can_be_ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sockets.append(writer.get_extra_info("socket"))
+        await answers(reader, writer)
+
+    async def ended_before_it(stream: QuickStream, *args: Any, **settings: Any) -> None:
+        if stream._is_chosen:
+            sockets[-1].shutdown(socket.SHUT_WR)
+        await write(stream, *args, **settings)
+
+    async def main() -> None:
+        async with _server(answers_and_can_be_ended, tls=tls) as url:
+            monkeypatch.setattr(QuickStream, "write", ended_before_it)
+            assert await _ask(url, _transport(is_quick=True), times=3) == _Got(b"ok" * 3, "")
+
+    asyncio.run(main())
+    assert len(sockets) == 3
 
 
 def test_backends_that_a_program_brings_are_left_alone() -> None:

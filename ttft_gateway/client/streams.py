@@ -11,9 +11,12 @@ connection that is none of asyncio's transports, as with trio or a Unix domain s
 import asyncio
 import importlib
 import ssl
+import time
 from collections import deque
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
+_T = TypeVar("_T")
 _QUEUE_BYTES: Final = 64 * 1024  # from which on nothing more is read from the socket
 
 
@@ -43,8 +46,8 @@ class QuickStream(asyncio.Protocol):
         self._is_full = False  # the buffer of what is written
         self._is_over = False  # no more data will arrive
         self._is_closed = False  # here
-        self._is_tls = False
         self._is_chosen = False  # found alive when it was idle
+        self._unpaused = 0  # bytes that were written since the last wait
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
@@ -60,10 +63,10 @@ class QuickStream(asyncio.Protocol):
         _wake(self._reader)
 
     def eof_received(self) -> bool:
-        """Note the end; without TLS the rest of a request is still sent."""
+        """Note the end; the rest of a request is still sent."""
         self._is_over = True
         _wake(self._reader)
-        return not self._is_tls
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_over = True
@@ -86,8 +89,6 @@ class QuickStream(asyncio.Protocol):
             self._reader = self._loop.create_future()
             await _wait(self._reader, timeout, self._errors.read_timeout)
         if not self._queue:
-            if isinstance(self._error, ssl.SSLError):
-                raise self._error
             if self._is_closed or self._error is not None:
                 raise self._errors.read_error from self._error
             return b""
@@ -105,20 +106,28 @@ class QuickStream(asyncio.Protocol):
         """Write; return when the buffer has room again.
 
         If the server has closed the idle connection since it was chosen, nothing of the request is sent, and httpcore
-        takes another one: with many tasks, the loop does much between the two.
+        takes another one: with many tasks, the loop does much between the two. So this is when the socket is polled.
         """
         if not buffer:
             return
         if self._is_chosen:
             self._is_chosen = False
-            if self._is_over:
+            if self._is_readable() or self._inner.get_extra_info("is_readable"):
                 raise self._errors.unavailable
         self._check_open()
         self._transport.write(buffer)
+        self._unpaused += len(buffer)
         if self._is_full:
+            self._unpaused = 0
             self._writer = self._loop.create_future()
             await _wait(self._writer, timeout, self._errors.write_timeout)
             self._check_open()
+        elif self._unpaused > _QUEUE_BYTES:  # the network is fast: let other tasks run, too
+            self._unpaused = 0
+            await asyncio.sleep(0)
+
+    def _is_readable(self) -> bool:
+        return bool(self._queue) or self._is_over
 
     def _check_open(self) -> None:
         if self._is_closed or self._error is not None or self._transport.is_closing():
@@ -133,38 +142,104 @@ class QuickStream(asyncio.Protocol):
 
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> Self:
+    ) -> "QuickTls":
         """Encrypt the connection from here on; close it if that fails."""
-        self._is_tls = True
-        try:
-            async with asyncio.timeout(timeout):
-                transport: Any = await self._loop.start_tls(
-                    self._transport,
-                    self,
-                    ssl_context,
-                    server_hostname=server_hostname,
-                    ssl_handshake_timeout=timeout or None,
-                )
-        except BaseException as error:
-            await self.aclose()
-            if isinstance(error, TimeoutError):
-                raise self._errors.connect_timeout from None
-            if isinstance(error, OSError):
-                raise self._errors.connect_error(str(error) if isinstance(error, ssl.SSLError) else "") from error
-            raise
-        if transport is None:  # lost since the handshake
-            raise self._errors.connect_error from self._error
-        transport.set_write_buffer_limits(1, 0)
-        self._transport = transport
-        return self
+        return await _encrypt(self, self._errors, ssl_context, server_hostname, timeout)
 
     def get_extra_info(self, info: str) -> Any:
         """Return what httpcore and its users ask about a connection."""
         if info == "is_readable":
-            is_readable = bool(self._queue) or self._is_over or self._inner.get_extra_info(info)
+            is_readable = self._is_readable()
             self._is_chosen = not is_readable
             return is_readable
-        return (self._transport if info == "ssl_object" else self._inner).get_extra_info(info)
+        return self._inner.get_extra_info(info)
+
+
+class QuickTls:
+    """TLS in a connection, which may have TLS itself: an `AsyncNetworkStream`.
+
+    asyncio's and uvloop's TLS lose what a slow reader has not read yet when the connection ends, and read what came
+    before the handshake as if it were encrypted. Here records wait in the connection until they are read.
+    """
+
+    def __init__(
+        self, below: "QuickStream | QuickTls", errors: _Errors, context: ssl.SSLContext, name: str | None
+    ) -> None:
+        self._below = below
+        self._errors = errors
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
+
+    async def handshake(self, timeout: float | None) -> None:
+        """Begin."""
+        await self._call(timeout, self._object.do_handshake)
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Return the next bytes, b"" at the end, also if the server has not announced it."""
+        try:
+            return await self._call(timeout, self._object.read, max_bytes)
+        except ssl.SSLEOFError:
+            return b""
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Write; return when the buffer has room again."""
+        if buffer:
+            await self._call(timeout, self._object.write, buffer)
+
+    async def _call(self, timeout: float | None, work: Callable[..., _T], *args: object) -> _T:
+        """Do work of OpenSSL, and exchange the records that it needs."""
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                result = work(*args)
+            except ssl.SSLWantReadError:
+                if self._outgoing.pending:
+                    await self._flush(end_s)
+                data = await self._below.read(_QUEUE_BYTES, _left_s(end_s))
+                self._incoming.write(data) if data else self._incoming.write_eof()
+            else:
+                if self._outgoing.pending:
+                    await self._flush(end_s)
+                return result
+
+    async def _flush(self, end_s: float | None) -> None:
+        await self._below.write(self._outgoing.read(), _left_s(end_s))
+
+    async def aclose(self) -> None:
+        """Close at once; what is not sent yet is lost."""
+        await self._below.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> "QuickTls":
+        """Encrypt what is within from here on; close the connection if that fails."""
+        return await _encrypt(self, self._errors, ssl_context, server_hostname, timeout)
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return what httpcore and its users ask about a connection."""
+        return self._object if info == "ssl_object" else self._below.get_extra_info(info)
+
+
+async def _encrypt(
+    below: QuickStream | QuickTls,
+    errors: _Errors,
+    context: ssl.SSLContext,
+    hostname: str | None,
+    timeout: float | None,
+) -> QuickTls:
+    try:
+        stream = QuickTls(below, errors, context, hostname)
+        await stream.handshake(timeout)
+    except BaseException as error:
+        await below.aclose()
+        if isinstance(error, errors.read_timeout | errors.write_timeout):
+            raise errors.connect_timeout from None
+        if isinstance(error, errors.read_error | errors.write_error | ssl.SSLEOFError):
+            raise errors.connect_error from error
+        if isinstance(error, ssl.SSLError):
+            raise errors.connect_error(str(error)) from error
+        raise
+    return stream
 
 
 class QuickBackend:
@@ -220,6 +295,10 @@ def quick(pool: Any) -> None:
         "ConnectionNotAvailable",
     )
     pool._network_backend = QuickBackend(backend, _Errors(*(getattr(core, each) for each in names)))
+
+
+def _left_s(end_s: float | None) -> float | None:
+    return None if end_s is None else max(0.0, end_s - time.monotonic())
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:
