@@ -410,11 +410,12 @@ def test_a_cancelled_read_loses_nothing() -> None:
     asyncio.run(main())
 
 
-def test_an_idle_connection_that_the_server_has_closed_is_found() -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
+def test_an_idle_connection_that_the_server_has_closed_is_found(tls: bool) -> None:
     """The next request gets a new connection."""
 
     async def main() -> None:
-        async with _server(answers_then_leaves, tls=False) as url:
+        async with _server(answers_then_leaves, tls=tls) as url:
             assert await _ask(url, _transport(is_quick=True), times=3) == _Got(b"ok" * 3, "")
 
     asyncio.run(main())

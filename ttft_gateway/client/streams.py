@@ -217,6 +217,8 @@ class QuickTls:
 
     def get_extra_info(self, info: str) -> Any:
         """Return what httpcore and its users ask about a connection."""
+        if info == "is_readable" and self._incoming.pending:  # such as the end, if it came with an answer
+            return True
         return self._object if info == "ssl_object" else self._below.get_extra_info(info)
 
 
