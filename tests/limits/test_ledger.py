@@ -369,6 +369,18 @@ def test_429s_that_hedges_cause_end_them(shares: tuple[float, float]) -> None:
     assert sum(rooms[18_000:]) <= sum(rooms[:18_000])
 
 
+def test_429s_in_a_row_show_a_limit_however_rare() -> None:
+    """A limit that is used up at the end of each minute refuses six requests in a row there: no hedges."""
+    ledger, rooms = Ledger(), 0
+    for request in range(4 * 7_200):
+        now_s = request / 4
+        ticket = ledger.reserve(tokens(1), now_s)
+        if request % 240 >= 234:
+            ledger.rate_limited(ticket, now_s)
+        rooms += ledger.room_for_hedge(tokens(1), now_s)
+    assert rooms <= 240  # until the first one
+
+
 def test_429s_just_after_hedges_are_no_share_without_them() -> None:
     """A limit that hedges have used up refuses primaries until it has refilled: only 429s after five minutes count."""
     ledger, paused_s = Ledger(), 0.0

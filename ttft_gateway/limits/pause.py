@@ -15,6 +15,7 @@ PAUSE_S_MAX: Final = 21_600.0
 _SHARE_MAX: Final = 0.08  # share of 429s without hedges from which a limit is used up
 _EXCESS: Final = 0.05  # share of 429s beyond that one which ends hedging: half of a common budget,
 _SURE: Final = 7.0  # once the logarithm of its likelihood ratio exceeds this: by chance in 20,000 requests or more
+_RUN: Final = 5  # 429s in a row, with at most one other request between two, which a limit that is used up sends
 
 
 class Pause:
@@ -25,10 +26,10 @@ class Pause:
         length_s: its length, or half of it: if there are more 429s in it, they are counted from then on for as long.
     """
 
-    __slots__ = ("_count", "_excess", "_first", "_last", "_until_s", "_usual", "began_s", "length_s")
+    __slots__ = ("_count", "_excess", "_first", "_last", "_run", "_until_s", "_usual", "began_s", "length_s")
 
     def __init__(self) -> None:
-        self._last = 0  # requests sent until the last 429
+        self._last = self._run = 0  # requests sent until the last 429, and 429s in a row
         self.restore(-math.inf, PAUSE_S)
 
     def restore(self, began_s: float, length_s: float) -> None:
@@ -57,13 +58,14 @@ class Pause:
             sent: requests sent to the quota until now.
         """
         is_limit = True
+        self._run = self._run + 1 if sent - self._last <= 2 else 1
         if now_s < self.began_s + self.length_s:
             self._until_s = self.began_s + 2.0 * self.length_s  # what hedges took is refilled before 429s are counted
         elif self.is_on(now_s):
             self._first = self._first or sent
             self._usual = self._count / max(self._count, sent - self._first, 1)
             self._count += 1
-            if self._usual > _SHARE_MAX:
+            if self._usual > _SHARE_MAX or self._run >= _RUN:
                 self._until_s = now_s + self.length_s
         elif is_limit := self._has_grown(sent):
             self.begin(now_s)
@@ -73,7 +75,7 @@ class Pause:
     def _has_grown(self, sent: int) -> bool:
         """Return True if 429s are more frequent than without hedges, by a sequential test (CUSUM)."""
         usual, more = self._usual, self._usual + _EXCESS
-        if not 0.0 < usual <= _SHARE_MAX:
+        if not 0.0 < usual <= _SHARE_MAX or self._run >= _RUN:
             return True
         passed = max(0, sent - self._last - 1) * math.log((1.0 - more) / (1.0 - usual))
         self._excess = max(0.0, self._excess + passed) + math.log(more / usual)
