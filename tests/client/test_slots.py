@@ -25,9 +25,9 @@ _ANSWER: Final = (
 class _Stream:
     """A connection on which each call takes one step; a silent one has no answer."""
 
-    def __init__(self, *, silent: bool) -> None:
+    def __init__(self, *, silent: bool, is_closed: bool = False) -> None:
         self._silent = silent
-        self.is_closed = False
+        self.is_closed = is_closed
 
     async def read(self, *_: Any, **__: Any) -> bytes:
         await asyncio.sleep(3600.0 if self._silent else 0.0)
@@ -58,8 +58,9 @@ class _Backend:
 
 
 @pytest.mark.parametrize("again", _AGAIN)
+@pytest.mark.parametrize("hedge", ["on", "off"])
 @pytest.mark.parametrize("made", [AsyncHedgingTransport, AsyncHedgingTransport2])
-def test_a_cancelled_race_leaves_no_slot_taken(made: Any, again: int | None) -> None:
+def test_a_cancelled_request_leaves_no_slot_taken(made: Any, hedge: str, again: int | None) -> None:
     """After a cancellation at any step, and a second one soon after it, each connection is idle or closed."""
     library = import_module("httpx2" if made is AsyncHedgingTransport2 else "httpx")
 
@@ -68,10 +69,12 @@ def test_a_cancelled_race_leaves_no_slot_taken(made: Any, again: int | None) -> 
             inner: Any = library.AsyncHTTPTransport(verify=_TLS)
             pool, backend = inner._pool, _Backend()
             pool._network_backend = backend
+            if hedge == "off":  # no backup will answer, so the first connection does
+                backend.made.append(_Stream(silent=True, is_closed=True))
             transport = made(_CONFIG, transport=inner)
             transport.hedger.clock = asyncio.get_running_loop().time
             async with library.AsyncClient(transport=transport) as client:
-                await _cancelled(client, wait_s, step, again)
+                await _cancelled(client, {"x-ttft-hedge": hedge}, wait_s, step, again)
                 taken = [each for each in pool._connections if not each.is_idle()]
                 assert (pool._requests, taken) == ([], []), (wait_s, step)
                 kept = [each._connection._network_stream for each in pool._connections]
@@ -105,11 +108,12 @@ def test_a_response_may_be_closed_by_two_tasks(made: Any) -> None:
     run_virtual(main())
 
 
-async def _cancelled(client: Any, wait_s: float, step: int, again: int | None) -> None:
+async def _cancelled(client: Any, headers: dict[str, str], wait_s: float, step: int, again: int | None) -> None:
     """Send a request and cancel it after a time and some steps, and again some steps later."""
 
     async def send() -> None:
-        async with client.stream("POST", "http://pretended/v1/chat/completions", json=_CALL) as response:
+        url = "http://pretended/v1/chat/completions"
+        async with client.stream("POST", url, json=_CALL, headers=headers) as response:
             await response.aread()
 
     async with asyncio.TaskGroup() as tasks:

@@ -74,12 +74,12 @@ class _Transport(HttpxTransport[_T]):
         except Exception:
             log_failure()
         if entrant is None:
-            return await self._inner.handle_async_request(without_switch(request))
-        opened = await AsyncRace(entrant, self._tasks, alarm).run()
-        response = opened.response
-        response.stream = self._body(entrant.race, opened)
-        response.extensions[EXTENSION] = RaceReport(entrant.race)
-        return response
+            opened, race = await self.adapter.send(without_switch(request)), None
+        else:
+            opened, race = await AsyncRace(entrant, self._tasks, alarm).run(), entrant.race
+            opened.response.extensions[EXTENSION] = RaceReport(race)
+        opened.response.stream = self._body(race, opened)
+        return opened.response
 
     def __enter__(self) -> Self:
         raise WrongUseError(f"{type(self).__name__} is for an AsyncClient; use {type(self).__name__[5:]} in a Client")

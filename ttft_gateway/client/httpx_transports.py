@@ -153,7 +153,7 @@ class HttpxTransport(Racing[HttpxRequest, HttpxRequest, Response], Generic[_T]):
 class HttpxBody(Ending):
     """The body of a response that is returned: the pieces that were read in its race, then the pieces after them."""
 
-    def __init__(self, race: ClientRace, opened: Opened[Response]) -> None:
+    def __init__(self, race: ClientRace | None, opened: Opened[Response]) -> None:
         super().__init__(race, len(opened.chunks))
         self._opened = opened
 

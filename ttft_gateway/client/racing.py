@@ -195,7 +195,7 @@ async def _has_first(opened: Opened[_R], finder: Detector, errors: type[Exceptio
 
 
 class Ending:
-    """The end of the answer that is returned, which is reported once; without a winner there is nothing to report.
+    """The end of the answer that is returned, which is reported once; without a race or a winner, nothing is reported.
 
     Attributes:
         pieces: number of pieces that were read.
@@ -204,14 +204,14 @@ class Ending:
 
     last = b""
 
-    def __init__(self, race: ClientRace, pieces: int) -> None:
+    def __init__(self, race: ClientRace | None, pieces: int) -> None:
         self._race = race
-        self._attempt = race.winner
+        self._attempt = None if race is None else race.winner
         self.pieces = pieces
 
     def report(self, outcome: Outcome) -> None:
         attempt, self._attempt = self._attempt, None
-        if attempt is not None:
+        if self._race is not None and attempt is not None:
             try:
                 self._race.on_end(attempt, outcome=outcome, events=self.pieces)
             except Exception:
